@@ -1,0 +1,136 @@
+#include "runtime/base/config.h"
+
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+namespace horon {
+namespace {
+
+Status Wrong(const std::string& value, const char* want) {
+  return Status::InvalidArgument("'" + value + "' is not " + want);
+}
+
+using Setter = std::function<Status(Config&, const std::string&)>;
+
+Setter Integer(int64_t Config::*field, int64_t least, int64_t most = INT64_MAX) {
+  return [=](Config& config, const std::string& value) {
+    char* end = nullptr;
+    errno = 0;
+    const long long parsed = std::strtoll(value.c_str(), &end, 10);
+    if (value.empty() || *end != '\0' || errno != 0) return Wrong(value, "a whole number");
+    if (parsed < least || parsed > most) {
+      return Status::InvalidArgument("'" + value + "' is out of range: at least " + std::to_string(least) +
+                                     (most == INT64_MAX ? "" : ", at most " + std::to_string(most)));
+    }
+    config.*field = parsed;
+    return Status::Ok();
+  };
+}
+
+// A duration given in units of `Unit`, fractions allowed.
+template <typename Unit, typename Field>
+Setter Duration(Field Config::*field) {
+  return [=](Config& config, const std::string& value) {
+    char* end = nullptr;
+    const double parsed = std::strtod(value.c_str(), &end);
+    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < 0 || parsed > 1e9) {
+      return Wrong(value, "a non-negative number");
+    }
+    config.*field = std::chrono::duration_cast<Field>(std::chrono::duration<double, typename Unit::period>(parsed));
+    return Status::Ok();
+  };
+}
+
+Setter Boolean(bool Config::*field) {
+  return [=](Config& config, const std::string& value) {
+    if (value == "1" || value == "true" || value == "on" || value == "yes") {
+      config.*field = true;
+    } else if (value == "0" || value == "false" || value == "off" || value == "no") {
+      config.*field = false;
+    } else {
+      return Wrong(value, "a yes or no (1, 0, true, false, on, off)");
+    }
+    return Status::Ok();
+  };
+}
+
+Setter Text(std::string Config::*field) {
+  return [=](Config& config, const std::string& value) {
+    config.*field = value;
+    return Status::Ok();
+  };
+}
+
+Status SetController(Config& config, const std::string& value) {
+  std::string lower;
+  for (char c : value) lower += static_cast<char>(std::tolower(c));
+  // Horovod's "gloo" is its way without MPI.
+  if (lower == "gloo") lower = "shm";
+  if (lower != "shm" && lower != "mpi") return Wrong(value, "a controller; use shm or mpi");
+  config.controller = lower;
+  return Status::Ok();
+}
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::vector<Knob>& Table() {
+  static const std::vector<Knob> knobs = {
+      {"FUSION_THRESHOLD", true, "bytes that are fused into one bucket; 0 runs every tensor alone",
+       Integer(&Config::fusion_bytes, 0)},
+      {"CYCLE_TIME", true, "ms to wait for more tensors before negotiating; 0 negotiates at once",
+       Duration<milliseconds>(&Config::cycle_time)},
+      {"CACHE_CAPACITY", true, "tensors whose agreement is remembered; 0 switches the cache off",
+       Integer(&Config::cache_capacity, 0, 1 << 24)},
+      {"LEND", false, "whether a blocking call runs the cycle on its own thread", Boolean(&Config::lend)},
+      {"LOG", false, "log level, and levels by component: info,negotiator=trace", Text(&Config::log)},
+      {"LOG_LEVEL", true, "Horovod's name of HORON_LOG", Text(&Config::log)},
+      {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset", SetController},
+      {"MPI_LIB", false, "path of libmpi to open", Text(&Config::mpi_lib)},
+      {"PYTHON_PREFIX", false, "prefix whose lib/ may hold libmpi; set by the Python package",
+       Text(&Config::python_prefix)},
+      {"LOCAL_SIZE", false, "pretends that blocks of so many ranks are nodes",
+       Integer(&Config::local_size, 0, 1 << 20)},
+      {"SPIN_TIME", false, "us a thread looks for work before it sleeps", Duration<microseconds>(&Config::spin)},
+      {"SHM_CHUNK_BYTES", false, "bytes of a chunk that streams through shared memory",
+       Integer(&Config::shm_chunk_bytes, 4096, 64 << 20)},
+      {"SHM_RING_BYTES", false, "bytes of the message ring of each pair of ranks; 0 chooses",
+       Integer(&Config::shm_ring_bytes, 0, 1 << 30)},
+      {"SHUTDOWN_TIMEOUT_SECONDS", false, "s that shutdown waits for the other ranks",
+       Duration<seconds>(&Config::shutdown_time)},
+      {"START_TIMEOUT", true, "s that init waits for the other ranks", Duration<seconds>(&Config::start_time)},
+      {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
+      {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},
+      {"LAUNCHER_FD", false, "socket to the launcher; set by horonrun", Integer(&Config::launcher_fd, 0, INT_MAX)},
+  };
+  return knobs;
+}
+
+}  // namespace
+
+std::span<const Knob> Knobs() { return Table(); }
+
+Result<Config> ReadConfig(const Environment& get) {
+  Config config;
+  for (const bool horovod : {true, false}) {  // HORON_ comes second and wins
+    for (const Knob& knob : Table()) {
+      if (horovod && !knob.horovod) continue;
+      const std::string name = std::string(horovod ? "HOROVOD_" : "HORON_") + knob.name;
+      const char* value = get(name.c_str());
+      if (value == nullptr) continue;
+      const Status status = knob.set(config, value);
+      if (!status.ok()) return Status::InvalidArgument(name + ": " + status.message() + " (" + knob.meaning + ")");
+    }
+  }
+  return config;
+}
+
+Result<Config> ReadConfig() { return ReadConfig([](const char* name) { return std::getenv(name); }); }
+
+const char* EnvironmentVariable(const char* name) { return std::getenv(name); }
+
+}  // namespace horon

@@ -1,0 +1,52 @@
+// Doorbell: how a sleeping runtime is woken, from its own process or from a peer's.
+//
+// One per rank, in memory that all who may ring it can see (a shared segment, or the process's own).
+// The sleeper announces itself, looks once more for work, then sleeps; the ringer first publishes
+// its work, then looks whether anybody sleeps. Both sides have a full fence in between, so one of
+// the two always sees the other (Dekker). Ringing a rank that is awake costs one load.
+//
+// At most one thread sleeps at a time on behalf of a rank: the holder of the baton (core/baton.h).
+// kBackground and kLender tell which of the two threads that is, so that a ring wakes only that one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "runtime/base/futex.h"
+
+namespace horon {
+
+class Doorbell {
+ public:
+  static constexpr uint32_t kAwake = 0, kBackground = 1, kLender = 2;
+
+  // Any thread, any process. Call after the work was published.
+  void Ring() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t who = sleeper_.load(std::memory_order_relaxed);
+    if (who == kAwake) return;
+    rings_.fetch_add(1, std::memory_order_release);
+    FutexWake(rings_, who);
+  }
+
+  // The sleeper: Announce, then look for work once more, then Sleep if there was none. Awake again
+  // after either. The ticket from Announce makes a ring in between count.
+  uint32_t Announce(uint32_t who) {
+    const uint32_t ticket = rings_.load(std::memory_order_acquire);
+    sleeper_.store(who, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return ticket;
+  }
+  void Sleep(uint32_t ticket, uint32_t who, std::chrono::nanoseconds timeout) {
+    FutexWait(rings_, ticket, who, timeout);
+  }
+  void Awake() { sleeper_.store(kAwake, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint32_t> rings_{0};
+  std::atomic<uint32_t> sleeper_{kAwake};
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace horon

@@ -1,0 +1,20 @@
+// Logging through spdlog, which is included in log.cc only. HORON_LOG=warn (default), or
+// "info,negotiator=trace": a level for all, then levels by component.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/base/status.h"
+
+namespace horon {
+
+enum class LogLevel { kTrace = 0, kDebug, kInfo, kWarn, kError, kOff };
+
+// Parses a HORON_LOG value and installs it for the process. kInvalidArgument names what is wrong.
+Status ConfigureLog(std::string_view spec, int rank);
+// Any thread. `component` is a stage or transport: "runtime", "negotiator", "shm", "mpi".
+void Log(LogLevel level, std::string_view component, const std::string& message);
+bool LogEnabled(LogLevel level, std::string_view component);
+
+}  // namespace horon

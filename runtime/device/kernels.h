@@ -1,0 +1,40 @@
+// Arithmetic on one device's memory. kernels_host.cc is the host's; CUDA's live beside it later.
+//
+// All counts are elements, 64-bit. Pointers need only the alignment of their dtype. Outputs may be
+// one of the inputs (in place) but may not overlap one otherwise. fp16 and bf16 are computed in fp32
+// and rounded once, at the end. bool: sum and max are "or", product and min are "and".
+// Called by the holder of the baton; stateless.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/tensor.h"
+
+namespace horon {
+
+enum class ReduceKind : uint8_t { kSum, kMin, kMax, kProduct };
+
+// out[i] = scale * reduce(in[0][i], in[1][i], ...), added in exactly this order, left to right (fp32
+// for the 16-bit floats, the dtype itself otherwise), so that equal inputs give equal bits.
+// `scale` applies to the result: in fp32 for fp16, bf16 and fp32, in double for fp64; for integers in
+// double, truncated towards zero. scale == 1 costs nothing. bool ignores scale. NaN wins in min and max.
+// inputs.size() >= 1. One input is a scaled copy.
+void ReduceInto(ReduceKind kind, DataType dtype, double scale, std::span<const std::byte* const> inputs,
+                std::byte* out, int64_t count);
+
+// out[i] = scale * in[i], the same rules. In place allowed.
+void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count);
+
+// Whether `kind` with scaling means something for `dtype` (all pairs do today but scaled bool).
+bool Supports(ReduceKind kind, DataType dtype, bool scaled);
+
+// out[i] = a*x[i] + b*y[i], in fp32 (double for fp64). Floating dtypes only. In place allowed.
+void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
+                 std::byte* out, int64_t count);
+
+// Widening and rounding between the floating dtypes and fp32: what staged ops compute in.
+void ToFloat(DataType from, const std::byte* in, float* out, int64_t count);
+void FromFloat(DataType to, const float* in, std::byte* out, int64_t count);
+
+}  // namespace horon

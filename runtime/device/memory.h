@@ -1,0 +1,78 @@
+// Memory, streams and events of one device. The host implementation is memory_host.cc: its streams
+// are the calling thread, so an event is complete the moment it is recorded.
+//
+// Called by the holder of the baton, except Allocate/Free, which any thread may call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/tensor.h"
+
+namespace horon {
+
+// A point in a device's work, as from cudaEventRecord. Host events are always complete.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual Result<bool> Done() = 0;  // never blocks
+};
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual Device device() const = 0;
+  // Blocks until done where the device's allocator does. Aligned to 64 bytes at least.
+  virtual Result<std::byte*> Allocate(int64_t bytes) = 0;
+  virtual void Free(std::byte* data, int64_t bytes) = 0;
+  // Enqueues a copy between two places of this device (or pinned host memory) on its stream.
+  virtual Status Copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // An event after all that was enqueued so far.
+  virtual Result<std::unique_ptr<Event>> Record() = 0;
+};
+
+std::unique_ptr<Memory> MakeHostMemory();
+
+// Buffers that are used again. Free lists by power-of-two size; what is returned stays mapped until
+// Trim or the pool's end, so a steady training step allocates nothing (fresh pages cost more than
+// the collective itself). Thread safe: works may be released on any user thread.
+class Pool : public std::enable_shared_from_this<Pool> {
+ public:
+  explicit Pool(std::unique_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  ~Pool();
+
+  // Move-only; returns its bytes to the pool. data() is null only for 0 bytes.
+  class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+    Buffer& operator=(Buffer&& other) noexcept;
+    ~Buffer() { Release(); }
+    std::byte* data() const { return data_; }
+    int64_t bytes() const { return bytes_; }
+
+   private:
+    friend class Pool;
+    void Release();
+    std::shared_ptr<Pool> pool_;
+    std::byte* data_ = nullptr;
+    int64_t bytes_ = 0;
+    int size_class_ = 0;
+  };
+  Result<Buffer> Take(int64_t bytes);
+  void Trim();                    // gives every free buffer back to the device
+  int64_t held_bytes() const;     // taken and free together
+
+ private:
+  static constexpr int kClasses = 48;
+  std::unique_ptr<Memory> memory_;
+  mutable std::mutex mutex_;                       // guards the two below
+  std::vector<std::byte*> free_[kClasses];
+  int64_t held_bytes_ = 0;
+};
+using Buffer = Pool::Buffer;
+
+}  // namespace horon

@@ -1,0 +1,134 @@
+// Op: the socket that ops/ plugs into. One op is one file; nothing else grows with it.
+//
+// An op says two things. How ranks must agree: Check, called on the coordinator with every rank's
+// request. And what to do, in one of two ways:
+//   elementwise: a kind and a scaling. The engine packs, the transport streams; the op sees no bytes.
+//   staged: Run, a Task over the segments of one bucket (Adasum, gossip, top-k, allgather).
+// An op object lives as long as its runtime and is used by the holder of the baton only. It sees no
+// entries, no queue, no framework.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/op/request.h"
+#include "runtime/transport/collectives.h"
+
+namespace horon {
+
+struct Elementwise {
+  ReduceKind kind = ReduceKind::kSum;
+  bool average = false;  // divide the sum by the number of ranks
+};
+
+// State an op keeps for one tensor from call to call (gossip rounds, residuals). Owned by the engine.
+class TensorState {
+ public:
+  virtual ~TensorState() = default;
+};
+
+// One tensor of a bucket, as a staged op sees it.
+struct Segment {
+  uint64_t tensor_id = 0;            // stable: same tensor, same id, on every rank and in every step
+  const Request* request = nullptr;  // its name, shape, per-call arguments
+  const Agreement* agreed = nullptr;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;       // null when only the op knows its size: Stage::AllocateOutput
+  int64_t count = 0;                 // elements of input
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual Communicator& comm() = 0;
+  virtual std::span<Segment> segments() = 0;
+  virtual DataType dtype() const = 0;  // of all segments: only equal ones share a bucket
+  virtual double prescale() const = 0;
+  virtual double postscale() const = 0;
+  // Pooled; contents undefined; free when the Buffer goes.
+  virtual Result<Buffer> Scratch(int64_t bytes) = 0;
+  // Gives segment i an output of `shape` that the Work owns, and sets its `output`.
+  virtual Status AllocateOutput(size_t i, Shape shape) = 0;
+  // Rows received from each rank, handed to the user beside the output (alltoall).
+  virtual void SetReceivedSplits(size_t i, std::vector<int64_t> splits) = 0;
+  // Empty at the tensor's first call with this op spec; the op fills it and finds it again.
+  virtual std::unique_ptr<TensorState>& State(size_t i) = 0;
+};
+
+class Op {
+ public:
+  virtual ~Op() = default;
+
+  // by_rank[i] is the request of the set's i-th rank; at least one. A failure is a sentence that names
+  // the tensor, the ranks on each side and both values (CheckSame below writes it).
+  // Default: everything equal but weights and splits, scaling and dtype supported by the kernels.
+  virtual Result<Agreement> Check(std::span<const Request* const> by_rank, std::span<const int> ranks) const;
+
+  virtual std::optional<Elementwise> elementwise() const { return std::nullopt; }
+  // Whether several tensors may share one bucket. Elementwise ops always may.
+  virtual bool fusable() const { return elementwise().has_value(); }
+  // Whether equal requests give an equal agreement, so that the response cache may remember it.
+  virtual bool cacheable() const { return true; }
+  // Staged ops only. Called once a bucket; `stage` outlives the Task.
+  virtual Task Run(Stage& stage);
+};
+
+// --- for Check ---------------------------------------------------------------------------------
+// Each compares one aspect over all ranks: "Mismatched data types for tensor 'w': ranks [0, 2] have
+// float32, rank [1] has float64." `what` is the plural as in that sentence.
+Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks, const char* what,
+                 const std::function<std::string(const Request&)>& value);
+// dtype, device, scale factors, group and round: what every op wants equal. (Op spec equality is
+// checked before any op is asked.)
+Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks);
+Status CheckShapes(std::span<const Request* const> by_rank, std::span<const int> ranks);
+// Number of dimensions at least 1, and all dimensions but the first equal.
+Status CheckRows(std::span<const Request* const> by_rank, std::span<const int> ranks);
+
+// --- registry ----------------------------------------------------------------------------------
+// The parsed parameters of a spec: "gossip:graph=ring,push_sum=1".
+class OpArguments {
+ public:
+  static Result<OpArguments> Parse(const std::string& spec);
+  const std::string& name() const { return name_; }
+  // Each marks the key as known; Finish() is kInvalidArgument if a key was never asked for.
+  std::optional<std::string> Text(const std::string& key);
+  Result<int64_t> Integer(const std::string& key, std::optional<int64_t> fallback);
+  Result<double> Number(const std::string& key, std::optional<double> fallback);
+  Status Finish() const;
+
+ private:
+  std::string name_, spec_;
+  struct Pair {
+    std::string key, value;
+    bool used = false;
+  };
+  std::vector<Pair> pairs_;
+};
+
+using OpFactory = std::function<Result<std::unique_ptr<Op>>(OpArguments&)>;
+
+// `static const OpRegistrar kSum{"sum", ...}` at namespace scope in the op's file. Read-only after load.
+struct OpRegistrar {
+  OpRegistrar(const char* name, OpFactory factory);
+};
+std::vector<std::string> RegisteredOps();
+
+// The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name or a bad
+// parameter, with the names that exist. User threads may call Find (it locks), so bad specs fail at submit.
+class OpTable {
+ public:
+  OpTable();
+  ~OpTable();
+  Result<Op*> Find(const std::string& spec);
+
+ private:
+  struct Rows;
+  std::unique_ptr<Rows> rows_;
+};
+
+}  // namespace horon

@@ -1,0 +1,74 @@
+// Communicator: a group of ranks as one bucket sees it. Ranks in it are 0..size()-1, in ascending
+// order of their global ranks. It knows which transport reaches whom, which members share a node,
+// and carries the bucket's tag, so that ops and collectives name neither transports nor tags.
+//
+// Cheap to make (one per bucket); used by the holder of the baton only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/device/memory.h"
+#include "runtime/transport/topology.h"
+#include "runtime/transport/transport.h"
+
+namespace horon {
+
+class Lane;  // streaming inside a node, transport/lane.h
+
+// Everything that outlives a bucket: shared by all communicators of a runtime.
+struct Fabric {
+  int rank = 0;                         // this process's global rank
+  Topology topology;
+  std::vector<Transport*> route;        // by global rank; the transport that reaches it (self too)
+  std::shared_ptr<Pool> host_pool;      // scratch
+};
+
+class Communicator {
+ public:
+  // `ranks`: ascending global ranks that include fabric.rank. `base` is the bucket's first tag; the
+  // 128 tags from there on belong to it.
+  Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane = nullptr);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int global(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  Pool& pool() const { return *fabric_->host_pool; }
+
+  // Start one transfer with a member. `stream` (0..15) separates exchanges that run at once.
+  Status Send(Transfer& transfer, int to, std::span<const Span> spans, int stream = 0);
+  Status Send(Transfer& transfer, int to, Span span, int stream = 0) { return Send(transfer, to, {&span, 1}, stream); }
+  Status Receive(Transfer& transfer, int from, std::span<const Span> spans, int stream = 0);
+  Status Receive(Transfer& transfer, int from, Span span, int stream = 0) { return Receive(transfer, from, {&span, 1}, stream); }
+
+  // The same bucket among some of its members (indices in this communicator, ascending, me included).
+  // `level` (1..7) keeps its messages apart from this one's.
+  Communicator Sub(const std::vector<int>& members, int level) const;
+
+  // Node of a member, numbered within this communicator; whether all share one; members per node.
+  int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
+  const std::vector<std::vector<int>>& nodes() const { return nodes_; }
+  bool one_node() const { return nodes_.size() == 1; }
+  // One member per node (and more than one node).
+  bool all_apart() const { return nodes_.size() == ranks_.size(); }
+
+  // Streams elementwise reductions through the shared segment when all members share a node.
+  Lane* lane() const { return lane_; }
+  // The one transport between this rank and all others; null when there are several or none.
+  Transport* only_transport() const;
+
+ private:
+  Status Start(Transfer& transfer, Transfer::Direction direction, int peer, std::span<const Span> spans, int stream);
+
+  const Fabric* fabric_;
+  std::vector<int> ranks_;
+  int rank_ = 0;
+  Tag base_;
+  Lane* lane_;
+  std::vector<int> node_of_;
+  std::vector<std::vector<int>> nodes_;
+};
+
+}  // namespace horon

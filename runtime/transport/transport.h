@@ -1,0 +1,104 @@
+// Transport: moves bytes between ranks. Nothing in it blocks.
+//
+// Post starts a transfer, Progress moves what can move, Cancel takes one back: that is all a transport
+// must do; the collectives in collectives.h are built on it. A transport may run some collectives
+// faster than the defaults (see `streams` and `reduces_blocks`).
+//
+// Only the holder of the baton calls any of this. Ranks are global ranks of the job.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/task.h"
+#include "runtime/base/tensor.h"
+#include "runtime/device/kernels.h"
+
+namespace horon {
+
+// Matches a receive with a send, together with the peer. Below 2^27 so that every MPI can carry it.
+// Between one pair of ranks, messages of equal tag arrive in the order they were posted.
+using Tag = uint32_t;
+inline constexpr Tag kControlTag = 0;  // negotiation; buckets use the tags from 128 on
+
+class Transport;
+
+// One send or receive in flight. Lives in its poster's frame; destroying it cancels it.
+// The spans' memory is lent until Ready().
+class Transfer final : public Waitable {
+ public:
+  enum class Direction : uint8_t { kSend, kReceive };
+
+  Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  ~Transfer() override { Cancel(); }
+
+  void Cancel();
+  bool Ready() override { return done; }
+
+  // Set by the poster.
+  Direction direction = Direction::kSend;
+  int peer = -1;
+  Tag tag = 0;
+  std::vector<Span> spans;     // gathered for a send, scattered into for a receive
+  // Set by the transport.
+  bool done = true;            // true also when never posted
+  Status status;
+  int64_t bytes = 0;           // moved; a receive may get a shorter message than its spans hold
+  Transport* transport = nullptr;  // non-null while posted
+  uint64_t scratch[4] = {};    // the transport's own
+};
+
+// co_await Finished(transfer) -> Status of the transfer
+class Finished {
+ public:
+  explicit Finished(Transfer& transfer) : transfer_(transfer), until_(transfer) {}
+  bool await_ready() { return transfer_.done; }
+  void await_suspend(Task::Handle self) noexcept { until_.await_suspend(self); }
+  Status await_resume() { return transfer_.status; }
+
+ private:
+  Transfer& transfer_;
+  Until until_;
+};
+
+// What a transport that reduces contiguous blocks itself is asked to do (MPI_Iallreduce).
+struct BlockReduction {
+  std::byte* data = nullptr;   // in place
+  int64_t count = 0;           // elements
+  DataType dtype = DataType::kFloat32;
+  ReduceKind kind = ReduceKind::kSum;
+  std::vector<int> ranks;      // ascending global ranks of the group
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;  // "shm", "mpi", "inproc", "self"
+  virtual bool Reaches(int peer) const = 0;
+
+  // Starts `transfer` (its poster's fields set). kUnavailable if the peer is gone.
+  // A message longer than the receive's spans is an error on the receiver: kInternal.
+  virtual Status Post(Transfer& transfer) = 0;
+  // Moves what can move; finishes transfers. Returns whether anything moved. kUnavailable names a
+  // lost peer and finishes every transfer in flight with that status.
+  virtual Result<bool> Progress() = 0;
+  // Afterwards the transport does not touch the transfer or its memory any more.
+  virtual void Cancel(Transfer& transfer) = 0;
+
+  // Zero: peers ring the doorbell, the runtime may sleep. Otherwise: while transfers are pending or
+  // expected the sleeper must look again after at most this long (MPI has nothing that wakes).
+  virtual std::chrono::microseconds poll_interval() const { return std::chrono::microseconds{0}; }
+
+  // A collective of the transport's own for a whole block, or an empty Task if it has none for these
+  // ranks and this dtype. The task is started by its awaiter.
+  virtual bool ReducesBlocks(const BlockReduction&) const { return false; }
+  virtual Task ReduceBlock(BlockReduction) { co_return Status::Unsupported("no block reduction"); }
+};
+
+}  // namespace horon
