@@ -25,7 +25,9 @@ class Doorbell {
   void Ring() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t who = sleeper_.load(std::memory_order_relaxed);
-    if (who == kAwake) return;
+    if (who != kAwake) Wake(who);
+  }
+  void Wake(uint32_t who) {
     rings_.fetch_add(1, std::memory_order_release);
     FutexWake(rings_, who);
   }

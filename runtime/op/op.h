@@ -79,15 +79,22 @@ class Op {
 
 // --- for Check ---------------------------------------------------------------------------------
 // Each compares one aspect over all ranks: "Mismatched data types for tensor 'w': ranks [0, 2] have
-// float32, rank [1] has float64." `what` is the plural as in that sentence.
-Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks, const char* what,
-                 const std::function<std::string(const Request&)>& value);
+// float32, rank [1] has float64." `what` is the plural as in that sentence; `collective` is Horovod's
+// word in its sentences: "ALLREDUCE", "BROADCAST".
+Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks,
+                 const std::string& what, const std::function<std::string(const Request&)>& value);
 // dtype, device, scale factors, group and round: what every op wants equal. (Op spec equality is
 // checked before any op is asked.)
-Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks);
-Status CheckShapes(std::span<const Request* const> by_rank, std::span<const int> ranks);
+Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks,
+                   const std::string& collective = "ALLREDUCE");
+Status CheckShapes(std::span<const Request* const> by_rank, std::span<const int> ranks,
+                   const std::string& collective = "ALLREDUCE");
 // Number of dimensions at least 1, and all dimensions but the first equal.
-Status CheckRows(std::span<const Request* const> by_rank, std::span<const int> ranks);
+Status CheckRows(std::span<const Request* const> by_rank, std::span<const int> ranks,
+                 const std::string& collective = "ALLGATHER");
+// For one request (all have the same by then): floating dtype; scale factors of 1.
+Status CheckFloating(const Request& request);
+Status CheckUnscaled(const Request& request);
 
 // --- registry ----------------------------------------------------------------------------------
 // The parsed parameters of a spec: "gossip:graph=ring,push_sum=1".
@@ -99,24 +106,37 @@ class OpArguments {
   std::optional<std::string> Text(const std::string& key);
   Result<int64_t> Integer(const std::string& key, std::optional<int64_t> fallback);
   Result<double> Number(const std::string& key, std::optional<double> fallback);
+  // One of `choices`, of which the first is the default.
+  Result<std::string> Choice(const std::string& key, const std::vector<std::string>& choices);
   Status Finish() const;
+  // kInvalidArgument that names the spec: "in op 'topk:ratio=2': ratio must be ..."
+  Status Wrong(const std::string& what) const;
 
  private:
+  Status Missing(const std::string& key) const;
+
   std::string name_, spec_;
   struct Pair {
     std::string key, value;
     bool used = false;
   };
   std::vector<Pair> pairs_;
+  std::vector<std::string> known_;  // keys asked for
 };
 
 using OpFactory = std::function<Result<std::unique_ptr<Op>>(OpArguments&)>;
 
-// `static const OpRegistrar kSum{"sum", ...}` at namespace scope in the op's file. Read-only after load.
+// The factory of an op without parameters.
+template <typename T>
+Result<std::unique_ptr<Op>> MakeOp(OpArguments&) {
+  return std::unique_ptr<Op>(std::make_unique<T>());
+}
+
+// `const OpRegistrar kSum{"sum", ...}` at namespace scope in the op's file. Read-only after load.
 struct OpRegistrar {
   OpRegistrar(const char* name, OpFactory factory);
 };
-std::vector<std::string> RegisteredOps();
+std::vector<std::string> RegisteredOps();  // ascending
 
 // The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name or a bad
 // parameter, with the names that exist. User threads may call Find (it locks), so bad specs fail at submit.

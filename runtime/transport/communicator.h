@@ -27,8 +27,12 @@ struct Fabric {
 
 class Communicator {
  public:
-  // `ranks`: ascending global ranks that include fabric.rank. `base` is the bucket's first tag; the
-  // 128 tags from there on belong to it.
+  // A bucket's tags: 8 levels (0 is its own, 1..7 are Sub's) of 16 streams from its base on.
+  static constexpr Tag kTags = 128;
+  static constexpr int kLevels = 8, kStreams = 16;
+
+  // `ranks`: ascending global ranks that include fabric.rank. `base` is the bucket's first tag, a
+  // multiple of kTags; the kTags tags from there on belong to it.
   Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane = nullptr);
 
   int rank() const { return rank_; }
@@ -39,19 +43,25 @@ class Communicator {
 
   // Start one transfer with a member. `stream` (0..15) separates exchanges that run at once.
   Status Send(Transfer& transfer, int to, std::span<const Span> spans, int stream = 0);
-  Status Send(Transfer& transfer, int to, Span span, int stream = 0) { return Send(transfer, to, {&span, 1}, stream); }
+  Status Send(Transfer& transfer, int to, Span span, int stream = 0) {
+    return Send(transfer, to, {&span, 1}, stream);
+  }
   Status Receive(Transfer& transfer, int from, std::span<const Span> spans, int stream = 0);
-  Status Receive(Transfer& transfer, int from, Span span, int stream = 0) { return Receive(transfer, from, {&span, 1}, stream); }
+  Status Receive(Transfer& transfer, int from, Span span, int stream = 0) {
+    return Receive(transfer, from, {&span, 1}, stream);
+  }
 
-  // The same bucket among some of its members (indices in this communicator, ascending, me included).
-  // `level` (1..7) keeps its messages apart from this one's.
+  // The same bucket among some of its members (indices in this communicator, me included). They are
+  // numbered, and reductions add them, in the order given: ascending, or by node where that differs.
+  // `level` (1..7) keeps its messages apart from those of other levels that run at once.
   Communicator Sub(const std::vector<int>& members, int level) const;
 
-  // Node of a member, numbered within this communicator; whether all share one; members per node.
+  // Node of a member, numbered within this communicator in the order of their first members; whether
+  // all share one; members per node, ascending.
   int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
   bool one_node() const { return nodes_.size() == 1; }
-  // One member per node (and more than one node).
+  // One member per node.
   bool all_apart() const { return nodes_.size() == ranks_.size(); }
 
   // Streams elementwise reductions through the shared segment when all members share a node.
@@ -60,12 +70,13 @@ class Communicator {
   Transport* only_transport() const;
 
  private:
-  Status Start(Transfer& transfer, Transfer::Direction direction, int peer, std::span<const Span> spans, int stream);
+  Status Start(Transfer& transfer, Transfer::Direction direction, int peer,
+               std::span<const Span> spans, int stream);
 
   const Fabric* fabric_;
   std::vector<int> ranks_;
   int rank_ = 0;
-  Tag base_;
+  Tag base_;  // of this level: the bucket's base + 16 * level
   Lane* lane_;
   std::vector<int> node_of_;
   std::vector<std::vector<int>> nodes_;

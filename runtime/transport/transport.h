@@ -101,4 +101,9 @@ class Transport {
   virtual Task ReduceBlock(BlockReduction) { co_return Status::Unsupported("no block reduction"); }
 };
 
+inline void Transfer::Cancel() {
+  if (transport != nullptr && !done) transport->Cancel(*this);
+  transport = nullptr;
+}
+
 }  // namespace horon

@@ -22,6 +22,7 @@
 extern "C" {
 #endif
 
+#define HORON_VERSION "0.1.0"
 #define HORON_API __attribute__((visibility("default")))
 
 typedef enum horon_code {
@@ -62,7 +63,7 @@ HORON_API int horon_is_initialized(void); /* 1 or 0 */
 
 /* Sentence of this thread's last failure; valid until its next failing call. Never null. */
 HORON_API const char* horon_last_error(void);
-HORON_API const char* horon_version(void); /* "0.1.0" */
+HORON_API const char* horon_version(void); /* of the library: HORON_VERSION of its build */
 
 /* --- who I am: -1 when not initialised ------------------------------------------------------------ */
 HORON_API int horon_rank(void);

@@ -1,0 +1,79 @@
+// "allgather": the rows of all ranks, one below the other by ascending rank. The first dimension may
+// differ between ranks. The output belongs to the Work. Any dtype.
+// Direct exchange: every tensor of a bucket in one message per peer, straight into the outputs.
+#include <cstring>
+
+#include "ops/rows.h"
+#include "runtime/op/op.h"
+
+namespace horon {
+namespace {
+
+class AllgatherOp final : public Op {
+ public:
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    HORON_TRY(CheckCommon(by_rank, ranks, "ALLGATHER"));
+    HORON_TRY(CheckRows(by_rank, ranks, "ALLGATHER"));
+    HORON_TRY(CheckUnscaled(*by_rank[0]));
+    Agreement agreed;
+    for (const Request* request : by_rank) agreed.sizes.push_back(request->shape[0]);
+    return agreed;
+  }
+
+  bool fusable() const override { return true; }
+  Task Run(Stage& stage) override;
+};
+
+// Per rank, where its rows lie in each tensor's output.
+using Places = std::vector<std::vector<Span>>;
+
+Result<Places> PlaceOutputs(Stage& stage) {
+  Places places(static_cast<size_t>(stage.comm().size()));
+  for (size_t i = 0; i < stage.segments().size(); ++i) {
+    const Segment& segment = stage.segments()[i];
+    const std::vector<int64_t>& rows = segment.agreed->sizes;
+    int64_t total = 0;
+    for (const int64_t count : rows) total += count;
+    HORON_TRY(stage.AllocateOutput(i, WithRows(segment.request->shape, total)));
+    stage.SetReceivedSplits(i, rows);
+    const int64_t row_bytes = RowCount(segment.request->shape) * SizeOf(stage.dtype());
+    std::byte* at = stage.segments()[i].output;
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+      const int64_t bytes = rows[rank] * row_bytes;
+      if (bytes == 0) continue;  // the output may be null
+      places[rank].push_back({at, bytes});
+      at += bytes;
+    }
+  }
+  return places;
+}
+
+Task AllgatherOp::Run(Stage& stage) {
+  Communicator& comm = stage.comm();
+  const Result<Places> placed = PlaceOutputs(stage);
+  if (!placed.ok()) co_return placed.status();
+  const Places& places = placed.value();
+  const auto& own = places[static_cast<size_t>(comm.rank())];
+  size_t next = 0;
+  for (const Segment& segment : stage.segments()) {
+    const int64_t bytes = segment.count * SizeOf(stage.dtype());
+    if (bytes > 0) std::memcpy(own[next++].data, segment.input, static_cast<size_t>(bytes));
+  }
+  std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
+  for (int step = 1; step < comm.size(); ++step) {
+    const int to = (comm.rank() + step) % comm.size();
+    const int from = (comm.rank() - step + comm.size()) % comm.size();
+    const auto& theirs = places[static_cast<size_t>(from)];
+    auto* pair = &transfers[2 * static_cast<size_t>(step)];
+    if (!theirs.empty()) HORON_CO_TRY(comm.Receive(pair[0], from, theirs));
+    if (!own.empty()) HORON_CO_TRY(comm.Send(pair[1], to, own));
+  }
+  for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
+  co_return Status::Ok();
+}
+
+const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>};
+
+}  // namespace
+}  // namespace horon

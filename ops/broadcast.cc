@@ -1,0 +1,58 @@
+// "broadcast:root=R": every rank's output becomes the input of global rank R. Any dtype.
+// The tensors of a bucket travel together, without being packed.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/op/op.h"
+
+namespace horon {
+namespace {
+
+class BroadcastOp final : public Op {
+ public:
+  explicit BroadcastOp(int64_t root) : root_(root) {}
+
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    const Request& request = *by_rank[0];
+    if (std::find(ranks.begin(), ranks.end(), root_) == ranks.end()) {
+      return Status::InvalidArgument("Op '" + request.op + "' for tensor '" + request.name +
+                                     "': root rank " + std::to_string(root_) +
+                                     " is not in the process set of ranks " +
+                                     ToString(Shape(ranks.begin(), ranks.end())) + ".");
+    }
+    HORON_TRY(CheckCommon(by_rank, ranks, "BROADCAST"));
+    HORON_TRY(CheckShapes(by_rank, ranks, "BROADCAST"));
+    HORON_TRY(CheckUnscaled(request));
+    return Agreement{};
+  }
+
+  bool fusable() const override { return true; }
+
+  Task Run(Stage& stage) override {
+    Communicator& comm = stage.comm();
+    const auto& ranks = comm.ranks();
+    const auto root = static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());
+    std::vector<Span> spans;
+    for (const Segment& segment : stage.segments()) {
+      const int64_t bytes = segment.count * SizeOf(stage.dtype());
+      spans.push_back({segment.output, bytes});
+      if (comm.rank() != root || bytes == 0 || segment.output == segment.input) continue;
+      std::memcpy(segment.output, segment.input, static_cast<size_t>(bytes));
+    }
+    co_return co_await Broadcast(comm, spans, root);
+  }
+
+ private:
+  int64_t root_;
+};
+
+Result<std::unique_ptr<Op>> MakeBroadcast(OpArguments& arguments) {
+  HORON_ASSIGN(const int64_t root, arguments.Integer("root", std::nullopt));
+  return std::unique_ptr<Op>(std::make_unique<BroadcastOp>(root));
+}
+
+const OpRegistrar kBroadcast{"broadcast", MakeBroadcast};
+
+}  // namespace
+}  // namespace horon

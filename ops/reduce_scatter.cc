@@ -1,0 +1,70 @@
+// "reduce_scatter[:op=sum|average]": the sum (or average) of all ranks' tensors, cut along the first
+// dimension: rank p keeps the p-th part. Parts differ by at most one row, the first ones have more.
+// Default: sum. Direct exchange, added by ascending rank.
+#include "ops/rows.h"
+#include "runtime/op/op.h"
+
+namespace horon {
+namespace {
+
+class ReduceScatterOp final : public Op {
+ public:
+  explicit ReduceScatterOp(bool average) : average_(average) {}
+
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    const Request& request = *by_rank[0];
+    HORON_TRY(CheckCommon(by_rank, ranks, "REDUCESCATTER"));
+    HORON_TRY(CheckRows(by_rank, ranks, "REDUCESCATTER"));
+    HORON_TRY(CheckShapes(by_rank, ranks, "REDUCESCATTER"));
+    const bool scaled = average_ || request.prescale != 1.0 || request.postscale != 1.0;
+    if (!Supports(ReduceKind::kSum, request.dtype, scaled)) {
+      return Status::InvalidArgument("Op '" + request.op + "' means nothing for tensor '" +
+                                     request.name + "' of " +
+                                     std::string(NameOf(request.dtype)) + ".");
+    }
+    return Agreement{};
+  }
+
+  Task Run(Stage& stage) override {
+    for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
+    co_return Status::Ok();
+  }
+
+ private:
+  Task RunOne(Stage& stage, size_t i);
+  bool average_;
+};
+
+Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
+  Communicator& comm = stage.comm();
+  const Segment& segment = stage.segments()[i];
+  const Shape& shape = segment.request->shape;
+  const int64_t row_count = RowCount(shape);
+  std::vector<Part> parts = NearlyEqualParts(shape[0], comm.size(), comm.size());  // rows, then elements
+  const int64_t rows = parts[static_cast<size_t>(comm.rank())].count;
+  for (Part& part : parts) part = {part.begin * row_count, part.count * row_count};
+  if (segment.output == nullptr) HORON_CO_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
+  std::byte* output = stage.segments()[i].output;
+
+  Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};
+  if (average_) reduction.scale /= comm.size();
+  if (stage.prescale() == 1.0) {
+    co_return co_await ReduceScatterInto(comm, segment.input, parts, output, reduction);
+  }
+  auto scaled = stage.Scratch(segment.count * SizeOf(stage.dtype()));
+  if (!scaled.ok()) co_return scaled.status();
+  std::byte* block = scaled.value().data();
+  ScaleInto(stage.dtype(), stage.prescale(), segment.input, block, segment.count);
+  co_return co_await ReduceScatterInto(comm, block, parts, output, reduction);
+}
+
+Result<std::unique_ptr<Op>> MakeReduceScatter(OpArguments& arguments) {
+  HORON_ASSIGN(const std::string op, arguments.Choice("op", {"sum", "average"}));
+  return std::unique_ptr<Op>(std::make_unique<ReduceScatterOp>(op == "average"));
+}
+
+const OpRegistrar kReduceScatter{"reduce_scatter", MakeReduceScatter};
+
+}  // namespace
+}  // namespace horon

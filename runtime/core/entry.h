@@ -1,0 +1,23 @@
+// Entry: one tensor on its way through the runtime. Move-only, so it is in exactly one stage at a time.
+#pragma once
+
+#include <cstddef>
+
+#include "runtime/core/work.h"
+#include "runtime/op/op.h"
+
+namespace horon {
+
+struct Entry {
+  Request request;
+  const std::byte* input = nullptr;   // lent by the user until the promise is kept
+  std::byte* output = nullptr;        // null: the Work will own it
+  Promise promise;
+  Agreement agreed;                   // set by the negotiator
+  Op* op = nullptr;                   // set by the negotiator
+
+  std::string key() const { return KeyOf(request.process_set, request.name); }
+  int64_t bytes() const { return CountOf(request.shape) * SizeOf(request.dtype); }
+};
+
+}  // namespace horon

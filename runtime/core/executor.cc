@@ -1,0 +1,222 @@
+#include "runtime/core/executor.h"
+
+#include <algorithm>
+
+namespace horon {
+
+// One bucket in flight: its entries, its communicator, its Task, and what its op sees of all that.
+class Executor::Running final : public Stage {
+ public:
+  Running(Executor& executor, Bucket bucket, Group& group, Tag base)
+      : executor_(executor), entries_(std::move(bucket.entries)), group_(group),
+        comm_(*executor.fabric_, *group.ranks, base, group.lane.get()) {
+    for (Entry& entry : entries_) {
+      const Request& r = entry.request;
+      segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
+    }
+  }
+
+  Communicator& comm() override { return comm_; }
+  std::span<Segment> segments() override { return segments_; }
+  DataType dtype() const override { return entries_[0].request.dtype; }
+  double prescale() const override { return entries_[0].request.prescale; }
+  double postscale() const override { return entries_[0].request.postscale; }
+  Result<Buffer> Scratch(int64_t bytes) override { return executor_.fabric_->host_pool->Take(bytes); }
+  Status AllocateOutput(size_t i, Shape shape) override {
+    HORON_ASSIGN(Buffer owned, executor_.fabric_->host_pool->Take(CountOf(shape) * SizeOf(dtype())));
+    segments_[i].output = owned.data();
+    Output& output = entries_[i].promise.output();
+    output.shape = std::move(shape);
+    output.data = owned.data();
+    output.owned = std::move(owned);
+    return Status::Ok();
+  }
+  void SetReceivedSplits(size_t i, std::vector<int64_t> splits) override {
+    entries_[i].promise.output().received_splits = std::move(splits);
+  }
+  std::unique_ptr<TensorState>& State(size_t i) override {
+    return executor_.states_[entries_[i].request.op + "\n" + entries_[i].key()];
+  }
+
+  // Outputs of the input's shape: the user's own, or the Work's.
+  Status PrepareOutputs() {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].output == nullptr) {
+        HORON_TRY(AllocateOutput(i, entries_[i].request.shape));
+      } else {
+        Output& output = entries_[i].promise.output();
+        output.shape = entries_[i].request.shape;
+        output.data = entries_[i].output;
+      }
+    }
+    return Status::Ok();
+  }
+  void Finish(const Status& status) {
+    for (Entry& entry : entries_) entry.promise.Finish(status);
+  }
+  void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
+  RootTask& task() { return *task_; }
+  Group& group() { return group_; }
+  uint64_t lane_ticket = 0;
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  Executor& executor_;
+  std::vector<Entry> entries_;
+  Group& group_;
+  Communicator comm_;
+  std::vector<Segment> segments_;
+  std::unique_ptr<RootTask> task_;  // last: its frames use all the others
+};
+
+// Waits for the bucket's place at the group's fusion buffer.
+class Executor::FusionTurn final : public Waitable {
+ public:
+  FusionTurn(const Group& group, uint64_t ticket) : group_(group), ticket_(ticket) {}
+  bool Ready() override { return group_.serving == ticket_; }
+
+ private:
+  const Group& group_;
+  uint64_t ticket_;
+};
+
+Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
+                   LaneFactory make_lane, Counters& counters)
+    : fabric_(&fabric), transports_(std::move(transports)), sets_(&sets), make_lane_(std::move(make_lane)),
+      buckets_(counters["executor.buckets"]), tensors_(counters["executor.tensors"]),
+      fused_tensors_(counters["fusion.tensors"]), fused_bytes_(counters["fusion.bytes"]),
+      bytes_(counters["executor.bytes"]) {}
+
+Executor::~Executor() = default;
+
+Executor::Group& Executor::GroupOf(int32_t process_set) {
+  const ProcessSets::Ranks ranks = sets_->Find(process_set);
+  Group& group = groups_[process_set];
+  if (group.ranks != ranks) {  // new, or a number used again for other ranks
+    group = Group{};
+    group.ranks = ranks;
+    group.lane = make_lane_(process_set, *ranks);
+  }
+  return group;
+}
+
+void Executor::Start(Bucket bucket) {
+  Group& group = GroupOf(bucket.entries[0].request.process_set);
+  group.sequence = group.sequence % 4095 + 1;
+  const Tag set = static_cast<Tag>(bucket.entries[0].request.process_set) % 256;
+  const Tag base = ((set << 12) | group.sequence) << 7;
+  Op* op = bucket.entries[0].op;
+  buckets_.Add();
+  tensors_.Add(static_cast<int64_t>(bucket.entries.size()));
+  bytes_.Add(bucket.bytes);
+
+  auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
+  if (const auto elementwise = op->elementwise()) {
+    const Status prepared = running->PrepareOutputs();
+    if (!prepared.ok()) {
+      running->Finish(prepared);
+      return;
+    }
+    if (group.lane) running->lane_ticket = group.lane->TakeTicket();
+    running->Run(RunElementwise(*running, *elementwise));
+  } else {
+    running->Run(op->Run(*running));
+  }
+  running_.push_back(std::move(running));
+}
+
+Result<bool> Executor::Advance() {
+  bool moved = false;
+  for (Transport* transport : transports_) {
+    const Result<bool> progress = transport->Progress();
+    if (!progress.ok()) {
+      FailAll(progress.status());
+      return progress.status();
+    }
+    moved = moved || progress.value();
+  }
+  for (auto it = running_.begin(); it != running_.end();) {
+    Running& running = **it;
+    moved = running.task().Advance() || moved;
+    if (!running.task().done()) {
+      ++it;
+      continue;
+    }
+    running.Finish(running.task().status());
+    it = running_.erase(it);
+  }
+  return moved;
+}
+
+void Executor::FailAll(const Status& status) {
+  for (auto& running : running_) running->Finish(status);
+  running_.clear();
+}
+
+Task Executor::RunElementwise(Running& running, Elementwise kind) {
+  Communicator& comm = running.comm();
+  double scale = running.postscale();
+  if (kind.average) scale /= comm.size();
+  if (comm.size() == 1) {
+    for (const Segment& s : running.segments()) {
+      ScaleInto(running.dtype(), running.prescale(), s.input, s.output, s.count);
+      if (scale != 1.0) ScaleInto(running.dtype(), scale, s.output, s.output, s.count);
+    }
+    co_return Status::Ok();
+  }
+  if (comm.lane() != nullptr) {
+    std::vector<LaneTensor> tensors;
+    for (const Segment& s : running.segments()) tensors.push_back({s.input, s.output, s.count});
+    const LaneReduction reduction{running.dtype(), kind.kind, running.prescale(), scale};
+    Task streamed = comm.lane()->Allreduce(running.lane_ticket, std::move(tensors), reduction);
+    co_return co_await streamed;
+  }
+  const Reduction reduction{running.dtype(), kind.kind, scale};
+  if (running.segments().size() == 1) {  // alone: in its own output, no fusion buffer
+    const Segment& s = running.segments()[0];
+    ScaleInto(running.dtype(), running.prescale(), s.input, s.output, s.count);
+    Task alone = horon::Allreduce(comm, s.output, s.count, reduction);
+    co_return co_await alone;
+  }
+  Task block = RunBlock(running, kind, running.group().next_ticket++);
+  co_return co_await block;
+}
+
+// Through the fusion buffer: one pack, one collective, one unpack.
+Task Executor::RunBlock(Running& running, Elementwise kind, uint64_t ticket) {
+  Group& group = running.group();
+  FusionTurn turn(group, ticket);
+  co_await Until(turn);
+  const int64_t element = SizeOf(running.dtype());
+  int64_t count = 0;
+  for (const Segment& s : running.segments()) count += s.count;
+  if (group.fusion.bytes() < count * element) {
+    group.fusion = Buffer();
+    auto larger = fabric_->host_pool->Take(count * element);
+    if (!larger.ok()) {
+      ++group.serving;
+      co_return larger.status();
+    }
+    group.fusion = std::move(larger).value();
+  }
+  fused_tensors_.Add(static_cast<int64_t>(running.segments().size()));
+  fused_bytes_.Add(count * element);
+  int64_t at = 0;
+  for (const Segment& s : running.segments()) {
+    ScaleInto(running.dtype(), running.prescale(), s.input, group.fusion.data() + at * element, s.count);
+    at += s.count;
+  }
+  const double scale = running.postscale() / (kind.average ? running.comm().size() : 1);
+  Task reduce = horon::Allreduce(running.comm(), group.fusion.data(), count, {running.dtype(), kind.kind, scale});
+  const Status status = co_await reduce;
+  ++group.serving;  // nobody else runs before this function returns
+  HORON_CO_TRY(status);
+  at = 0;
+  for (const Segment& s : running.segments()) {
+    ScaleInto(running.dtype(), 1.0, group.fusion.data() + at * element, s.output, s.count);
+    at += s.count;
+  }
+  co_return Status::Ok();
+}
+
+}  // namespace horon

@@ -1,0 +1,62 @@
+// Executor: runs buckets. The last stage of the road before the op and the transports.
+//
+// Each bucket in flight is a RootTask; Advance lets every transport progress, then every bucket take
+// its next steps. Buckets start in the agreed order, and whatever they share (a lane, a fusion buffer)
+// they use in that order, so no two ranks can wait for each other. Never blocks. Holder of the baton only.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/counters.h"
+#include "runtime/core/fusion.h"
+#include "runtime/core/process_sets.h"
+#include "runtime/transport/communicator.h"
+#include "runtime/transport/lane.h"
+
+namespace horon {
+
+class Executor {
+ public:
+  // Makes the lane of a process set, or null when its members do not all share this rank's node.
+  using LaneFactory = std::function<std::unique_ptr<Lane>(int32_t process_set, const std::vector<int>& ranks)>;
+
+  Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
+           LaneFactory make_lane, Counters& counters);
+  ~Executor();
+
+  void Start(Bucket bucket);
+  // Whether anything moved. A failure means a peer is lost; every bucket has then failed with it.
+  Result<bool> Advance();
+  void FailAll(const Status& status);
+  bool idle() const { return running_.empty(); }
+
+ private:
+  class Running;  // a bucket in flight: a Stage for its op
+  struct Group {  // what a process set keeps between buckets
+    ProcessSets::Ranks ranks;
+    std::unique_ptr<Lane> lane;
+    Tag sequence = 0;
+    Buffer fusion;              // persistent; grows to the largest bucket
+    uint64_t next_ticket = 0, serving = 0;
+  };
+  class FusionTurn;
+
+  Group& GroupOf(int32_t process_set);
+  Task RunElementwise(Running& running, Elementwise kind);
+  Task RunBlock(Running& running, Elementwise kind, uint64_t ticket);
+
+  const Fabric* fabric_;
+  std::vector<Transport*> transports_;
+  const ProcessSets* sets_;
+  LaneFactory make_lane_;
+  std::map<int32_t, Group> groups_;
+  std::map<std::string, std::unique_ptr<TensorState>> states_;  // by op spec and tensor
+  std::list<std::unique_ptr<Running>> running_;
+  Counter &buckets_, &tensors_, &fused_tensors_, &fused_bytes_, &bytes_;
+};
+
+}  // namespace horon

@@ -1,0 +1,39 @@
+#include "runtime/core/fusion.h"
+
+namespace horon {
+namespace {
+
+bool Alike(const Request& a, const Request& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.device == b.device && a.process_set == b.process_set &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.round == b.round && a.weights == b.weights;
+}
+
+}  // namespace
+
+std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
+  std::vector<Bucket> buckets;
+  std::vector<size_t> open;  // buckets that may still grow, at most one of a kind
+  for (Entry& entry : batch) {
+    const int64_t bytes = entry.bytes();
+    const bool fusable = entry.op->fusable() && fusion_bytes > 0;
+    size_t kind = 0;
+    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request, entry.request)) ++kind;
+    if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
+      buckets[open[kind]].bytes += bytes;
+      buckets[open[kind]].entries.push_back(std::move(entry));
+      continue;
+    }
+    buckets.emplace_back();
+    buckets.back().bytes = bytes;
+    buckets.back().entries.push_back(std::move(entry));
+    if (!fusable) continue;
+    if (kind < open.size()) {
+      open[kind] = buckets.size() - 1;
+    } else {
+      open.push_back(buckets.size() - 1);
+    }
+  }
+  return buckets;
+}
+
+}  // namespace horon

@@ -1,0 +1,22 @@
+// PlanFusion: which agreed entries share a bucket. Pure: every rank plans the same batch the same way,
+// so plans never travel.
+//
+// Entries may share a bucket when their op is fusable and op spec, dtype, device, process set, scale
+// factors and round are equal. A bucket holds at most `fusion_bytes` unless one entry alone is larger;
+// 0 leaves every entry alone. Later entries may join an earlier bucket over others that do not fit it.
+#pragma once
+
+#include <vector>
+
+#include "runtime/core/entry.h"
+
+namespace horon {
+
+struct Bucket {
+  std::vector<Entry> entries;  // at least one; in agreed order
+  int64_t bytes = 0;
+};
+
+std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes);
+
+}  // namespace horon

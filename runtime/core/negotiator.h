@@ -1,0 +1,83 @@
+// Negotiator: turns entries into agreed entries. The second stage of the road.
+//
+// It reports what this rank has to the coordinator (a cache id where the same was agreed before), and
+// gives out what the coordinator decided: the same entries, in the same order, cut into the same
+// batches, on every rank. Decisions are pure and live in coordinator.h; this is the messages' side.
+// Never blocks. Holder of the baton only.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/base/counters.h"
+#include "runtime/core/control_channel.h"
+#include "runtime/core/coordinator.h"
+#include "runtime/core/entry.h"
+#include "runtime/core/response_cache.h"
+
+namespace horon {
+
+// Agreed together. Fusion must not look across batches: one rank may see two in one cycle that
+// another sees in two.
+using Batch = std::vector<Entry>;
+
+class Negotiator {
+ public:
+  // `control[r]` reaches rank r; rank 0 needs all, the others need control[0].
+  Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
+             ProcessSets& sets, Counters& counters);
+
+  // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at submit.
+  void Add(std::vector<Entry> entries);
+  // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
+  Result<std::vector<Batch>> Advance();
+
+  // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
+  void Leave();
+  // Everyone who must know, knows; nothing is left to send.
+  bool left() const { return left_ && !sending(); }
+  // The coordinator has left: nothing can be agreed any more.
+  bool over() const { return over_; }
+  const std::string& over_reason() const { return over_reason_; }
+  // Fails everything that waits for agreement.
+  void FailAll(const Status& status);
+
+  // Whether something is held back for HORON_CYCLE_TIME, and until when.
+  bool holding() const { return !waiting_to_report_.empty(); }
+  std::chrono::steady_clock::time_point report_at() const { return report_at_; }
+  bool idle() const { return pending_.empty() && !sending(); }
+  bool moved() const { return moved_; }  // whether the last Advance did anything
+
+ private:
+  bool sending() const;
+  Status Send(horon::Report report);
+  Status HearPeers();
+  Status Decide();
+  Status Apply(const Decision& decision);
+  void ApplyVerdict(const Verdict& verdict, Batch& batch);
+  bool ApplyMembership(const Verdict& verdict, Entry& entry);
+  void ApplyLeft(const Decision& decision);
+
+  const Config* config_;
+  int rank_;
+  OpTable* ops_;
+  ProcessSets* sets_;
+  std::vector<std::unique_ptr<ControlChannel>> channels_;  // by peer; only [0] on other ranks than 0
+  std::unique_ptr<Coordinator> coordinator_;               // rank 0 only
+  ResponseCache cache_;
+  std::unordered_map<std::string, Entry> pending_;         // reported or about to be, by key
+  std::vector<std::string> waiting_to_report_;
+  std::chrono::steady_clock::time_point report_at_;
+  uint64_t heard_ = 0, told_heard_ = 0;
+  std::vector<Batch> batches_;
+  std::vector<bool> gone_;                                 // rank 0: peers that have left
+  bool leaving_ = false, left_ = false, over_ = false, moved_ = false;
+  std::string over_reason_;
+  Counter &requests_, &bits_, &responses_, &cached_responses_;
+};
+
+}  // namespace horon

@@ -1,0 +1,49 @@
+// Queue: where user threads hand entries to the runtime. The first stage of the road.
+//
+// Its lock is held for moving pointers and looking up names only. It also knows which names are
+// pending, so that a second submit of one fails at once, in the caller.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/core/entry.h"
+
+namespace horon {
+
+class Queue {
+ public:
+  Queue() : names_(std::make_shared<Names>()) {}
+
+  // Any thread. All or none: kInvalidArgument if a name is pending (or twice in `entries`), the
+  // closing status after Close. On success each entry's promise got its name's lease.
+  struct Submission {
+    Entry entry;
+    std::shared_ptr<Work> work;
+    int member = 0;
+  };
+  Status Push(std::vector<Submission> submissions);
+
+  // Holder of the baton.
+  std::vector<Entry> PopAll();
+  bool empty() const;
+  // Later pushes fail with `status`; what is queued is failed with it.
+  void Close(Status status);
+
+ private:
+  struct Names {
+    std::mutex mutex;
+    std::unordered_set<std::string> pending;
+  };
+  class Lease;
+
+  std::shared_ptr<Names> names_;  // shared with the leases, which may outlive the queue
+  mutable std::mutex mutex_;      // guards the two below; names_->mutex is never taken inside it
+  std::vector<Entry> entries_;
+  Status closed_;
+};
+
+}  // namespace horon

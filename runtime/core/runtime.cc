@@ -1,0 +1,228 @@
+#include "runtime/core/runtime.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+
+namespace horon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kIdleSleep{10};
+constexpr std::chrono::milliseconds kLeaveSleep{20};
+// MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
+constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
+
+int Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
+  std::vector<Transport*> pointers;
+  for (const auto& transport : owned) pointers.push_back(transport.get());
+  return pointers;
+}
+
+}  // namespace
+
+Runtime::Runtime(RuntimeParts parts)
+    : config_(std::move(parts.config)), rank_(parts.rank), counters_(std::move(parts.counters)),
+      segment_(std::move(parts.segment)),
+      bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell : &own_bell_),
+      may_lend_(parts.may_lend && config_.lend),
+      may_spin_(parts.topology.local_size(parts.rank) <= Cores()),
+      transports_(std::move(parts.transports)),
+      fabric_{parts.rank, std::move(parts.topology), std::move(parts.route), std::make_shared<Pool>(MakeHostMemory())},
+      sets_(fabric_.topology.size()),
+      negotiator_(config_, rank_, parts.control, ops_, sets_, *counters_),
+      executor_(fabric_, Pointers(transports_), sets_,
+                [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); }, *counters_) {
+  background_ = std::thread([this] { Background(); });
+}
+
+Runtime::~Runtime() { Shutdown(); }
+
+// The first process sets inside one node get a lane each, as many as the segment has; others use
+// messages. A number that is used again does not: its lane's counters belong to the old members.
+std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<int>& ranks) {
+  if (!segment_ || ranks.size() < 2) return nullptr;
+  if (process_set >= segment_->shape().lanes || sets_.uses(process_set) != 1) return nullptr;
+  std::vector<int> members;
+  int me = 0;
+  for (int r : ranks) {
+    if (fabric_.topology.node_of(r) != fabric_.topology.node_of(rank_)) return nullptr;
+    if (r == rank_) me = static_cast<int>(members.size());
+    members.push_back(fabric_.topology.local_rank(r));
+  }
+  return std::make_unique<Lane>(segment_, process_set, std::move(members), me);
+}
+
+Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
+  HORON_TRY(queue_.Push(std::move(submissions)));
+  if (wake) bell_->Ring();
+  return Status::Ok();
+}
+
+// --- the cycle: holder of the baton -----------------------------------------------------------------
+
+Status Runtime::Cycle() {
+  if (leaving_.load(std::memory_order_acquire) && !told_to_leave_) {
+    told_to_leave_ = true;
+    leave_by_ = Clock::now() + config_.shutdown_time;
+    negotiator_.Leave();
+  }
+  std::vector<Entry> entries = queue_.PopAll();
+  moved_ = !entries.empty();
+  negotiator_.Add(std::move(entries));
+  HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance());
+  for (Batch& batch : batches) {
+    for (Bucket& bucket : PlanFusion(std::move(batch), config_.fusion_bytes)) executor_.Start(std::move(bucket));
+  }
+  HORON_ASSIGN(const bool progress, executor_.Advance());
+  moved_ = moved_ || negotiator_.moved() || progress;
+  if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
+  return Status::Ok();
+}
+
+bool Runtime::CycleMoved() {
+  if (!failure_.ok()) {
+    Fail(failure_);  // what came in since
+    return false;
+  }
+  const Status status = Cycle();
+  if (!status.ok()) {
+    Fail(status);
+    return true;
+  }
+  if (moved_) poll_wait_ = std::chrono::microseconds{0};
+  return moved_;
+}
+
+void Runtime::Fail(const Status& status) {
+  const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
+  if (failure_.ok() && fault) Log(LogLevel::kError, "runtime", status.message());
+  failure_ = status;
+  queue_.Close(status);
+  negotiator_.FailAll(status);
+  executor_.FailAll(status);
+}
+
+// Looks for work for a short while before sleeping, if something is under way.
+bool Runtime::LookAgain() {
+  if (!may_spin_ || (executor_.idle() && negotiator_.idle())) return false;
+  const auto until = Clock::now() + config_.spin;
+  do {
+    if (CycleMoved()) return true;
+  } while (Clock::now() < until);
+  return false;
+}
+
+// Doubles with every sleep that brought nothing.
+void Runtime::BackOff() {
+  const auto most = executor_.idle() && negotiator_.idle() ? kMostPollWaitIdle : kMostPollWaitBusy;
+  poll_wait_ = std::min(most, poll_wait_ * 2 + std::chrono::microseconds{50});
+}
+
+std::chrono::nanoseconds Runtime::SleepLimit() const {
+  std::chrono::nanoseconds limit = kIdleSleep;
+  if (told_to_leave_) limit = kLeaveSleep;
+  if (!failure_.ok()) return limit;
+  if (negotiator_.holding()) {
+    limit = std::clamp<std::chrono::nanoseconds>(negotiator_.report_at() - Clock::now(), std::chrono::microseconds{1}, limit);
+  }
+  for (const auto& transport : transports_) {
+    if (transport->poll_interval().count() > 0) limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, transport->poll_interval()));
+  }
+  return limit;
+}
+
+// --- the background thread ------------------------------------------------------------------------------
+
+bool Runtime::parted() const {
+  if (!told_to_leave_) return false;
+  return !failure_.ok() || Clock::now() >= leave_by_ || (negotiator_.left() && executor_.idle());
+}
+
+void Runtime::Background() {
+  pthread_setname_np(pthread_self(), "horon");
+  baton_.Take();
+  while (!parted()) {
+    const bool moved = CycleMoved();
+    if (baton_.wanted() || (!moved && !LookAgain())) SleepInBackground();
+  }
+  Fail(Status::Aborted("Horon was shut down before this tensor was done"));
+  // The baton stays taken: from here on nobody runs the cycle.
+}
+
+void Runtime::SleepInBackground() {
+  const uint32_t ticket = bell_->Announce(Doorbell::kBackground);
+  if ((CycleMoved() && !baton_.wanted()) || parted()) {
+    bell_->Awake();
+    return;
+  }
+  const auto limit = SleepLimit();
+  BackOff();
+  baton_.Give();
+  bell_->Sleep(ticket, Doorbell::kBackground, limit);
+  baton_.Take();
+  bell_->Awake();
+}
+
+// --- user threads -----------------------------------------------------------------------------------------
+
+bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
+  if (work.done()) return true;
+  const auto until = Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  if (may_lend_) Lend(work, until);
+  if (work.done()) return true;
+  bell_->Ring();  // a submit that left waking to us must not be forgotten
+  return work.WaitFor(until - Clock::now());
+}
+
+void Runtime::Lend(Work& work, Clock::time_point until) {
+  baton_.Want(1);
+  bool taken = baton_.TryTake();
+  const auto give_up = Clock::now() + config_.spin;
+  while (!taken && !work.done() && may_spin_ && Clock::now() < give_up) taken = baton_.TryTake();
+  baton_.Want(-1);
+  if (!taken) return;
+  bell_->Awake();
+  while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
+    if (!CycleMoved() && !LookAgain()) SleepAsLender(work, until);
+  }
+  // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
+  bell_->Announce(Doorbell::kBackground);
+  const bool more = CycleMoved() || leaving_.load(std::memory_order_relaxed) || SleepLimit() < kIdleSleep;
+  baton_.Give();
+  if (more) bell_->Wake(Doorbell::kBackground);
+}
+
+void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
+  const uint32_t ticket = bell_->Announce(Doorbell::kLender);
+  if (!CycleMoved() && !work.done()) {
+    const std::chrono::nanoseconds left = std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
+    const auto limit = std::min(SleepLimit(), left);
+    BackOff();
+    bell_->Sleep(ticket, Doorbell::kLender, limit);
+  }
+  bell_->Awake();
+}
+
+void Runtime::Shutdown() {
+  if (shut_down_.exchange(true)) return;
+  leaving_.store(true, std::memory_order_release);
+  bell_->Ring();
+  background_.join();
+  if (segment_) {
+    segment_->rank(fabric_.topology.local_rank(rank_)).state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_release);
+  }
+}
+
+int64_t Runtime::memory_bytes() const { return fabric_.host_pool->held_bytes(); }
+
+}  // namespace horon

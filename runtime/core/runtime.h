@@ -1,0 +1,100 @@
+// Runtime: the road of a tensor, and the thread that walks it.
+//
+//   Submit -> Queue -> Negotiator -> PlanFusion -> Executor -> Op -> Transport -> Work
+//
+// One per process in production (c_api.cc owns it); tests run several in one process as thread ranks.
+// It is given its transports and owns everything else. User threads: Submit, Wait, Shutdown, the
+// queries. The holder of the baton: the rest.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/base/counters.h"
+#include "runtime/core/baton.h"
+#include "runtime/core/executor.h"
+#include "runtime/core/negotiator.h"
+#include "runtime/core/queue.h"
+
+namespace horon {
+
+// What a Runtime is made of; who makes it decides how ranks reach each other.
+struct RuntimeParts {
+  Config config;
+  int rank = 0;
+  Topology topology;
+  std::vector<std::unique_ptr<Transport>> transports;  // distinct; progressed in this order
+  std::vector<Transport*> route;                       // by rank: moves data to it
+  std::vector<Transport*> control;                     // by rank: negotiates with it
+  std::shared_ptr<SharedSegment> segment;              // this node's; null when the node has one rank
+  std::shared_ptr<Counters> counters;
+  bool may_lend = true;                                // blocking calls may run the cycle
+};
+
+class Runtime {
+ public:
+  explicit Runtime(RuntimeParts parts);
+  ~Runtime();  // shuts down
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // All entries or none. `wake`: whether the background thread should start on it; false when the
+  // caller will Wait at once.
+  Status Submit(std::vector<Queue::Submission> submissions, bool wake);
+  // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
+  bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
+  void Shutdown();
+
+  int rank() const { return rank_; }
+  const Config& config() const { return config_; }
+  const Topology& topology() const { return fabric_.topology; }
+  const ProcessSets& process_sets() const { return sets_; }
+  OpTable& ops() { return ops_; }
+  Counters& counters() { return *counters_; }
+  int64_t memory_bytes() const;
+
+ private:
+  Status Cycle();
+  bool CycleMoved();
+  bool LookAgain();
+  void Fail(const Status& status);
+  void Background();
+  void SleepInBackground();
+  void Lend(Work& work, std::chrono::steady_clock::time_point until);
+  void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
+  std::chrono::nanoseconds SleepLimit() const;
+  void BackOff();
+  bool parted() const;
+  std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
+
+  Config config_;
+  int rank_;
+  std::shared_ptr<Counters> counters_;
+  std::shared_ptr<SharedSegment> segment_;
+  Doorbell own_bell_;
+  Doorbell* bell_;
+  bool may_lend_, may_spin_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  Fabric fabric_;
+  OpTable ops_;
+  ProcessSets sets_;
+  Queue queue_;
+  Baton baton_;
+  // Touched by the holder of the baton only.
+  Negotiator negotiator_;
+  Executor executor_;
+  Status failure_;
+  bool moved_ = false, told_to_leave_ = false;
+  std::chrono::microseconds poll_wait_{0};
+  std::chrono::steady_clock::time_point leave_by_;
+  // Set by Shutdown, read by the holder.
+  std::atomic<bool> leaving_{false};
+  std::atomic<bool> shut_down_{false};
+  std::thread background_;
+};
+
+}  // namespace horon

@@ -1,0 +1,239 @@
+#include "runtime/core/wire.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace horon {
+namespace {
+
+class Writer {
+ public:
+  template <typename T>
+  void Number(T value) {
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+  }
+  void Text(const std::string& text) {
+    Number(static_cast<uint32_t>(text.size()));
+    const auto* from = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), from, from + text.size());
+  }
+  template <typename T>
+  void Numbers(const std::vector<T>& values) {
+    Number(static_cast<uint32_t>(values.size()));
+    const auto* from = reinterpret_cast<const std::byte*>(values.data());
+    bytes_.insert(bytes_.end(), from, from + values.size() * sizeof(T));
+  }
+  std::vector<std::byte> Take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// After the first error every read gives zeros; the caller looks at ok() once, at the end.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Number() {
+    T value{};
+    if (!Has(sizeof(T))) return value;
+    std::memcpy(&value, bytes_.data() + at_, sizeof(T));
+    at_ += sizeof(T);
+    return value;
+  }
+  std::string Text() {
+    const auto size = Number<uint32_t>();
+    if (!Has(size)) return {};
+    std::string text(reinterpret_cast<const char*>(bytes_.data() + at_), size);
+    at_ += size;
+    return text;
+  }
+  template <typename T>
+  std::vector<T> Numbers() {
+    const auto size = Number<uint32_t>();
+    std::vector<T> values;
+    if (!Has(uint64_t{size} * sizeof(T))) return values;
+    values.resize(size);
+    if (size > 0) std::memcpy(values.data(), bytes_.data() + at_, size * sizeof(T));
+    at_ += size * sizeof(T);
+    return values;
+  }
+  // A count of items that take at least `least` bytes each: never more than the bytes left can hold.
+  uint32_t Count(size_t least) {
+    const auto count = Number<uint32_t>();
+    if (!Has(uint64_t{count} * least)) return 0;
+    return count;
+  }
+  void Fail(const char* what) {
+    if (wrong_ == nullptr) wrong_ = what;
+    at_ = bytes_.size();
+  }
+  Status Finish() {
+    if (wrong_ == nullptr && at_ != bytes_.size()) Fail("it has bytes after its end");
+    if (wrong_ == nullptr) return Status::Ok();
+    return Status::Internal(std::string("a control message is broken: ") + wrong_);
+  }
+
+ private:
+  bool Has(uint64_t n) {
+    if (wrong_ == nullptr && n <= bytes_.size() - at_) return true;
+    Fail("it ends too early");
+    return false;
+  }
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+  const char* wrong_ = nullptr;
+};
+
+// Ids of one step lie close together: a base and a bitmap, or the plain list when that is shorter.
+void WriteIds(Writer& out, std::vector<uint64_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  const uint64_t base = ids.empty() ? 0 : ids.front();
+  const uint64_t words = ids.empty() ? 0 : (ids.back() - base) / 64 + 1;
+  const bool bitmap = words <= ids.size();
+  out.Number(static_cast<uint8_t>(bitmap));
+  if (!bitmap) {
+    out.Numbers(ids);
+    return;
+  }
+  std::vector<uint64_t> map(words);
+  for (uint64_t id : ids) map[(id - base) / 64] |= uint64_t{1} << ((id - base) % 64);
+  out.Number(base);
+  out.Numbers(map);
+}
+
+std::vector<uint64_t> ReadIds(Reader& in) {
+  if (in.Number<uint8_t>() == 0) return in.Numbers<uint64_t>();
+  const auto base = in.Number<uint64_t>();
+  const std::vector<uint64_t> map = in.Numbers<uint64_t>();
+  std::vector<uint64_t> ids;
+  if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64) in.Fail("a cache id is too large");
+  for (size_t w = 0; w < map.size(); ++w) {
+    for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
+      ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));
+    }
+  }
+  return ids;
+}
+
+constexpr size_t kLeastRequest = 60, kLeastVerdict = 29;
+
+void Write(Writer& out, const Request& r) {
+  out.Text(r.name);
+  out.Text(r.op);
+  out.Number(static_cast<uint8_t>(r.dtype));
+  out.Number(static_cast<uint8_t>(r.device.kind));
+  out.Number(r.device.index);
+  out.Numbers(r.shape);
+  out.Number(r.prescale);
+  out.Number(r.postscale);
+  out.Number(r.process_set);
+  out.Text(r.group);
+  out.Number(r.group_size);
+  out.Number(r.group_hash);
+  out.Number(r.round);
+  out.Numbers(r.splits);
+  out.Numbers(r.weights);
+}
+
+Request ReadRequest(Reader& in) {
+  Request r;
+  r.name = in.Text();
+  r.op = in.Text();
+  const auto dtype = in.Number<uint8_t>();
+  if (dtype >= kDataTypes) in.Fail("a dtype is unknown");
+  r.dtype = static_cast<DataType>(dtype < kDataTypes ? dtype : 0);
+  const auto device = in.Number<uint8_t>();
+  if (device > static_cast<uint8_t>(DeviceKind::kCuda)) in.Fail("a device is unknown");
+  r.device.kind = static_cast<DeviceKind>(device & 1);
+  r.device.index = in.Number<int32_t>();
+  r.shape = in.Numbers<int64_t>();
+  for (int64_t extent : r.shape) {
+    if (extent < 0) in.Fail("a dimension is negative");
+  }
+  r.prescale = in.Number<double>();
+  r.postscale = in.Number<double>();
+  r.process_set = in.Number<int32_t>();
+  r.group = in.Text();
+  r.group_size = in.Number<int32_t>();
+  r.group_hash = in.Number<uint64_t>();
+  r.round = in.Number<int64_t>();
+  r.splits = in.Numbers<int64_t>();
+  r.weights = in.Numbers<double>();
+  return r;
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const Report& report) {
+  Writer out;
+  out.Number(report.heard);
+  out.Number(static_cast<uint8_t>(report.leaving));
+  WriteIds(out, report.bits);
+  out.Number(static_cast<uint32_t>(report.requests.size()));
+  for (const Request& request : report.requests) Write(out, request);
+  return out.Take();
+}
+
+Result<Report> DecodeReport(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  Report report;
+  report.heard = in.Number<uint64_t>();
+  report.leaving = in.Number<uint8_t>() != 0;
+  report.bits = ReadIds(in);
+  const uint32_t count = in.Count(kLeastRequest);
+  for (uint32_t i = 0; i < count; ++i) report.requests.push_back(ReadRequest(in));
+  HORON_TRY(in.Finish());
+  return report;
+}
+
+std::vector<std::byte> Encode(const Decision& decision) {
+  Writer out;
+  out.Number(decision.sequence);
+  WriteIds(out, decision.evicted);
+  out.Number(static_cast<uint32_t>(decision.verdicts.size()));
+  for (const Verdict& v : decision.verdicts) {
+    out.Number(v.cache_id);
+    out.Number(v.process_set);
+    out.Number(v.only_rank);
+    out.Number(static_cast<uint8_t>(v.status.code()));
+    out.Text(v.name);
+    out.Text(v.status.message());
+    out.Numbers(v.agreed.sizes);
+  }
+  out.Numbers(decision.left);
+  return out.Take();
+}
+
+Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
+  Reader in(bytes);
+  Decision decision;
+  decision.sequence = in.Number<uint64_t>();
+  decision.evicted = ReadIds(in);
+  const uint32_t count = in.Count(kLeastVerdict);
+  for (uint32_t i = 0; i < count; ++i) {
+    Verdict v;
+    v.cache_id = in.Number<uint64_t>();
+    v.process_set = in.Number<int32_t>();
+    v.only_rank = in.Number<int32_t>();
+    const auto code = in.Number<uint8_t>();
+    if (code > static_cast<uint8_t>(Code::kInternal)) in.Fail("a status code is unknown");
+    v.name = in.Text();
+    std::string message = in.Text();
+    if (code != 0) v.status = Status(static_cast<Code>(code), std::move(message));
+    v.agreed.sizes = in.Numbers<int64_t>();
+    decision.verdicts.push_back(std::move(v));
+  }
+  decision.left = in.Numbers<int32_t>();
+  for (int32_t rank : decision.left) {
+    if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
+  }
+  HORON_TRY(in.Finish());
+  return decision;
+}
+
+}  // namespace horon

@@ -1,0 +1,45 @@
+// Wire: the two messages of negotiation and their encoding. Fixed schema, little endian; a decoder
+// trusts no length and no number, so that any bytes give either a message or a Status.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/op/request.h"
+
+namespace horon {
+
+// From a rank to the coordinator.
+struct Report {
+  uint64_t heard = 0;              // decisions this rank has applied: until then evicted cache ids are remembered
+  std::vector<uint64_t> bits;      // cache ids of requests equal to the ones remembered
+  std::vector<Request> requests;   // all others
+  bool leaving = false;
+};
+
+// What was decided about one name.
+struct Verdict {
+  uint64_t cache_id = 0;           // 0: none. Alone (name empty): agreed as remembered under this id
+  int32_t process_set = 0;
+  std::string name;
+  Status status;                   // ok: run it
+  Agreement agreed;
+  int32_t only_rank = -1;          // >= 0: concerns this rank only
+};
+
+// From the coordinator to every rank, the same bytes for all.
+struct Decision {
+  uint64_t sequence = 0;           // 1, 2, ...
+  std::vector<uint64_t> evicted;   // cache ids to forget, after the verdicts
+  std::vector<Verdict> verdicts;   // in the order in which every rank runs them
+  std::vector<int32_t> left;       // ranks that have left the job
+};
+
+std::vector<std::byte> Encode(const Report& report);
+std::vector<std::byte> Encode(const Decision& decision);
+// kInternal with what is wrong. `ranks` bounds rank numbers.
+Result<Report> DecodeReport(std::span<const std::byte> bytes);
+Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks);
+
+}  // namespace horon

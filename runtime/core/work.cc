@@ -1,0 +1,44 @@
+#include "runtime/core/work.h"
+
+#include "runtime/base/futex.h"
+
+namespace horon {
+
+bool Work::WaitFor(std::chrono::nanoseconds limit) const {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (!done()) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= std::chrono::nanoseconds::zero()) return false;
+    FutexWait(done_, 0, ~0u, left);
+  }
+  return true;
+}
+
+void Work::FinishOne(Status status) {
+  if (!status.ok()) {
+    std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  done_.store(1, std::memory_order_release);
+  FutexWake(done_, ~0u);
+}
+
+Promise& Promise::operator=(Promise&& other) noexcept {
+  if (this == &other) return *this;
+  Finish(Status::Aborted("the runtime dropped this tensor before it was done"));
+  work_ = std::move(other.work_);
+  member_ = other.member_;
+  name_ = std::move(other.name_);
+  return *this;
+}
+
+void Promise::Finish(Status status) {
+  if (!work_) return;
+  name_.reset();
+  const std::shared_ptr<Work> work = std::move(work_);
+  work_.reset();
+  work->FinishOne(std::move(status));
+}
+
+}  // namespace horon

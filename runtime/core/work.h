@@ -1,0 +1,77 @@
+// Work: the handle of something pending, shared by the user and the runtime; and Promise, the
+// runtime's half. A Work of a group has one promise per member and finishes with the last of them, with
+// the first failure if there was one. A promise that is destroyed unkept fails its member: every Work
+// finishes exactly once, at shutdown and on errors too.
+//
+// Work: any thread. Promise: the holder of the baton.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/tensor.h"
+#include "runtime/device/memory.h"
+
+namespace horon {
+
+// What the runtime hands to the user beside a finished tensor.
+struct Output {
+  Shape shape;
+  std::byte* data = nullptr;               // in `owned`, or the user's own output
+  Buffer owned;
+  std::vector<int64_t> received_splits;
+};
+
+class Work {
+ public:
+  explicit Work(int members) : remaining_(members), outputs_(static_cast<size_t>(members)) {}
+
+  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+  // Blocks until finished or the time is over; whether it is finished.
+  bool WaitFor(std::chrono::nanoseconds limit) const;
+  const Status& status() const { return status_; }            // once done
+  std::vector<Output>& outputs() { return outputs_; }         // user: once done and ok
+  const std::vector<Output>& outputs() const { return outputs_; }
+
+ private:
+  friend class Promise;
+  void FinishOne(Status status);
+
+  std::atomic<uint32_t> done_{0};
+  std::atomic<int> remaining_;
+  std::mutex mutex_;        // guards status_ until done
+  Status status_;
+  std::vector<Output> outputs_;
+};
+
+// Frees a pending name when it goes; see Queue.
+class NameLease {
+ public:
+  virtual ~NameLease() = default;
+};
+
+class Promise {
+ public:
+  Promise() = default;
+  Promise(std::shared_ptr<Work> work, int member, std::unique_ptr<NameLease> name)
+      : work_(std::move(work)), member_(member), name_(std::move(name)) {}
+  Promise(Promise&&) = default;
+  Promise& operator=(Promise&& other) noexcept;
+  ~Promise() { Finish(Status::Aborted("the runtime dropped this tensor before it was done")); }
+
+  // Once; later calls and the destructor do nothing. The name is free before the waiter wakes.
+  void Finish(Status status);
+  Output& output() { return work_->outputs()[static_cast<size_t>(member_)]; }
+
+ private:
+  std::shared_ptr<Work> work_;
+  int member_ = 0;
+  std::unique_ptr<NameLease> name_;
+};
+
+}  // namespace horon

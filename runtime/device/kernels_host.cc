@@ -1,0 +1,244 @@
+#include "runtime/device/kernels_host.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/device/isa_host.h"
+#include "runtime/device/loops_host.h"
+
+namespace horon {
+namespace {
+
+// An accumulator, a widened input and the output of this size stay in any level-1 cache together.
+constexpr int64_t kBlockBytes = 8192;
+
+// Calls step(begin, count) for each block of [0, count).
+template <typename Element, typename Step>
+void InBlocks(int64_t count, Step step) {
+  constexpr int64_t kBlock = kBlockBytes / static_cast<int64_t>(sizeof(Element));
+  for (int64_t begin = 0; begin < count; begin += kBlock) step(begin, std::min(kBlock, count - begin));
+}
+
+template <typename Element>
+struct alignas(64) Block {
+  Element at[kBlockBytes / sizeof(Element)];
+};
+
+template <typename T>
+const T* As(const std::byte* bytes) {
+  return reinterpret_cast<const T*>(bytes);
+}
+template <typename T>
+T* As(std::byte* bytes) {
+  return reinterpret_cast<T*>(bytes);
+}
+
+void Copy(const void* from, void* to, int64_t bytes) {
+  if (from != to && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+// Calls f with the loops' word for `kind` on elements of type T.
+template <typename T, typename F>
+void WithFold(ReduceKind kind, F f) {
+  switch (kind) {
+    case ReduceKind::kSum: return f(Sum<T>{});
+    case ReduceKind::kMin: return f(Min<T>{});
+    case ReduceKind::kMax: return f(Max<T>{});
+    case ReduceKind::kProduct: return f(Product<T>{});
+  }
+}
+
+using Inputs = std::span<const std::byte* const>;
+
+// Elements that are added as they are stored. Partial results live in a block of their own, because
+// `out` may be an input that is still to come.
+template <Isa isa, typename T, typename Fold>
+void ReduceNative(double scale, Inputs inputs, T* out, int64_t count) {
+  InBlocks<T>(count, [&](int64_t begin, int64_t n) {
+    Block<T> partial;
+    T* result = out + begin;
+    const T* left = As<T>(inputs[0]) + begin;
+    for (size_t i = 1; i < inputs.size(); ++i) {
+      T* to = i + 1 == inputs.size() ? result : partial.at;
+      On<isa>::template Run<FoldLoop<T, Fold>>(left, As<T>(inputs[i]) + begin, to, n);
+      left = to;
+    }
+    if (scale != 1.0) {
+      On<isa>::template Run<ScaleLoop<T>>(left, scale, result, n);
+    } else if (inputs.size() == 1) {
+      Copy(left, result, n * static_cast<int64_t>(sizeof(T)));
+    }
+  });
+}
+
+// fp16 and bf16: added in fp32, rounded once.
+template <Isa isa, typename Stored, typename Fold>
+void ReduceWidened(double scale, Inputs inputs, Stored* out, int64_t count) {
+  InBlocks<float>(count, [&](int64_t begin, int64_t n) {
+    Block<float> sum, next;
+    On<isa>::template Run<Widen<isa, Stored>>(As<Stored>(inputs[0]) + begin, sum.at, n);
+    for (size_t i = 1; i < inputs.size(); ++i) {
+      On<isa>::template Run<Widen<isa, Stored>>(As<Stored>(inputs[i]) + begin, next.at, n);
+      On<isa>::template Run<FoldLoop<float, Fold>>(sum.at, next.at, sum.at, n);
+    }
+    if (scale != 1.0) On<isa>::template Run<ScaleLoop<float>>(sum.at, scale, sum.at, n);
+    On<isa>::template Run<Narrow<isa, Stored>>(sum.at, out + begin, n);
+  });
+}
+
+template <Isa isa>
+void ReduceBool(ReduceKind kind, Inputs inputs, std::byte* out, int64_t count) {
+  if (kind == ReduceKind::kSum || kind == ReduceKind::kMax) {
+    ReduceNative<isa, uint8_t, Or>(1.0, inputs, As<uint8_t>(out), count);
+  } else {
+    ReduceNative<isa, uint8_t, And>(1.0, inputs, As<uint8_t>(out), count);
+  }
+}
+
+template <Isa isa>
+void Reduce(ReduceKind kind, DataType dtype, double scale, Inputs inputs, std::byte* out, int64_t count) {
+  HORON_CHECK(!inputs.empty(), "a reduction of nothing");
+  const bool copies = inputs.size() == 1 && scale == 1.0;
+  if (copies || (dtype == DataType::kBool && inputs.size() == 1)) {
+    Copy(inputs[0], out, count * SizeOf(dtype));
+    return;
+  }
+  WithType(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_same_v<T, bool>) {
+      ReduceBool<isa>(kind, inputs, out, count);
+    } else if constexpr (std::is_class_v<T>) {
+      WithFold<float>(kind, [&](auto fold) {
+        ReduceWidened<isa, T, decltype(fold)>(scale, inputs, As<T>(out), count);
+      });
+    } else {
+      WithFold<T>(kind, [&](auto fold) {
+        ReduceNative<isa, T, decltype(fold)>(scale, inputs, As<T>(out), count);
+      });
+    }
+  });
+}
+
+// One block of ToFloat and FromFloat; fp32 passes through.
+template <Isa isa, typename T>
+void ToFloatBlock(const T* in, float* out, int64_t n) {
+  if constexpr (std::is_class_v<T>) {
+    On<isa>::template Run<Widen<isa, T>>(in, out, n);
+  } else if constexpr (std::is_same_v<T, float>) {
+    Copy(in, out, n * static_cast<int64_t>(sizeof(float)));
+  } else {
+    On<isa>::template Run<ConvertLoop<T, float>>(in, out, n);
+  }
+}
+template <Isa isa, typename T>
+void FromFloatBlock(const float* in, T* out, int64_t n) {
+  if constexpr (std::is_class_v<T>) {
+    On<isa>::template Run<Narrow<isa, T>>(in, out, n);
+  } else if constexpr (std::is_same_v<T, float>) {
+    Copy(in, out, n * static_cast<int64_t>(sizeof(float)));
+  } else {
+    On<isa>::template Run<ConvertLoop<float, T>>(in, out, n);
+  }
+}
+
+// Calls f with a value of the floating type `dtype`.
+template <typename F>
+void WithFloatType(DataType dtype, F f) {
+  HORON_CHECK(IsFloat(dtype), "a kernel for floating dtypes only");
+  WithType(dtype, [&](auto zero) {
+    if constexpr (!std::is_integral_v<decltype(zero)>) f(zero);
+  });
+}
+
+template <Isa isa>
+void ToFloatOn(DataType from, const std::byte* in, float* out, int64_t count) {
+  WithFloatType(from, [&](auto zero) { ToFloatBlock<isa>(As<decltype(zero)>(in), out, count); });
+}
+template <Isa isa>
+void FromFloatOn(DataType to, const float* in, std::byte* out, int64_t count) {
+  WithFloatType(to, [&](auto zero) { FromFloatBlock<isa>(in, As<decltype(zero)>(out), count); });
+}
+
+// Both products are stored before they are added: see isa_host.h on contraction.
+template <Isa isa>
+void Combine(DataType dtype, double a, const std::byte* x, double b, const std::byte* y, std::byte* out,
+             int64_t count) {
+  WithFloatType(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
+      Block<Wide> left, right;
+      if constexpr (std::is_same_v<T, Wide>) {
+        On<isa>::template Run<ScaleLoop<Wide>>(As<T>(x) + begin, a, left.at, n);
+        On<isa>::template Run<ScaleLoop<Wide>>(As<T>(y) + begin, b, right.at, n);
+        On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, As<T>(out) + begin, n);
+      } else {
+        ToFloatBlock<isa>(As<T>(x) + begin, left.at, n);
+        ToFloatBlock<isa>(As<T>(y) + begin, right.at, n);
+        On<isa>::template Run<ScaleLoop<Wide>>(left.at, a, left.at, n);
+        On<isa>::template Run<ScaleLoop<Wide>>(right.at, b, right.at, n);
+        On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, left.at, n);
+        FromFloatBlock<isa>(left.at, As<T>(out) + begin, n);
+      }
+    });
+  });
+}
+
+template <Isa isa>
+constexpr HostKernels kKernels = {Reduce<isa>, Combine<isa>, ToFloatOn<isa>, FromFloatOn<isa>};
+
+#if defined(__x86_64__)
+const HostKernels* VectorKernels(Isa isa) {
+  const bool avx2 = __builtin_cpu_supports("avx2");  // no CPU has AVX2 without F16C
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (isa == Isa::kAvx512) return avx512 ? &kKernels<Isa::kAvx512> : nullptr;
+  return avx2 ? &kKernels<Isa::kAvx2> : nullptr;
+}
+#else
+const HostKernels* VectorKernels(Isa) { return nullptr; }
+#endif
+
+const HostKernels& Best() {
+  static const HostKernels& best = []() -> const HostKernels& {
+    for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+      if (const HostKernels* kernels = KernelsFor(isa)) return *kernels;
+    }
+    return kKernels<Isa::kPlain>;
+  }();
+  return best;
+}
+
+}  // namespace
+
+const HostKernels* KernelsFor(Isa isa) {
+  return isa == Isa::kPlain ? &kKernels<Isa::kPlain> : VectorKernels(isa);
+}
+
+void ReduceInto(ReduceKind kind, DataType dtype, double scale, std::span<const std::byte* const> inputs,
+                std::byte* out, int64_t count) {
+  Best().reduce(kind, dtype, scale, inputs, out, count);
+}
+
+void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count) {
+  Best().reduce(ReduceKind::kSum, dtype, scale, {&in, 1}, out, count);
+}
+
+bool Supports(ReduceKind, DataType dtype, bool scaled) { return !(scaled && dtype == DataType::kBool); }
+
+void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
+                 std::byte* out, int64_t count) {
+  Best().combine(dtype, a, x, b, y, out, count);
+}
+
+void ToFloat(DataType from, const std::byte* in, float* out, int64_t count) {
+  Best().to_float(from, in, out, count);
+}
+
+void FromFloat(DataType to, const float* in, std::byte* out, int64_t count) {
+  Best().from_float(to, in, out, count);
+}
+
+}  // namespace horon

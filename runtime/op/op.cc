@@ -1,0 +1,26 @@
+#include "runtime/op/op.h"
+
+namespace horon {
+
+Result<Agreement> Op::Check(std::span<const Request* const> by_rank,
+                            std::span<const int> ranks) const {
+  HORON_TRY(CheckCommon(by_rank, ranks));
+  HORON_TRY(CheckShapes(by_rank, ranks));
+  const Request& request = *by_rank[0];
+  if (const auto reduction = elementwise()) {
+    const bool scaled =
+        reduction->average || request.prescale != 1.0 || request.postscale != 1.0;
+    if (!Supports(reduction->kind, request.dtype, scaled)) {
+      return Status::InvalidArgument("Op '" + request.op + "'" + (scaled ? " with scaling" : "") +
+                                     " means nothing for tensor '" + request.name + "' of " +
+                                     std::string(NameOf(request.dtype)) + ".");
+    }
+  }
+  return Agreement{};
+}
+
+Task Op::Run(Stage&) {
+  co_return Status::Internal("an elementwise op is run by the engine, not step by step");
+}
+
+}  // namespace horon

@@ -1,0 +1,144 @@
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/op/op.h"
+
+namespace horon {
+namespace {
+
+// Filled by the registrars before main; only read afterwards. In a function, because registrars in
+// other files may run before this file's own statics exist.
+std::map<std::string, OpFactory>& Factories() {
+  static std::map<std::string, OpFactory> factories;
+  return factories;
+}
+
+std::string Joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+template <typename T>
+std::optional<T> Parsed(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Result<OpArguments> OpArguments::Parse(const std::string& spec) {
+  OpArguments arguments;
+  arguments.spec_ = spec;
+  const size_t colon = spec.find(':');
+  arguments.name_ = spec.substr(0, colon);
+  if (arguments.name_.empty()) return arguments.Wrong("the name is missing");
+  size_t at = colon;
+  while (at != std::string::npos) {
+    const size_t comma = spec.find(',', at + 1);
+    const std::string pair = spec.substr(at + 1, comma == std::string::npos ? comma : comma - at - 1);
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
+      return arguments.Wrong("'" + pair + "' is not key=value");
+    }
+    const std::string key = pair.substr(0, equals);
+    for (const Pair& other : arguments.pairs_) {
+      if (other.key == key) return arguments.Wrong("'" + key + "' is given twice");
+    }
+    arguments.pairs_.push_back({key, pair.substr(equals + 1)});
+    at = comma;
+  }
+  return arguments;
+}
+
+Status OpArguments::Wrong(const std::string& what) const {
+  return Status::InvalidArgument("in op '" + spec_ + "': " + what);
+}
+
+Status OpArguments::Missing(const std::string& key) const {
+  return Wrong("parameter '" + key + "' is missing");
+}
+
+std::optional<std::string> OpArguments::Text(const std::string& key) {
+  known_.push_back(key);
+  for (Pair& pair : pairs_) {
+    if (pair.key != key) continue;
+    pair.used = true;
+    return pair.value;
+  }
+  return std::nullopt;
+}
+
+Result<int64_t> OpArguments::Integer(const std::string& key, std::optional<int64_t> fallback) {
+  const auto text = Text(key);
+  if (!text) return fallback ? Result<int64_t>(*fallback) : Missing(key);
+  const auto value = Parsed<int64_t>(*text);
+  return value ? Result<int64_t>(*value) : Wrong(key + "=" + *text + " is not a whole number");
+}
+
+Result<double> OpArguments::Number(const std::string& key, std::optional<double> fallback) {
+  const auto text = Text(key);
+  if (!text) return fallback ? Result<double>(*fallback) : Missing(key);
+  const auto value = Parsed<double>(*text);
+  return value ? Result<double>(*value) : Wrong(key + "=" + *text + " is not a number");
+}
+
+Result<std::string> OpArguments::Choice(const std::string& key,
+                                        const std::vector<std::string>& choices) {
+  const auto text = Text(key);
+  if (!text) return choices.front();
+  for (const std::string& choice : choices) {
+    if (choice == *text) return choice;
+  }
+  return Wrong(key + "=" + *text + " is none of: " + Joined(choices));
+}
+
+Status OpArguments::Finish() const {
+  for (const Pair& pair : pairs_) {
+    if (pair.used) continue;
+    return Wrong("unknown parameter '" + pair.key + "'" +
+                 (known_.empty() ? "; it has none" : "; it has: " + Joined(known_)));
+  }
+  return Status::Ok();
+}
+
+OpRegistrar::OpRegistrar(const char* name, OpFactory factory) {
+  const bool added = Factories().emplace(name, std::move(factory)).second;
+  HORON_CHECK(added, "two ops have one name");
+}
+
+std::vector<std::string> RegisteredOps() {
+  std::vector<std::string> names;
+  for (const auto& row : Factories()) names.push_back(row.first);
+  return names;
+}
+
+struct OpTable::Rows {
+  std::mutex mutex;  // guards the map; an op, once in it, stays where it is
+  std::map<std::string, std::unique_ptr<Op>> by_spec;
+};
+
+OpTable::OpTable() : rows_(std::make_unique<Rows>()) {}
+OpTable::~OpTable() = default;
+
+Result<Op*> OpTable::Find(const std::string& spec) {
+  std::lock_guard lock(rows_->mutex);
+  const auto known = rows_->by_spec.find(spec);
+  if (known != rows_->by_spec.end()) return known->second.get();
+  HORON_ASSIGN(OpArguments arguments, OpArguments::Parse(spec));
+  const auto factory = Factories().find(arguments.name());
+  if (factory == Factories().end()) {
+    return arguments.Wrong("unknown name '" + arguments.name() + "'; there are: " +
+                           Joined(RegisteredOps()));
+  }
+  HORON_ASSIGN(std::unique_ptr<Op> op, factory->second(arguments));
+  HORON_TRY(arguments.Finish());
+  return rows_->by_spec.emplace(spec, std::move(op)).first->second.get();
+}
+
+}  // namespace horon

@@ -1,0 +1,212 @@
+// The collectives that reduce. Whoever reduces adds all ranks' values in one pass, in rank order.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/transport/collectives.h"
+
+namespace horon {
+namespace {
+
+// Two chunks are in flight, so that one is reduced while the next one travels.
+constexpr int64_t kChunkBytes = 128 << 10;
+constexpr size_t kChunksInFlight = 2;
+// Up to here a second step costs more than the bytes that it saves.
+constexpr int64_t kOneStepBytes = 4 << 10;
+
+// Chunk k of every part: mine comes in from all others, theirs go out.
+class DirectExchange {
+ public:
+  DirectExchange(Communicator& comm, const std::byte* block, std::span<const Part> parts,
+                 std::byte* out, Reduction reduction)
+      : comm_(comm), block_(block), parts_(parts), out_(out), reduction_(reduction),
+        element_(SizeOf(reduction.dtype)), chunk_(kChunkBytes / element_) {
+    const auto size = static_cast<size_t>(comm.size());
+    for (Slot& slot : slots_) {
+      slot.receives = std::vector<Transfer>(size);
+      slot.sends = std::vector<Transfer>(size);
+    }
+    for (const Part& part : parts) steps_ = std::max(steps_, (part.count + chunk_ - 1) / chunk_);
+  }
+
+  int64_t steps() const { return steps_; }
+  std::vector<Transfer>& receives(int64_t step) { return slot(step).receives; }
+  std::vector<Transfer>& sends(int64_t step) { return slot(step).sends; }
+
+  Status Begin(int64_t step) {
+    const int me = comm_.rank(), size = comm_.size();
+    const Part mine = Chunk(me, step);
+    if (mine.count > 0 && size > 1) HORON_TRY(Reserve(step, mine.count));
+    for (int hop = 1; hop < size; ++hop) {
+      const int to = (me + hop) % size, from = (me - hop + size) % size;
+      if (mine.count > 0) {
+        Transfer& receive = receives(step)[static_cast<size_t>(from)];
+        HORON_TRY(comm_.Receive(receive, from, Span{Input(step, from), mine.count * element_}));
+      }
+      const Part theirs = Chunk(to, step);
+      if (theirs.count > 0) {
+        // A send only reads; Span has one type for both directions.
+        auto* data = const_cast<std::byte*>(block_) + theirs.begin * element_;
+        Transfer& send = sends(step)[static_cast<size_t>(to)];
+        HORON_TRY(comm_.Send(send, to, Span{data, theirs.count * element_}));
+      }
+    }
+    return Status::Ok();
+  }
+
+  // Once the step's receives have finished.
+  void Reduce(int64_t step) {
+    const Part mine = Chunk(comm_.rank(), step);
+    if (mine.count == 0) return;
+    std::vector<const std::byte*> inputs;
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      inputs.push_back(rank == comm_.rank() ? block_ + mine.begin * element_ : Input(step, rank));
+    }
+    ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs,
+               out_ + step * chunk_ * element_, mine.count);
+  }
+
+ private:
+  struct Slot {
+    Buffer inputs;  // declared first: the transfers are cancelled before it goes
+    int64_t stride = 0;
+    std::vector<Transfer> receives, sends;  // by peer
+  };
+  Slot& slot(int64_t step) { return slots_[static_cast<size_t>(step) % kChunksInFlight]; }
+
+  // The first step a slot serves has the largest chunk.
+  Status Reserve(int64_t step, int64_t count) {
+    Slot& now = slot(step);
+    if (now.stride > 0) return Status::Ok();
+    const int64_t stride = (count * element_ + 63) / 64 * 64;
+    HORON_ASSIGN(now.inputs, comm_.pool().Take(stride * (comm_.size() - 1)));
+    now.stride = stride;
+    return Status::Ok();
+  }
+  std::byte* Input(int64_t step, int rank) {
+    const int before_mine = rank < comm_.rank() ? rank : rank - 1;
+    return slot(step).inputs.data() + before_mine * slot(step).stride;
+  }
+  Part Chunk(int rank, int64_t step) const {
+    const Part& part = parts_[static_cast<size_t>(rank)];
+    const int64_t begin = std::min(step * chunk_, part.count);
+    return {part.begin + begin, std::min(chunk_, part.count - begin)};
+  }
+
+  Communicator& comm_;
+  const std::byte* block_;
+  std::span<const Part> parts_;
+  std::byte* out_;
+  Reduction reduction_;
+  int64_t element_, chunk_;  // bytes of an element, elements of a chunk
+  int64_t steps_ = 0;
+  Slot slots_[kChunksInFlight];
+};
+
+// Everybody sends everything to everybody and reduces it all: one step.
+Task OneStepAllreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+  const int64_t bytes = count * SizeOf(reduction.dtype);
+  auto scratch = comm.pool().Take(bytes * comm.size());
+  if (!scratch.ok()) co_return scratch.status();
+  std::vector<const std::byte*> inputs;
+  std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    std::byte* input = rank == comm.rank() ? block : scratch.value().data() + rank * bytes;
+    inputs.push_back(input);
+    if (rank == comm.rank()) continue;
+    auto* pair = &transfers[2 * static_cast<size_t>(rank)];
+    HORON_CO_TRY(comm.Receive(pair[0], rank, Span{input, bytes}));
+    HORON_CO_TRY(comm.Send(pair[1], rank, Span{block, bytes}));
+  }
+  for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
+  ReduceInto(reduction.kind, reduction.dtype, reduction.scale, inputs, block, count);
+  co_return Status::Ok();
+}
+
+Task FlatAllreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+  if (count * SizeOf(reduction.dtype) <= kOneStepBytes) {
+    co_return co_await OneStepAllreduce(comm, block, count, reduction);
+  }
+  const std::vector<Part> parts = NearlyEqualParts(count, comm.size(), comm.size());
+  const std::vector<Part> parts_bytes = InBytes(parts, reduction.dtype);
+  HORON_CO_TRY(co_await ReduceScatter(comm, block, parts, reduction));
+  co_return co_await Allgather(comm, block, parts_bytes);
+}
+
+void Scale(std::byte* block, int64_t count, const Reduction& reduction) {
+  if (reduction.scale == 1.0) return;
+  ScaleInto(reduction.dtype, reduction.scale, block, block, count);
+}
+
+}  // namespace
+
+Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
+                       std::byte* out, Reduction reduction) {
+  DirectExchange exchange(comm, block, parts, out, reduction);
+  for (int64_t step = 0; step <= exchange.steps(); ++step) {
+    if (step < exchange.steps()) HORON_CO_TRY(exchange.Begin(step));
+    if (step == 0) continue;
+    for (Transfer& in : exchange.receives(step - 1)) HORON_CO_TRY(co_await Finished(in));
+    exchange.Reduce(step - 1);
+    for (Transfer& send : exchange.sends(step - 1)) HORON_CO_TRY(co_await Finished(send));
+  }
+  co_return Status::Ok();
+}
+
+Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> parts,
+                   Reduction reduction) {
+  const Part& mine = parts[static_cast<size_t>(comm.rank())];
+  std::byte* out = block + mine.begin * SizeOf(reduction.dtype);
+  co_return co_await ReduceScatterInto(comm, block, parts, out, reduction);
+}
+
+Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction inside,
+               NodeStep between) {
+  const auto& nodes = comm.nodes();
+  const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
+  size_t owners = mine.size();
+  for (const auto& node : nodes) owners = std::min(owners, node.size());
+
+  Communicator node = comm.Sub(mine, 1);
+  const auto parts = NearlyEqualParts(count, static_cast<int>(owners), node.size());
+  const auto parts_bytes = InBytes(parts, inside.dtype);
+  HORON_CO_TRY(co_await ReduceScatter(node, block, parts, inside));
+  const auto local = static_cast<size_t>(node.rank());
+  if (local < owners) {
+    std::vector<int> members;
+    for (const auto& others : nodes) members.push_back(others[local]);
+    Communicator across = comm.Sub(members, 2);
+    std::byte* part = block + parts_bytes[local].begin;
+    HORON_CO_TRY(co_await between(across, part, parts[local].count));
+  }
+  co_return co_await Allgather(node, block, parts_bytes);
+}
+
+Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+  if (count == 0) co_return Status::Ok();
+  if (comm.size() == 1) {
+    Scale(block, count, reduction);
+    co_return Status::Ok();
+  }
+  if (comm.one_node() || comm.all_apart()) {
+    // Only here do all ranks see the same: with several nodes, a rank alone on its node has one
+    // transport where others have two.
+    Transport* transport = comm.only_transport();
+    BlockReduction whole{block, count, reduction.dtype, reduction.kind, comm.ranks()};
+    std::sort(whole.ranks.begin(), whole.ranks.end());
+    if (transport != nullptr && transport->ReducesBlocks(whole)) {
+      HORON_CO_TRY(co_await transport->ReduceBlock(std::move(whole)));
+      Scale(block, count, reduction);
+      co_return Status::Ok();
+    }
+    co_return co_await FlatAllreduce(comm, block, count, reduction);
+  }
+  // Scaled once, at the end: integers are truncated once.
+  Reduction inside = reduction;
+  inside.scale = 1.0;
+  NodeStep between = [reduction](Communicator& across, std::byte* part, int64_t part_count) {
+    return Allreduce(across, part, part_count, reduction);
+  };
+  co_return co_await OverNodes(comm, block, count, inside, std::move(between));
+}
+
+}  // namespace horon

@@ -1,0 +1,69 @@
+#include "runtime/transport/communicator.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace horon {
+
+Communicator::Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane)
+    : fabric_(&fabric), ranks_(std::move(ranks)), base_(base), lane_(lane) {
+  const auto me = std::find(ranks_.begin(), ranks_.end(), fabric.rank);
+  HORON_CHECK(me != ranks_.end(), "a communicator holds the rank that makes it");
+  rank_ = static_cast<int>(me - ranks_.begin());
+  std::map<int, int> renumbered;  // node of the job -> node of this communicator
+  for (int member = 0; member < size(); ++member) {
+    const int job_node = fabric.topology.node_of(global(member));
+    const auto [it, added] = renumbered.emplace(job_node, static_cast<int>(nodes_.size()));
+    if (added) nodes_.emplace_back();
+    nodes_[static_cast<size_t>(it->second)].push_back(member);
+    node_of_.push_back(it->second);
+  }
+}
+
+Status Communicator::Send(Transfer& transfer, int to, std::span<const Span> spans, int stream) {
+  return Start(transfer, Transfer::Direction::kSend, to, spans, stream);
+}
+
+Status Communicator::Receive(Transfer& transfer, int from, std::span<const Span> spans,
+                             int stream) {
+  return Start(transfer, Transfer::Direction::kReceive, from, spans, stream);
+}
+
+Status Communicator::Start(Transfer& transfer, Transfer::Direction direction, int peer,
+                           std::span<const Span> spans, int stream) {
+  HORON_CHECK(transfer.done, "a transfer is started again only after it has finished");
+  HORON_CHECK(peer >= 0 && peer < size(), "a peer is a member of the communicator");
+  HORON_CHECK(stream >= 0 && stream < kStreams, "a communicator has 16 streams");
+  transfer.direction = direction;
+  transfer.peer = global(peer);
+  transfer.tag = base_ + static_cast<Tag>(stream);
+  transfer.spans.assign(spans.begin(), spans.end());
+  transfer.status = Status::Ok();
+  transfer.bytes = 0;
+  return fabric_->route[static_cast<size_t>(transfer.peer)]->Post(transfer);
+}
+
+Communicator Communicator::Sub(const std::vector<int>& members, int level) const {
+  HORON_CHECK(level > 0 && level < kLevels, "a sub-communicator's level is 1..7");
+  std::vector<int> ranks;
+  ranks.reserve(members.size());
+  for (int member : members) ranks.push_back(global(member));
+  const Tag bucket = base_ / kTags * kTags;
+  return Communicator(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
+}
+
+Transport* Communicator::only_transport() const {
+  Transport* only = nullptr;
+  for (int member = 0; member < size(); ++member) {
+    if (member == rank_) continue;
+    Transport* route = fabric_->route[static_cast<size_t>(global(member))];
+    if (only != nullptr && route != only) return nullptr;
+    only = route;
+  }
+  return only;
+}
+
+}  // namespace horon

@@ -1,0 +1,196 @@
+#include "runtime/transport/lane.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/transport/collectives.h"
+
+namespace horon {
+
+// Waits for the bucket's place in the queue.
+class Lane::Turn final : public Waitable {
+ public:
+  Turn(const Lane& lane, uint64_t ticket) : lane_(lane), ticket_(ticket) {}
+  bool Ready() override { return lane_.serving_ == ticket_; }
+
+ private:
+  const Lane& lane_;
+  uint64_t ticket_;
+};
+
+// One bucket on its way through the lane. Ready when one of its three cursors can move.
+class Lane::Stream final : public Waitable {
+ public:
+  Stream(Lane& lane, std::span<const LaneTensor> tensors, LaneReduction reduction)
+      : lane_(lane), tensors_(tensors), reduction_(reduction), element_(SizeOf(reduction.dtype)),
+        first_(lane.done_chunks_), slots_(static_cast<uint64_t>(lane.segment_->shape().slots)) {
+    for (const LaneTensor& t : tensors) count_ += t.count;
+    chunk_ = lane.segment_->shape().chunk_bytes / element_;
+    chunks_ = static_cast<uint64_t>((count_ + chunk_ - 1) / chunk_);
+    inline_ = count_ * element_ <= kInlineBytes;
+  }
+
+  uint64_t chunks() const { return chunks_; }
+  bool done() const { return taken_ == chunks_; }
+  bool Ready() override { return CanPack() || CanReduce() || CanTake(); }
+
+  // Moves what can move; the latest phase first, because it frees slots.
+  bool Step() {
+    if (CanTake()) {
+      inline_ ? TakeInline() : Take();
+    } else if (CanReduce()) {
+      Reduce();
+    } else if (CanPack()) {
+      Pack();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  enum class Phase { kPacked, kReduced, kTaken };
+
+  // The lowest count among the members, mine included.
+  bool AllReached(Phase phase, uint64_t chunk) {
+    for (int member : lane_.members_) {
+      LaneWords& words = lane_.segment_->lane(lane_.lane_, member);
+      const auto& word = phase == Phase::kPacked ? words.packed : phase == Phase::kReduced ? words.reduced : words.taken;
+      if (word.load(std::memory_order_acquire) < chunk) return false;
+    }
+    return true;
+  }
+  LaneWords& mine() { return lane_.segment_->lane(lane_.lane_, lane_.members_[static_cast<size_t>(lane_.me_)]); }
+  std::byte* Slot(int member_index, uint64_t chunk) {
+    return lane_.segment_->slot(lane_.lane_, lane_.members_[static_cast<size_t>(member_index)],
+                                static_cast<int>((first_ + chunk) % slots_));
+  }
+  int64_t Begin(uint64_t chunk) const { return static_cast<int64_t>(chunk) * chunk_; }
+  int64_t Size(uint64_t chunk) const { return std::min(chunk_, count_ - Begin(chunk)); }
+  int members() const { return static_cast<int>(lane_.members_.size()); }
+  // Parts begin at whole cache lines, so that no two ranks write into one.
+  std::pair<int64_t, int64_t> PartOf(uint64_t chunk, int member) const {
+    const int64_t line = std::max<int64_t>(1, static_cast<int64_t>(kCacheLine) / element_);
+    const int64_t lines = (Size(chunk) + line - 1) / line;
+    const int64_t begin = std::min(Size(chunk), PartBegin(lines, members(), member) * line);
+    const int64_t end = std::min(Size(chunk), PartBegin(lines, members(), member + 1) * line);
+    return {begin, end};
+  }
+
+  bool CanPack() {
+    if (packed_ == chunks_) return false;
+    const uint64_t absolute = first_ + packed_;
+    return absolute < slots_ || AllReached(Phase::kTaken, absolute - slots_ + 1);
+  }
+  bool CanReduce() { return !inline_ && reduced_ < packed_ && AllReached(Phase::kPacked, first_ + reduced_ + 1); }
+  bool CanTake() {
+    if (inline_) return taken_ < packed_ && AllReached(Phase::kPacked, first_ + taken_ + 1);
+    return taken_ < reduced_ && AllReached(Phase::kReduced, first_ + taken_ + 1);
+  }
+
+  // f(tensor, offset in it, offset in the range, count) for the elements [begin, begin + count) of the row.
+  template <typename F>
+  void ForRange(int64_t begin, int64_t count, size_t& tensor, int64_t& tensor_begin, F&& f) {
+    while (begin >= tensor_begin + tensors_[tensor].count) tensor_begin += tensors_[tensor++].count;
+    size_t at = tensor;
+    int64_t at_begin = tensor_begin;
+    for (int64_t done = 0; done < count;) {
+      const LaneTensor& t = tensors_[at];
+      const int64_t offset = begin + done - at_begin;
+      const int64_t n = std::min(count - done, t.count - offset);
+      if (n > 0) f(t, offset, done, n);
+      done += n;
+      at_begin += t.count;
+      ++at;
+    }
+  }
+
+  void Pack() {
+    std::byte* slot = Slot(lane_.me_, packed_);
+    ForRange(Begin(packed_), Size(packed_), pack_tensor_, pack_begin_,
+             [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+               ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_, slot + at * element_, n);
+             });
+    ++packed_;
+    mine().packed.store(first_ + packed_, std::memory_order_release);
+    if (inline_) mine().reduced.store(first_ + packed_, std::memory_order_release);
+    lane_.Ring();
+  }
+
+  void Reduce() {
+    const auto [begin, end] = PartOf(reduced_, lane_.me_);
+    if (end > begin) {
+      inputs_.clear();
+      for (int m = 0; m < members(); ++m) inputs_.push_back(Slot(m, reduced_) + begin * element_);
+      ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, Slot(lane_.me_, reduced_) + begin * element_, end - begin);
+    }
+    ++reduced_;
+    mine().reduced.store(first_ + reduced_, std::memory_order_release);
+    lane_.Ring();
+  }
+
+  void Take() {
+    for (int m = 0; m < members(); ++m) {
+      const auto [begin, end] = PartOf(taken_, m);
+      if (end == begin) continue;
+      const std::byte* from = Slot(m, taken_) + begin * element_;
+      ForRange(Begin(taken_) + begin, end - begin, take_tensor_, take_begin_,
+               [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+                 std::memcpy(t.output + offset * element_, from + at * element_, static_cast<size_t>(n * element_));
+               });
+    }
+    FinishTaking();
+  }
+
+  void TakeInline() {
+    ForRange(Begin(taken_), Size(taken_), take_tensor_, take_begin_,
+             [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+               inputs_.clear();
+               for (int m = 0; m < members(); ++m) inputs_.push_back(Slot(m, taken_) + at * element_);
+               ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, t.output + offset * element_, n);
+             });
+    FinishTaking();
+  }
+
+  void FinishTaking() {
+    ++taken_;
+    mine().taken.store(first_ + taken_, std::memory_order_release);
+    lane_.Ring();
+  }
+
+  Lane& lane_;
+  std::span<const LaneTensor> tensors_;
+  LaneReduction reduction_;
+  int64_t element_;
+  uint64_t first_, slots_;
+  int64_t count_ = 0, chunk_ = 0;
+  uint64_t chunks_ = 0, packed_ = 0, reduced_ = 0, taken_ = 0;
+  bool inline_ = false;
+  size_t pack_tensor_ = 0, take_tensor_ = 0;       // where the packing and taking cursors are
+  int64_t pack_begin_ = 0, take_begin_ = 0;
+  std::vector<const std::byte*> inputs_;
+};
+
+Lane::Lane(std::shared_ptr<SharedSegment> segment, int lane, std::vector<int> members, int me)
+    : segment_(std::move(segment)), lane_(lane), members_(std::move(members)), me_(me) {}
+
+void Lane::Ring() {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (static_cast<int>(i) != me_) segment_->rank(members_[i]).bell.Ring();
+  }
+}
+
+Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction) {
+  Turn turn(*this, ticket);
+  co_await Until(turn);
+  std::erase_if(tensors, [](const LaneTensor& t) { return t.count == 0; });
+  Stream stream(*this, tensors, reduction);
+  while (!stream.done()) {
+    if (!stream.Step()) co_await Until(stream);
+  }
+  done_chunks_ += stream.chunks();
+  ++serving_;
+  co_return Status::Ok();
+}
+
+}  // namespace horon

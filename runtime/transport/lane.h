@@ -1,0 +1,69 @@
+// Lane: elementwise reductions that stream through the node's segment in cache-sized chunks.
+//
+// The tensors of a bucket are one virtual row of elements, cut into chunks. For each chunk every rank
+// packs its input into its slot (scaling on the way), then reduces the part that it owns from all
+// slots, by ascending rank, into its own slot, then copies the finished parts from all slots into the
+// users' outputs. Three chunks are in flight in different phases, so packing one overlaps waiting for
+// another, and the segment never grows with the tensors.
+// A bucket of at most kInlineBytes takes one step less: every rank reduces everything for itself.
+//
+// Bytes moved per rank for S bytes on P ranks: 2S packing, S + S/P reducing, 2S unpacking.
+// Flags: three monotonic chunk counters per rank (LaneWords), one writer each; a slot is written again
+// only when every member has taken what was in it.
+//
+// One lane serves one group of ranks (a process set inside a node, or the node's part of one), its
+// buckets one after the other in the order agreed. A lane never changes its group: the counters of
+// its members start at 0 together. Holder of the baton only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/device/kernels.h"
+#include "runtime/transport/segment.h"
+#include "runtime/transport/transport.h"
+
+namespace horon {
+
+// One tensor of a bucket. Output may equal input.
+struct LaneTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  int64_t count = 0;
+};
+
+struct LaneReduction {
+  DataType dtype = DataType::kFloat32;
+  ReduceKind kind = ReduceKind::kSum;
+  double prescale = 1.0;
+  double scale = 1.0;  // of the result
+};
+
+class Lane {
+ public:
+  static constexpr int64_t kInlineBytes = 8 << 10;
+
+  // `members`: local ranks of the group, ascending; `me` is my index among them.
+  Lane(std::shared_ptr<SharedSegment> segment, int lane, std::vector<int> members, int me);
+
+  // Takes this bucket's place in the lane's queue. Call in the agreed order of buckets.
+  uint64_t TakeTicket() { return next_ticket_++; }
+  // Reduces over the members. The tensors' list is copied, their memory lent until done.
+  Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction);
+
+ private:
+  class Stream;
+  class Turn;
+  void Ring();
+
+  std::shared_ptr<SharedSegment> segment_;
+  int lane_;
+  std::vector<int> members_;
+  int me_;
+  uint64_t next_ticket_ = 0;
+  uint64_t serving_ = 0;
+  uint64_t done_chunks_ = 0;  // of all buckets so far: where the next bucket's chunks begin
+};
+
+}  // namespace horon

@@ -1,0 +1,222 @@
+#include "runtime/transport/mpi.h"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "runtime/transport/mpi_transport.h"
+
+namespace horon {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// The process that Horon initialised MPI in; 0 if somebody else did. MPI itself is one per process,
+// so this cannot belong to a runtime. After fork() the child is another process: it finalises nothing.
+std::atomic<pid_t> initialised_by{0};
+
+// Runs `call` on a thread of its own and waits for it up to `limit`: for MPI calls that block and
+// have no other form. A call that does not return keeps its thread, and what it captured.
+// Nobody else may be inside MPI meanwhile unless it is MPI_THREAD_MULTIPLE.
+bool Within(milliseconds limit, std::function<void()> call) {
+  auto promise = std::make_shared<std::promise<void>>();
+  std::future<void> returned = promise->get_future();
+  std::thread([promise, call = std::move(call)] {
+    call();
+    promise->set_value();
+  }).detach();
+  return returned.wait_for(limit) == std::future_status::ready;
+}
+
+Status Late(const char* what, milliseconds limit) {
+  return Status::Unavailable(std::string("not all ranks joined in ") + what + " over MPI within " +
+                             std::to_string(limit.count()) + " ms");
+}
+
+// Waits for a request of the bootstrap. There is no background thread yet and MPI wakes nobody, hence
+// the short naps.
+Status Await(MPI_Request& request, Clock::time_point deadline, const char* what, milliseconds limit) {
+  while (true) {
+    int through = 0;
+    const int code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) {
+      return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+    }
+    if (through != 0) return Status::Ok();
+    if (Clock::now() >= deadline) return Late(what, limit);
+    std::this_thread::sleep_for(std::chrono::microseconds{50});
+  }
+}
+
+// What an exchange lends to MPI. If the exchange is given up, MPI may still write here, so it stays.
+struct Exchanged {
+  std::string mine;
+  std::vector<int> lengths, places;
+  std::vector<char> all;
+  MPI_Request request = MPI_REQUEST_NULL;
+  int length = 0;
+};
+
+class World final : public MpiWorld {
+ public:
+  World(MPI_Comm comm, int thread_level) : comm_(std::make_shared<MpiComm>(comm)), thread_level_(thread_level) {
+    MPI_Comm_rank(comm, &rank_);
+    MPI_Comm_size(comm, &size_);
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Result<std::vector<int>> NodeOf(milliseconds limit) override;
+  Result<std::vector<std::string>> Exchange(const std::string& mine, milliseconds limit) override;
+  bool serialized() const override { return thread_level_ >= MPI_THREAD_SERIALIZED; }
+  bool multiple() const override { return thread_level_ >= MPI_THREAD_MULTIPLE; }
+  std::string library_version() const override;
+  std::unique_ptr<Transport> MakeTransport(Counters& counters) override {
+    return std::make_unique<MpiTransport>(comm_, counters);
+  }
+
+ private:
+  Status Gather(Exchanged& exchanged, Clock::time_point deadline, milliseconds limit);
+
+  std::shared_ptr<MpiComm> comm_;
+  int thread_level_;
+  int rank_ = 0, size_ = 0;
+};
+
+// A node is named by its lowest rank. The split blocks and has no other form, so it runs on a thread of
+// its own where MPI allows that; with less than MPI_THREAD_SERIALIZED it runs here, without a limit.
+Result<std::vector<int>> World::NodeOf(milliseconds limit) {
+  const auto start = Clock::now();
+  auto lowest = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, rank_);  // code, rank
+  const auto split = [lowest, comm = comm_, rank = rank_] {
+    MPI_Comm node = MPI_COMM_NULL;
+    lowest->first = MPI_Comm_split_type(comm->get(), MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+    if (lowest->first != MPI_SUCCESS) return;
+    MPI_Allreduce(MPI_IN_PLACE, &lowest->second, 1, MPI_INT, MPI_MIN, node);
+    MPI_Comm_free(&node);
+  };
+  if (!serialized()) {
+    split();
+  } else if (!Within(limit, split)) {
+    return Late("finding the nodes", limit);
+  }
+  if (lowest->first != MPI_SUCCESS) {
+    return Status::Unavailable("MPI did not tell the nodes: " + DescribeMpiError(lowest->first));
+  }
+  const auto left = limit - std::chrono::duration_cast<milliseconds>(Clock::now() - start);
+  HORON_ASSIGN(const std::vector<std::string> names, Exchange(std::to_string(lowest->second), left));
+  std::vector<int> numbers(names.size(), 0), node_of;  // numbers[r]: of the node whose lowest rank is r
+  int nodes = 0;
+  for (size_t r = 0; r < names.size(); ++r) {
+    const auto first = static_cast<size_t>(std::stoi(names[r]));
+    if (first == r) numbers[r] = nodes++;
+    node_of.push_back(numbers[first]);
+  }
+  return node_of;
+}
+
+Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limit) {
+  const char* what = "an exchange";
+  const auto size = static_cast<size_t>(size_);
+  e.length = static_cast<int>(e.mine.size());
+  e.lengths.resize(size);
+  int code = MPI_Iallgather(&e.length, 1, MPI_INT, e.lengths.data(), 1, MPI_INT, comm_->get(), &e.request);
+  if (code != MPI_SUCCESS) return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  HORON_TRY(Await(e.request, deadline, what, limit));
+  int64_t total = 0;
+  for (const int length : e.lengths) {
+    e.places.push_back(static_cast<int>(total));
+    total += length;
+    if (total > INT32_MAX) return Status::Internal("an exchange of more than 2 GiB");
+  }
+  e.all.resize(static_cast<size_t>(total));
+  code = MPI_Iallgatherv(e.mine.data(), e.length, MPI_CHAR, e.all.data(), e.lengths.data(), e.places.data(), MPI_CHAR,
+                         comm_->get(), &e.request);
+  if (code != MPI_SUCCESS) return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  return Await(e.request, deadline, what, limit);
+}
+
+Result<std::vector<std::string>> World::Exchange(const std::string& mine, milliseconds limit) {
+  if (mine.size() > static_cast<size_t>(INT32_MAX)) return Status::Internal("an exchange of more than 2 GiB");
+  auto exchanged = std::make_unique<Exchanged>();
+  exchanged->mine = mine;
+  const Status status = Gather(*exchanged, Clock::now() + limit, limit);
+  if (!status.ok()) {
+    if (exchanged->request != MPI_REQUEST_NULL) exchanged.release();
+    return status;
+  }
+  std::vector<std::string> all;
+  for (size_t r = 0; r < exchanged->lengths.size(); ++r) {
+    all.emplace_back(exchanged->all.data() + exchanged->places[r], static_cast<size_t>(exchanged->lengths[r]));
+  }
+  return all;
+}
+
+std::string World::library_version() const {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "";
+  const std::string whole(text, static_cast<size_t>(length));
+  return whole.substr(0, whole.find_first_of("\n,"));
+}
+
+// Uses MPI as it is, or initialises it. Gives the level of threading.
+Result<int> Initialise() {
+  int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (finalised != 0) return Status::Unavailable("MPI was finalised in this process already and cannot start again");
+  if (initialised != 0) {
+    MPI_Query_thread(&level);
+    return level;
+  }
+  const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+  if (code != MPI_SUCCESS) return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(code));
+  initialised_by = getpid();
+  return level;
+}
+
+Result<MpiWorld*> Open() {
+  HORON_ASSIGN(const int level, Initialise());
+  MPI_Comm comm = MPI_COMM_NULL;
+  const int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  if (code != MPI_SUCCESS) return Status::Unavailable("MPI_Comm_dup failed: " + DescribeMpiError(code));
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  int* largest_tag = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest_tag, &found);
+  if (found != 0 && *largest_tag < (1 << 27) - 1) {
+    MPI_Comm_free(&comm);
+    return Status::Unsupported("this MPI carries tags up to " + std::to_string(*largest_tag) +
+                               " only; Horon needs 134217727");
+  }
+  return new World(comm, level);
+}
+
+}  // namespace
+}  // namespace horon
+
+#define HORON_PLUGIN extern "C" __attribute__((visibility("default")))
+
+HORON_PLUGIN int horon_mpi_version() { return horon::kMpiPluginVersion; }
+
+HORON_PLUGIN horon::MpiWorld* horon_mpi_open(horon::Status* status) {
+  const horon::Result<horon::MpiWorld*> world = horon::Open();
+  *status = world.status();
+  return world.ok() ? world.value() : nullptr;
+}
+
+HORON_PLUGIN void horon_mpi_finalize(int limit_ms) {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (horon::initialised_by != getpid() || finalised != 0) return;
+  // MPI_Finalize waits for the other ranks, which may be gone.
+  if (!horon::Within(std::chrono::milliseconds{limit_ms}, [] { MPI_Finalize(); })) {
+    std::fprintf(stderr, "horon: mpi: MPI_Finalize did not return within %d ms; leaving without it\n", limit_ms);
+  }
+}

@@ -1,0 +1,55 @@
+// The face of the MPI plugin (libhoron_mpi.so, built from mpi.cc, the only file with <mpi.h>).
+//
+// c_api.cc opens the plugin at run time, only when an MPI launcher is found, so that libhoron needs
+// no MPI. The plugin uses header-only parts of libhoron plus what it compiles in itself; both sides
+// come from one build (kMpiPluginVersion guards against a mixture).
+//
+// MPI is initialised once per process and finalised at its exit, so a runtime can be shut down and
+// started again. If the user (mpi4py) has initialised MPI, it is used as it is and left alone.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/counters.h"
+#include "runtime/transport/transport.h"
+
+namespace horon {
+
+inline constexpr int kMpiPluginVersion = 1;
+
+// One duplicate of MPI_COMM_WORLD. Blocking calls below serve the bootstrap only (before there is a
+// background thread); each gives up after `limit` with kUnavailable.
+class MpiWorld {
+ public:
+  virtual ~MpiWorld() = default;  // frees the communicator; MPI itself stays up
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Node number of each rank, from MPI_Comm_split_type(MPI_COMM_TYPE_SHARED).
+  virtual Result<std::vector<int>> NodeOf(std::chrono::milliseconds limit) = 0;
+  // Everybody's text, by rank. Collective.
+  virtual Result<std::vector<std::string>> Exchange(const std::string& mine, std::chrono::milliseconds limit) = 0;
+  // Whether a blocked user thread may run the cycle: at least MPI_THREAD_SERIALIZED.
+  virtual bool serialized() const = 0;
+  virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
+  virtual std::string library_version() const = 0;  // first line of MPI_Get_library_version
+  // Counts "mpi.messages", "mpi.bytes", "mpi.collectives".
+  virtual std::unique_ptr<Transport> MakeTransport(Counters& counters) = 0;
+};
+
+// The plugin's C entry points, found by dlsym.
+extern "C" {
+// kMpiPluginVersion of the plugin.
+using HoronMpiVersionFn = int();
+// Initialises MPI if need be and opens a world; on failure null and *status (a horon::Status) is set.
+using HoronMpiOpenFn = MpiWorld*(Status* status);
+// MPI_Finalize, if Horon initialised MPI; gives up after limit_ms. Called from an atexit handler.
+using HoronMpiFinalizeFn = void(int limit_ms);
+}
+inline constexpr const char* kMpiVersionSymbol = "horon_mpi_version";
+inline constexpr const char* kMpiOpenSymbol = "horon_mpi_open";
+inline constexpr const char* kMpiFinalizeSymbol = "horon_mpi_finalize";
+
+}  // namespace horon

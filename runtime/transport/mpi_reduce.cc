@@ -1,0 +1,140 @@
+// Reductions that MPI runs itself: MPI_Iallreduce in place, among all ranks or a set of them.
+//
+// The order of additions, and so the last bits, are MPI's. So is what becomes of a NaN in MPI_MIN and
+// MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/transport/mpi_transport.h"
+
+namespace horon {
+namespace {
+
+constexpr int64_t kChunkCount = int64_t{1} << 30;  // elements; MPI counts in int
+
+// MPI_DATATYPE_NULL for the types that MPI does not add: fp16, bf16, and bool, whose sum is "or" here.
+MPI_Datatype TypeOf(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUInt8: return MPI_UINT8_T;
+    case DataType::kInt8: return MPI_INT8_T;
+    case DataType::kInt16: return MPI_INT16_T;
+    case DataType::kInt32: return MPI_INT32_T;
+    case DataType::kInt64: return MPI_INT64_T;
+    case DataType::kFloat32: return MPI_FLOAT;
+    case DataType::kFloat64: return MPI_DOUBLE;
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+    case DataType::kBool: break;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+MPI_Op OpOf(ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum: return MPI_SUM;
+    case ReduceKind::kMin: return MPI_MIN;
+    case ReduceKind::kMax: return MPI_MAX;
+    case ReduceKind::kProduct: return MPI_PROD;
+  }
+  return MPI_OP_NULL;
+}
+
+// Keeps the making of different sets apart. Below 2^15, which every MPI allows as a tag.
+int TagOf(const std::vector<int>& ranks) {
+  uint32_t hash = 2166136261u;
+  for (const int rank : ranks) hash = (hash ^ static_cast<uint32_t>(rank)) * 16777619u;
+  return static_cast<int>((hash ^ (hash >> 15)) & 0x7fffu);
+}
+
+}  // namespace
+
+bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
+  return TypeOf(reduction.dtype) != MPI_DATATYPE_NULL && !reduction.ranks.empty() &&
+         Reaches(reduction.ranks.front()) && Reaches(reduction.ranks.back());
+}
+
+// The first use of a set of ranks makes its communicator, which blocks until all its members do the
+// same: MPI has no other way that leaves the remaining ranks alone. Members use a set in the same
+// order, so none waits for one that waits for it.
+Result<MPI_Comm> MpiTransport::CommOf(const std::vector<int>& ranks) {
+  if (static_cast<int>(ranks.size()) == size_) return world_->get();
+  const auto found = comms_.find(ranks);
+  if (found != comms_.end()) return found->second->get();
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  int code = MPI_Comm_group(world_->get(), &all);
+  if (code == MPI_SUCCESS) code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(world_->get(), some, TagOf(ranks), &comm);
+  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+  if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) {
+    return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) + " ranks: " +
+                               DescribeMpiError(code));
+  }
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  comms_[ranks] = std::make_unique<MpiComm>(comm);
+  return comm;
+}
+
+Task MpiTransport::ReduceBlock(BlockReduction reduction) {
+  if (!failure_.ok()) co_return failure_;
+  if (!ReducesBlocks(reduction)) co_return Status::Unsupported("MPI does not reduce this type");
+  const Result<MPI_Comm> comm = CommOf(reduction.ranks);
+  if (!comm.ok()) co_return comm.status();
+  PendingReduction pending(*this);
+  HORON_CO_TRY(pending.Start(comm.value(), reduction));
+  co_await Until(pending);
+  co_return pending.status();
+}
+
+bool MpiTransport::PollReductions() {
+  bool moved = false;
+  for (PendingReduction* reduction : reductions_) moved = reduction->Poll() || moved;
+  return moved;
+}
+
+// All chunks start at once: collectives on one communicator match by their order, which must not
+// depend on when a coroutine is resumed.
+Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
+  done_ = false;
+  transport_.reductions_.push_back(this);
+  const int64_t size = SizeOf(reduction.dtype);
+  for (int64_t begin = 0; begin < reduction.count; begin += kChunkCount) {
+    const auto n = static_cast<int>(std::min(kChunkCount, reduction.count - begin));
+    requests_.push_back(MPI_REQUEST_NULL);
+    const int code = MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),
+                                    OpOf(reduction.kind), comm, &requests_.back());
+    if (code != MPI_SUCCESS) return Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+    transport_.collectives_.Add();
+  }
+  return Status::Ok();
+}
+
+bool PendingReduction::Poll() {
+  if (done_) return false;
+  int through = 0;
+  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &through, MPI_STATUSES_IGNORE);
+  if (code != MPI_SUCCESS) status_ = Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+  done_ = through != 0 || code != MPI_SUCCESS;
+  return done_;
+}
+
+void PendingReduction::Fail(const Status& status) {
+  if (done_) return;
+  status_ = status;
+  done_ = true;
+}
+
+PendingReduction::~PendingReduction() {
+  std::erase(transport_.reductions_, this);
+  const bool pending = std::any_of(requests_.begin(), requests_.end(),
+                                   [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
+  if (!pending) return;
+  // Collectives cannot be cancelled, so what is not through by now is given the time that is left.
+  if (!transport_.Settle(static_cast<int>(requests_.size()), requests_.data())) {
+    std::fprintf(stderr, "horon: mpi: a reduction could not be taken back; MPI keeps its memory\n");
+  }
+}
+
+}  // namespace horon

@@ -1,0 +1,278 @@
+#include "runtime/transport/mpi_transport.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "runtime/transport/spans.h"
+
+namespace horon {
+namespace {
+
+// MPI counts in int; a longer run is listed in pieces of this size.
+constexpr int64_t kPieceBytes = int64_t{1} << 30;
+// Below this, copying through a buffer is cheaper than building a datatype.
+constexpr int64_t kPackBytes = 256 << 10;
+// All that cancelling may wait for, over the life of a transport: it happens when a job fails or ends.
+constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
+
+}  // namespace
+
+std::string DescribeMpiError(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+MpiComm::~MpiComm() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised == 0) MPI_Comm_free(&comm_);
+}
+
+MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters)
+    : world_(std::move(world)),
+      pool_(std::make_shared<Pool>(MakeHostMemory())),
+      messages_(counters["mpi.messages"]),
+      bytes_(counters["mpi.bytes"]),
+      collectives_(counters["mpi.collectives"]),
+      patience_(kPatience) {
+  MPI_Comm_size(world_->get(), &size_);
+}
+
+MpiTransport::~MpiTransport() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised != 0) return;
+  while (!flights_.empty()) {
+    const size_t last = flights_.size() - 1;
+    if (flights_[last].transfer != nullptr) {
+      Withdraw(last, Status::Aborted("the transport is closed"));
+      continue;  // what was packed stays for the next turn
+    }
+    // MPI may still read or write the buffer, so it is never given back unless MPI is through.
+    if (!Settle(1, &requests_[last])) new Buffer(std::move(flights_[last].packed));
+    Remove(last);
+  }
+}
+
+Status MpiTransport::Lost(int peer, int code) {
+  return Status::Unavailable("rank " + std::to_string(peer) + " cannot be reached over MPI any more: " +
+                             DescribeMpiError(code));
+}
+
+void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
+  transfer.status = std::move(status);
+  transfer.bytes = bytes;
+  transfer.done = true;
+  transfer.transport = nullptr;
+}
+
+// --- posting -----------------------------------------------------------------------------------------
+
+Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
+  const std::vector<Span>& spans = flight.transfer->spans;
+  const int64_t total = TotalBytes(spans);
+  const Span* only = nullptr;
+  int runs = 0;
+  for (const Span& span : spans) {
+    if (span.bytes == 0) continue;
+    only = &span;
+    ++runs;
+  }
+  if (runs == 0) return Payload{};
+  if (runs == 1 && total <= kPieceBytes) return Payload{only->data, static_cast<int>(total), MPI_BYTE};
+  return total <= kPackBytes ? Pack(flight, total) : List(flight);
+}
+
+Result<MpiTransport::Payload> MpiTransport::Pack(Flight& flight, int64_t total) {
+  HORON_ASSIGN(flight.packed, pool_->Take(total));
+  if (flight.transfer->direction == Transfer::Direction::kSend) {
+    std::byte* to = flight.packed.data();
+    for (const Span& span : flight.transfer->spans) {
+      if (span.bytes == 0) continue;
+      std::memcpy(to, span.data, static_cast<size_t>(span.bytes));
+      to += span.bytes;
+    }
+  }
+  return Payload{flight.packed.data(), static_cast<int>(total), MPI_BYTE};
+}
+
+Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
+  std::vector<int> lengths;
+  std::vector<MPI_Aint> places;
+  for (const Span& span : flight.transfer->spans) {
+    for (int64_t at = 0; at < span.bytes; at += kPieceBytes) {
+      MPI_Aint place = 0;
+      MPI_Get_address(span.data + at, &place);
+      places.push_back(place);
+      lengths.push_back(static_cast<int>(std::min(kPieceBytes, span.bytes - at)));
+    }
+  }
+  int code = MPI_Type_create_hindexed(static_cast<int>(places.size()), lengths.data(), places.data(), MPI_BYTE,
+                                      &flight.layout);
+  if (code == MPI_SUCCESS) code = MPI_Type_commit(&flight.layout);
+  if (code != MPI_SUCCESS) return Status::Internal("MPI cannot describe a message: " + DescribeMpiError(code));
+  return Payload{MPI_BOTTOM, 1, flight.layout};
+}
+
+Status MpiTransport::Post(Transfer& transfer) {
+  if (!failure_.ok()) return failure_;
+  Flight flight;
+  flight.transfer = &transfer;
+  HORON_ASSIGN(const Payload payload, Prepare(flight));
+  const bool send = transfer.direction == Transfer::Direction::kSend;
+  const int tag = static_cast<int>(transfer.tag);
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = send ? MPI_Isend(payload.data, payload.count, payload.type, transfer.peer, tag, world_->get(), &request)
+                  : MPI_Irecv(payload.data, payload.count, payload.type, transfer.peer, tag, world_->get(), &request);
+  // A small message usually is through at once; then its poster need not stop for it.
+  int through = 0;
+  MPI_Status status;
+  if (code == MPI_SUCCESS && send) code = MPI_Test(&request, &through, &status);
+  if (code != MPI_SUCCESS) {
+    if (flight.layout != MPI_DATATYPE_NULL) MPI_Type_free(&flight.layout);
+    failure_ = Lost(transfer.peer, code);
+    return failure_;
+  }
+  if (send) {
+    messages_.Add();
+    bytes_.Add(TotalBytes(transfer.spans));
+  }
+  transfer.done = false;
+  transfer.status = Status::Ok();
+  transfer.bytes = 0;
+  transfer.transport = this;
+  if (through != 0) {
+    Complete(flight, status, MPI_SUCCESS);
+    return Status::Ok();
+  }
+  transfer.scratch[0] = flights_.size();
+  flights_.push_back(std::move(flight));
+  requests_.push_back(request);
+  return Status::Ok();
+}
+
+// --- progress ------------------------------------------------------------------------------------------
+
+Result<bool> MpiTransport::Progress() {
+  bool moved = PollReductions();
+  if (failure_.ok() && !requests_.empty()) {
+    finished_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
+                                  statuses_.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+      failure_ = Status::Unavailable("MPI has failed: " + DescribeMpiError(code));
+      count = 0;
+    }
+    for (int i = 0; i < count; ++i) {
+      MPI_Status& status = statuses_[static_cast<size_t>(i)];
+      Complete(flights_[static_cast<size_t>(finished_[static_cast<size_t>(i)])], status,
+               code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS);
+    }
+    // Highest index first: Remove fills the gap with the last one.
+    std::sort(finished_.begin(), finished_.begin() + count, std::greater<int>());
+    for (int i = 0; i < count; ++i) Remove(static_cast<size_t>(finished_[static_cast<size_t>(i)]));
+    moved = moved || count > 0;
+  }
+  if (failure_.ok()) return moved;
+  FailAll();
+  return failure_;
+}
+
+void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
+  Transfer* transfer = flight.transfer;
+  const bool listed = flight.layout != MPI_DATATYPE_NULL;
+  if (transfer != nullptr && code == MPI_SUCCESS) {
+    int64_t bytes = TotalBytes(transfer->spans);
+    if (transfer->direction == Transfer::Direction::kReceive) {
+      MPI_Count count = 0;  // a message may be shorter than the spans
+      MPI_Get_elements_x(&status, listed ? flight.layout : MPI_BYTE, &count);
+      bytes = count;
+      SpanCursor at;
+      const std::byte* from = flight.packed.data();
+      if (from != nullptr) {
+        ForNext(transfer->spans, at, bytes, [&](std::byte* to, int64_t n) {
+          std::memcpy(to, from, static_cast<size_t>(n));
+          from += n;
+        });
+      }
+    }
+    Finish(*transfer, Status::Ok(), bytes);
+  } else if (transfer != nullptr) {
+    int kind = MPI_SUCCESS;
+    MPI_Error_class(code, &kind);
+    const bool too_long = kind == MPI_ERR_TRUNCATE;
+    if (!too_long && failure_.ok()) failure_ = Lost(transfer->peer, code);
+    Finish(*transfer,
+           too_long ? Status::Internal("rank " + std::to_string(transfer->peer) + " sent more than the " +
+                                       std::to_string(TotalBytes(transfer->spans)) + " bytes that were expected")
+                    : failure_,
+           0);
+  }
+  if (listed) MPI_Type_free(&flight.layout);
+  flight = Flight();
+}
+
+void MpiTransport::Remove(size_t index) {
+  const size_t last = flights_.size() - 1;
+  if (index != last) {
+    flights_[index] = std::move(flights_[last]);
+    requests_[index] = requests_[last];
+    if (flights_[index].transfer != nullptr) flights_[index].transfer->scratch[0] = index;
+  }
+  flights_.pop_back();
+  requests_.pop_back();
+}
+
+// --- taking back -----------------------------------------------------------------------------------------
+
+// Waits until MPI is through with the requests, within what is left of kPatience.
+bool MpiTransport::Settle(int count, MPI_Request* requests) {
+  const auto start = std::chrono::steady_clock::now();
+  int through = 0;
+  while (true) {
+    const int code = MPI_Testall(count, requests, &through, MPI_STATUSES_IGNORE);
+    if (through != 0 || code != MPI_SUCCESS) break;  // an error ends a request too
+    if (std::chrono::steady_clock::now() - start >= patience_) break;
+    std::this_thread::yield();
+  }
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
+  patience_ = std::max(patience_ - taken, std::chrono::nanoseconds{0});
+  return through != 0;
+}
+
+// A receive can be cancelled in MPI unless its message is already arriving; a send cannot. What lies
+// in a packed buffer is left with MPI, which keeps the buffer; what lies in the user's memory must end.
+void MpiTransport::Withdraw(size_t index, const Status& why) {
+  Flight& flight = flights_[index];
+  Transfer& transfer = *flight.transfer;
+  if (transfer.direction == Transfer::Direction::kReceive) MPI_Cancel(&requests_[index]);
+  flight.transfer = nullptr;
+  if (flight.packed.data() == nullptr) {
+    if (!Settle(1, &requests_[index])) {
+      std::fprintf(stderr, "horon: mpi: a message of %lld bytes with rank %d could not be taken back; MPI keeps it\n",
+                   static_cast<long long>(TotalBytes(transfer.spans)), transfer.peer);
+    }
+    if (flight.layout != MPI_DATATYPE_NULL) MPI_Type_free(&flight.layout);
+    Remove(index);
+  }
+  Finish(transfer, why, 0);
+}
+
+void MpiTransport::Cancel(Transfer& transfer) {
+  Withdraw(static_cast<size_t>(transfer.scratch[0]), Status::Aborted("cancelled"));
+}
+
+void MpiTransport::FailAll() {
+  for (size_t i = flights_.size(); i > 0; --i) {
+    if (flights_[i - 1].transfer != nullptr) Withdraw(i - 1, failure_);
+  }
+  for (PendingReduction* reduction : reductions_) reduction->Fail(failure_);
+}
+
+}  // namespace horon

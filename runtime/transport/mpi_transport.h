@@ -1,0 +1,121 @@
+// MpiTransport: messages between ranks over MPI_Isend, MPI_Irecv and MPI_Testsome. Inside the plugin.
+//
+// A message is one MPI message whatever its size: one run of bytes goes as it is, several small ones
+// are packed through a pooled buffer, several large ones travel as an MPI datatype that lists them.
+// Nothing blocks but two rare things, both said where they stand: the first use of a set of ranks by
+// ReduceBlock, and taking back a transfer that MPI has already begun (bounded by kPatience in all).
+//
+// Only the holder of the baton calls any of this.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/counters.h"
+#include "runtime/device/memory.h"
+#include "runtime/transport/transport.h"
+
+namespace horon {
+
+std::string DescribeMpiError(int code);
+
+// Owns a communicator; frees it unless MPI is finalised by then.
+class MpiComm {
+ public:
+  explicit MpiComm(MPI_Comm comm) : comm_(comm) {}
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
+  ~MpiComm();
+  MPI_Comm get() const { return comm_; }
+
+ private:
+  MPI_Comm comm_;
+};
+
+class MpiTransport;
+
+// The Iallreduces of one block, waited for by its coroutine. Lives in the coroutine's frame; polled by
+// Progress too, so that a runtime which waits for progress sees it.
+class PendingReduction final : public Waitable {
+ public:
+  explicit PendingReduction(MpiTransport& transport) : transport_(transport) {}
+  ~PendingReduction() override;
+  Status Start(MPI_Comm comm, const BlockReduction& reduction);
+  bool Ready() override { return done_ || Poll(); }
+  bool Poll();  // whether it finished just now
+  void Fail(const Status& status);
+  const Status& status() const { return status_; }
+
+ private:
+  MpiTransport& transport_;
+  std::vector<MPI_Request> requests_;
+  bool done_ = true;
+  Status status_;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters);
+  ~MpiTransport() override;
+
+  std::string_view name() const override { return "mpi"; }
+  bool Reaches(int peer) const override { return peer >= 0 && peer < size_; }
+  Status Post(Transfer& transfer) override;
+  Result<bool> Progress() override;
+  void Cancel(Transfer& transfer) override;
+  // MPI wakes nobody, so a sleeper looks at least this often.
+  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
+
+  bool ReducesBlocks(const BlockReduction& reduction) const override;
+  Task ReduceBlock(BlockReduction reduction) override;
+
+ private:
+  friend class PendingReduction;
+
+  // A message that MPI has. Its request is requests_[the same index].
+  struct Flight {
+    Transfer* transfer = nullptr;            // null: cancelled, but MPI still has `packed`
+    MPI_Datatype layout = MPI_DATATYPE_NULL;  // of several large spans
+    Buffer packed;                           // of several small spans
+  };
+  struct Payload {  // the first three arguments of MPI_Isend
+    void* data = nullptr;
+    int count = 0;
+    MPI_Datatype type = MPI_BYTE;
+  };
+
+  Result<Payload> Prepare(Flight& flight);
+  Result<Payload> Pack(Flight& flight, int64_t total);
+  Result<Payload> List(Flight& flight);
+  void Complete(Flight& flight, MPI_Status& status, int code);
+  void Remove(size_t index);
+  void Withdraw(size_t index, const Status& why);
+  bool Settle(int count, MPI_Request* requests);
+  void FailAll();
+  bool PollReductions();
+  Result<MPI_Comm> CommOf(const std::vector<int>& ranks);
+  static Status Lost(int peer, int code);
+  static void Finish(Transfer& transfer, Status status, int64_t bytes);
+
+  std::shared_ptr<MpiComm> world_;
+  int size_ = 0;
+  std::shared_ptr<Pool> pool_;
+  Counter& messages_;
+  Counter& bytes_;
+  Counter& collectives_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Flight> flights_;
+  std::vector<int> finished_;            // Testsome's answer, kept to be used again
+  std::vector<MPI_Status> statuses_;
+  std::vector<PendingReduction*> reductions_;
+  std::map<std::vector<int>, std::unique_ptr<MpiComm>> comms_;  // by ascending global ranks
+  std::chrono::nanoseconds patience_;    // what is left of kPatience
+  Status failure_;
+};
+
+}  // namespace horon

@@ -1,0 +1,148 @@
+#include "runtime/transport/segment.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "runtime/base/check.h"
+
+namespace horon {
+namespace {
+
+// First in the segment; a zeroed page is a valid start of everything that follows.
+struct Header {
+  int64_t bytes;
+  int64_t ring_bytes;
+  int64_t chunk_bytes;
+  int32_t ranks, lanes, slots;
+  alignas(kCacheLine) std::atomic<uint32_t> deaths;
+  std::atomic<uint32_t> death_lock;  // one writer of `death` at a time
+};
+
+constexpr int64_t kPage = 4096;
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+int64_t RanksAt() { return RoundUp(sizeof(Header), kPage); }
+int64_t RingsAt(const SegmentShape& s) {
+  return RoundUp(RanksAt() + static_cast<int64_t>(sizeof(RankWords)) * s.ranks, kPage);
+}
+int64_t RingStride(const SegmentShape& s) { return kPage + s.ring_bytes; }
+int64_t LanesAt(const SegmentShape& s) { return RingsAt(s) + RingStride(s) * s.ranks * s.ranks; }
+int64_t SlotsAt(const SegmentShape& s) {
+  return RoundUp(LanesAt(s) + static_cast<int64_t>(sizeof(LaneWords)) * s.lanes * s.ranks, kPage);
+}
+
+}  // namespace
+
+SegmentShape SegmentShape::For(int ranks, int64_t ring_bytes, int64_t chunk_bytes) {
+  SegmentShape shape;
+  shape.ranks = ranks;
+  // 64 MiB of rings a node in all, within sensible bounds for one pair.
+  const int64_t share = (int64_t{64} << 20) / std::max<int64_t>(1, int64_t{ranks} * ranks);
+  const int64_t wanted = ring_bytes > 0 ? ring_bytes : std::min<int64_t>(share, 1 << 20);
+  shape.ring_bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 64 << 10))));
+  shape.chunk_bytes = RoundUp(chunk_bytes, kPage);
+  return shape;
+}
+
+int64_t SegmentShape::bytes() const { return SlotsAt(*this) + int64_t{lanes} * ranks * slots * chunk_bytes; }
+
+Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& shape, int fd, int flags) {
+  void* base = mmap(nullptr, static_cast<size_t>(shape.bytes()), PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return Status::Unavailable("cannot map " + std::to_string(shape.bytes()) +
+                               " bytes of shared memory: " + std::strerror(error));
+  }
+  madvise(base, static_cast<size_t>(shape.bytes()), MADV_DONTFORK);  // a forked child is no rank
+  return std::shared_ptr<SharedSegment>(new SharedSegment(shape, fd, static_cast<std::byte*>(base)));
+}
+
+Result<std::shared_ptr<SharedSegment>> SharedSegment::InProcess(const SegmentShape& shape) {
+  return MapAt(shape, -1, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE);
+}
+
+Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape& shape) {
+  const int fd = memfd_create("horon", MFD_CLOEXEC);
+  if (fd < 0) return Status::Unavailable(std::string("memfd_create failed: ") + std::strerror(errno));
+  if (ftruncate(fd, shape.bytes()) != 0) {
+    const int error = errno;
+    close(fd);
+    return Status::Unavailable("cannot size a memfd to " + std::to_string(shape.bytes()) +
+                               " bytes: " + std::strerror(error));
+  }
+  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
+  auto* header = reinterpret_cast<Header*>(segment->base_);
+  header->bytes = shape.bytes();
+  header->ring_bytes = shape.ring_bytes;
+  header->chunk_bytes = shape.chunk_bytes;
+  header->ranks = shape.ranks;
+  header->lanes = shape.lanes;
+  header->slots = shape.slots;
+  return segment;
+}
+
+Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentShape& shape) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0 || file.st_size != shape.bytes()) {
+    close(fd);
+    return Status::InvalidArgument(
+        "the node's shared segment has " + std::to_string(file.st_size) + " bytes, this rank expects " +
+        std::to_string(shape.bytes()) + ": set HORON_SHM_CHUNK_BYTES and HORON_SHM_RING_BYTES alike on all ranks");
+  }
+  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
+  const auto* header = reinterpret_cast<const Header*>(segment->base_);
+  if (header->ranks != shape.ranks || header->chunk_bytes != shape.chunk_bytes || header->ring_bytes != shape.ring_bytes) {
+    return Status::InvalidArgument("the node's shared segment was made for other HORON_SHM_* settings than this rank's");
+  }
+  return segment;
+}
+
+SharedSegment::~SharedSegment() {
+  munmap(base_, static_cast<size_t>(shape_.bytes()));
+  if (fd_ >= 0) close(fd_);
+}
+
+RankWords& SharedSegment::rank(int r) {
+  HORON_CHECK(r >= 0 && r < shape_.ranks, "no such rank in this segment");
+  return reinterpret_cast<RankWords*>(base_ + RanksAt())[r];
+}
+
+std::atomic<uint32_t>& SharedSegment::deaths() { return reinterpret_cast<Header*>(base_)->deaths; }
+
+void SharedSegment::MarkDead(int r, const std::string& sentence) {
+  auto* header = reinterpret_cast<Header*>(base_);
+  RankWords& words = rank(r);
+  // A writer that dies holding the lock must not stop the others: after some tries they go on without.
+  for (int i = 0; i < 1000 && header->death_lock.exchange(1, std::memory_order_acquire) != 0; ++i) {
+  }
+  const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
+  if (state != RankState::kDead && state != RankState::kLeft) {
+    std::strncpy(words.death, sentence.c_str(), sizeof(words.death) - 1);
+    words.state.store(static_cast<uint32_t>(RankState::kDead), std::memory_order_release);
+    header->deaths.fetch_add(1, std::memory_order_release);
+  }
+  header->death_lock.store(0, std::memory_order_release);
+  for (int i = 0; i < shape_.ranks; ++i) rank(i).bell.Ring();
+}
+
+RingWords& SharedSegment::ring(int from, int to) {
+  return *reinterpret_cast<RingWords*>(base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to));
+}
+std::byte* SharedSegment::ring_bytes(int from, int to) {
+  return base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to) + kPage;
+}
+LaneWords& SharedSegment::lane(int lane, int r) {
+  return reinterpret_cast<LaneWords*>(base_ + LanesAt(shape_))[lane * shape_.ranks + r];
+}
+std::byte* SharedSegment::slot(int lane, int r, int slot) {
+  return base_ + SlotsAt(shape_) + ((int64_t{lane} * shape_.ranks + r) * shape_.slots + slot) * shape_.chunk_bytes;
+}
+
+}  // namespace horon

@@ -1,0 +1,86 @@
+// SharedSegment: the memory that the ranks of one node share, and what lies where in it.
+//
+// One memfd (or, for thread ranks, one block of heap): a block of words per rank, a message ring per
+// ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first use, so a
+// large layout costs nothing until it is used. Every word has one writer, but the doorbell.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/base/doorbell.h"
+#include "runtime/base/status.h"
+
+namespace horon {
+
+inline constexpr size_t kCacheLine = 64;
+
+// What a rank tells the others. kDead is written for it, by whoever saw it die.
+enum class RankState : uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2, kDead = 3 };
+
+struct RankWords {
+  alignas(kCacheLine) Doorbell bell;
+  alignas(kCacheLine) std::atomic<uint32_t> state{0};
+  char death[192] = {};  // how it died: one sentence, written before kDead
+};
+
+// One direction of one pair: a byte stream. `head` counts bytes written, `tail` bytes read, for ever.
+struct RingWords {
+  alignas(kCacheLine) std::atomic<uint64_t> head{0};
+  alignas(kCacheLine) std::atomic<uint64_t> tail{0};
+};
+
+// Progress of one rank in one lane, in chunks since the segment was made.
+struct LaneWords {
+  alignas(kCacheLine) std::atomic<uint64_t> packed{0};   // chunks copied into my slots
+  alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
+  alignas(kCacheLine) std::atomic<uint64_t> taken{0};    // chunks that I need no more
+};
+
+struct SegmentShape {
+  int ranks = 1;               // of the node
+  int64_t ring_bytes = 0;      // power of two
+  int lanes = 8;
+  int slots = 4;               // chunks in flight per lane
+  int64_t chunk_bytes = 0;     // multiple of the cache line
+
+  static SegmentShape For(int ranks, int64_t ring_bytes, int64_t chunk_bytes);
+  int64_t bytes() const;
+};
+
+class SharedSegment {
+ public:
+  // A zeroed anonymous segment in this process (thread ranks), or a memfd for other processes.
+  static Result<std::shared_ptr<SharedSegment>> InProcess(const SegmentShape& shape);
+  static Result<std::shared_ptr<SharedSegment>> Create(const SegmentShape& shape);
+  // Maps what another rank created. Takes the descriptor, also on failure. kInvalidArgument when its
+  // shape is not `shape` (the ranks disagree on HORON_SHM_*).
+  static Result<std::shared_ptr<SharedSegment>> Map(int fd, const SegmentShape& shape);
+  ~SharedSegment();
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+
+  const SegmentShape& shape() const { return shape_; }
+  int fd() const { return fd_; }  // -1 in process
+  RankWords& rank(int r);
+  // Counts deaths: one word to look at instead of all states.
+  std::atomic<uint32_t>& deaths();
+  // Marks a rank dead and rings everybody. Any thread, any process; the first sentence wins.
+  void MarkDead(int rank, const std::string& sentence);
+  RingWords& ring(int from, int to);
+  std::byte* ring_bytes(int from, int to);
+  LaneWords& lane(int lane, int rank);
+  std::byte* slot(int lane, int rank, int slot);
+
+ private:
+  SharedSegment(const SegmentShape& shape, int fd, std::byte* base) : shape_(shape), fd_(fd), base_(base) {}
+  static Result<std::shared_ptr<SharedSegment>> MapAt(const SegmentShape& shape, int fd, int flags);
+  SegmentShape shape_;
+  int fd_;
+  std::byte* base_;
+};
+
+}  // namespace horon

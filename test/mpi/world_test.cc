@@ -1,0 +1,71 @@
+#include <string>
+
+#include "test/mpi/mpi_world.h"
+#include "test/support/catch.h"
+
+namespace horon::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST_CASE("ranks of one machine are one node", "[mpi]") {
+  const auto nodes = World().NodeOf(milliseconds{20000});
+  REQUIRE(nodes.ok());
+  CHECK(nodes.value() == std::vector<int>(static_cast<size_t>(World().size()), 0));
+}
+
+TEST_CASE("an exchange brings everybody's text, by rank", "[mpi]") {
+  const auto text = [](int rank) { return std::string(static_cast<size_t>(rank * 1000), '\0') + std::to_string(rank); };
+  for (int round = 0; round < 3; ++round) {
+    const auto texts = World().Exchange(text(World().rank()), milliseconds{20000});
+    REQUIRE(texts.ok());
+    REQUIRE(texts.value().size() == static_cast<size_t>(World().size()));
+    for (int r = 0; r < World().size(); ++r) CHECK(texts.value()[static_cast<size_t>(r)] == text(r));
+  }
+  const auto nothing = World().Exchange("", milliseconds{20000});
+  REQUIRE(nothing.ok());
+  CHECK(nothing.value() == std::vector<std::string>(static_cast<size_t>(World().size())));
+}
+
+TEST_CASE("an exchange that not all ranks join gives up in time", "[mpi]") {
+  const std::unique_ptr<MpiWorld> another = OpenAnotherWorld();
+  REQUIRE(another != nullptr);
+  if (World().size() > 1 && World().rank() == 0) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto texts = another->Exchange("alone", milliseconds{100});
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds{5});
+    REQUIRE_FALSE(texts.ok());
+    CHECK(texts.status().code() == Code::kUnavailable);
+    CHECK(texts.status().message().find("100 ms") != std::string::npos);
+  }
+  CHECK(Meet());
+}
+
+TEST_CASE("a second world is independent of the first", "[mpi]") {
+  const std::unique_ptr<MpiWorld> another = OpenAnotherWorld();
+  REQUIRE(another != nullptr);
+  CHECK(another->rank() == World().rank());
+  CHECK(another->size() == World().size());
+  CHECK(another->multiple());
+  CHECK(another->serialized());
+  CHECK_FALSE(another->library_version().empty());
+  // The same peer and tag in both worlds: neither takes the other's message.
+  Counters counters;
+  const auto one = World().MakeTransport(counters);
+  const auto two = another->MakeTransport(counters);
+  auto mine = Pattern(100, World().rank(), 1), other = Pattern(100, World().rank(), 2);
+  std::vector<std::byte> from_one(100), from_two(100);
+  Transfer sends[2], receives[2];
+  REQUIRE(Send(*two, sends[1], Next(), 9, {Whole(other)}).ok());
+  REQUIRE(Send(*one, sends[0], Next(), 9, {Whole(mine)}).ok());
+  REQUIRE(Receive(*one, receives[0], Previous(), 9, {Whole(from_one)}).ok());
+  REQUIRE(Receive(*two, receives[1], Previous(), 9, {Whole(from_two)}).ok());
+  REQUIRE(Drive(*one, [&] { return receives[0].done && sends[0].done; }));
+  REQUIRE(Drive(*two, [&] { return receives[1].done && sends[1].done; }));
+  CHECK(from_one == Pattern(100, Previous(), 1));
+  CHECK(from_two == Pattern(100, Previous(), 2));
+  CHECK(Meet());
+}
+
+}  // namespace
+}  // namespace horon::test
