@@ -63,7 +63,7 @@ class CMakeBuild(build_ext):
         cmake = tool("cmake")
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
         subprocess.check_call([cmake, "--build", folder, "--target", "horon_package", "--parallel", jobs])
-        subprocess.check_call([cmake, "--install", folder, "--prefix", package.resolve()])
+        subprocess.check_call([cmake, "--install", folder, "--strip", "--prefix", package.resolve()])
 
     def configure(self, folder: Path) -> None:
         settings = {

@@ -1,6 +1,6 @@
-// "allgather": the rows of all ranks, one below the other by ascending rank. The first dimension may
-// differ between ranks. The output belongs to the Work. Any dtype.
-// Direct exchange: every tensor of a bucket in one message per peer, straight into the outputs.
+// "allgather": the rows of all ranks, one below the other by ascending rank. The first dimension
+// may differ between ranks. The output belongs to the Work. Any dtype. Direct exchange: every
+// tensor of a bucket in one message per peer, straight into the outputs.
 #include <cstring>
 
 #include "ops/rows.h"

@@ -1,6 +1,6 @@
-// "alltoall": Request::splits[p] rows go to rank p, by ascending p from the first row on; no splits mean
-// equal parts. Rows behind the last split stay at home. The output, by ascending sender, and the rows
-// received from each rank belong to the Work. Any dtype.
+// "alltoall": Request::splits[p] rows go to rank p, by ascending p from the first row on; no splits
+// mean equal parts. Rows behind the last split stay at home. The output, by ascending sender, and
+// the rows received from each rank belong to the Work. Any dtype.
 #include "ops/rows.h"
 #include "runtime/op/op.h"
 
@@ -23,16 +23,18 @@ Result<std::vector<int64_t>> SplitsOf(const Request& request, int rank, size_t s
                      ", is not an even multiple of the number of ranks, " + std::to_string(parts));
   }
   if (request.splits.size() != size) {
-    return Wrong(request, rank, "number of entries in splits, " +
-                                    std::to_string(request.splits.size()) +
-                                    ", does not equal the number of ranks, " + std::to_string(size));
+    return Wrong(request, rank,
+                 "number of entries in splits, " + std::to_string(request.splits.size()) +
+                     ", does not equal the number of ranks, " + std::to_string(size));
   }
   int64_t left = rows;
   for (const int64_t split : request.splits) {
-    if (split < 0) return Wrong(request, rank, "splits " + ToString(request.splits) + " hold a negative number");
+    if (split < 0)
+      return Wrong(request, rank, "splits " + ToString(request.splits) + " hold a negative number");
     if (split > left) {
-      return Wrong(request, rank, "the sum of splits " + ToString(request.splits) +
-                                      " is greater than the first dimension, " + std::to_string(rows));
+      return Wrong(request, rank,
+                   "the sum of splits " + ToString(request.splits) +
+                       " is greater than the first dimension, " + std::to_string(rows));
     }
     left -= split;
   }

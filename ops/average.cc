@@ -1,5 +1,5 @@
-// "average": out = postscale / n * sum over the n ranks of (prescale * in). One factor, applied once:
-// integers are truncated once, towards zero.
+// "average": out = postscale / n * sum over the n ranks of (prescale * in). One factor, applied
+// once: integers are truncated once, towards zero.
 #include "runtime/op/op.h"
 
 namespace horon {

@@ -30,9 +30,11 @@ class BroadcastOp final : public Op {
   bool fusable() const override { return true; }
 
   Task Run(Stage& stage) override {
+    HORON_CO_TRY(PrepareOutputs(stage));
     Communicator& comm = stage.comm();
     const auto& ranks = comm.ranks();
-    const auto root = static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());
+    const auto root =
+        static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());
     std::vector<Span> spans;
     for (const Segment& segment : stage.segments()) {
       const int64_t bytes = segment.count * SizeOf(stage.dtype());

@@ -1,12 +1,12 @@
-// "dissemination[:hierarchical=1]": one-peer gossip. In round t of a tensor, participant i of n sends
-// its value to (i + 2^(t mod K)) mod n, K = ceil(log2 n), receives from (i - 2^(t mod K)) mod n, and
-// takes the mean of the two. Floating dtypes.
+// "dissemination[:hierarchical=1]": one-peer gossip. In round t of a tensor, participant i of n
+// sends its value to (i + 2^(t mod K)) mod n, K = ceil(log2 n), receives from (i - 2^(t mod K)) mod
+// n, and takes the mean of the two. Floating dtypes.
 //
 // The mean over the participants is conserved; for n = 2^K all have it exactly after K rounds.
 // Participants are ranks; with hierarchical=1 they are nodes, which first average inside.
-// A tensor's round is counted here, call by call; a caller that counts itself gives Request::round > 0.
-// Sent per rank and round: S, in one message for all tensors of a bucket that are in the same round.
-// Source: Assran et al., Stochastic Gradient Push, ICML 2019 (one-peer exponential graph).
+// A tensor's round is counted here, call by call; a caller that counts itself gives Request::round
+// > 0. Sent per rank and round: S, in one message for all tensors of a bucket that are in the same
+// round. Source: Assran et al., Stochastic Gradient Push, ICML 2019 (one-peer exponential graph).
 #include <bit>
 #include <map>
 
@@ -65,6 +65,7 @@ class Dissemination final : public Op {
   bool fusable() const override { return true; }
 
   Task Run(Stage& stage) override {
+    HORON_CO_TRY(PrepareOutputs(stage));
     const Communicator& comm = stage.comm();
     const int participants = hierarchical_ ? static_cast<int>(comm.nodes().size()) : comm.size();
     std::map<int, std::vector<size_t>> by_distance;  // the same on every rank: rounds are

@@ -1,6 +1,7 @@
-// "reduce_scatter[:op=sum|average]": the sum (or average) of all ranks' tensors, cut along the first
-// dimension: rank p keeps the p-th part. Parts differ by at most one row, the first ones have more.
-// Default: sum. Direct exchange, added by ascending rank.
+// "reduce_scatter[:op=sum|average]": the sum (or average) of all ranks' tensors, cut along the
+// first dimension: rank p keeps the p-th part, in an output that belongs to the Work. Parts differ
+// by at most one row, the first ones have more. Default: sum. Direct exchange, added by ascending
+// rank.
 #include "ops/rows.h"
 #include "runtime/op/op.h"
 
@@ -20,8 +21,8 @@ class ReduceScatterOp final : public Op {
     const bool scaled = average_ || request.prescale != 1.0 || request.postscale != 1.0;
     if (!Supports(ReduceKind::kSum, request.dtype, scaled)) {
       return Status::InvalidArgument("Op '" + request.op + "' means nothing for tensor '" +
-                                     request.name + "' of " +
-                                     std::string(NameOf(request.dtype)) + ".");
+                                     request.name + "' of " + std::string(NameOf(request.dtype)) +
+                                     ".");
     }
     return Agreement{};
   }
@@ -41,10 +42,11 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
   const Segment& segment = stage.segments()[i];
   const Shape& shape = segment.request->shape;
   const int64_t row_count = RowCount(shape);
-  std::vector<Part> parts = NearlyEqualParts(shape[0], comm.size(), comm.size());  // rows, then elements
+  std::vector<Part> parts =
+      NearlyEqualParts(shape[0], comm.size(), comm.size());  // rows, then elements
   const int64_t rows = parts[static_cast<size_t>(comm.rank())].count;
   for (Part& part : parts) part = {part.begin * row_count, part.count * row_count};
-  if (segment.output == nullptr) HORON_CO_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
+  HORON_CO_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
   std::byte* output = stage.segments()[i].output;
 
   Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};

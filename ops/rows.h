@@ -9,7 +9,9 @@
 namespace horon {
 
 // Elements of one row. The shape has at least one dimension.
-inline int64_t RowCount(const Shape& shape) { return CountOf(Shape(shape.begin() + 1, shape.end())); }
+inline int64_t RowCount(const Shape& shape) {
+  return CountOf(Shape(shape.begin() + 1, shape.end()));
+}
 
 // The same tensor with another number of rows.
 inline Shape WithRows(Shape shape, int64_t rows) {

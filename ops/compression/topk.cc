@@ -1,6 +1,6 @@
 // "topk:ratio=0.01" or "topk:count=K" [,op=average|sum] [,values=fp32|fp16|bf16]: top-k with error
-// feedback. Each rank adds what it did not send before (its residual, kept per tensor in fp32), sends
-// the k largest magnitudes, and keeps the rest:
+// feedback. Each rank adds what it did not send before (its residual, kept per tensor in fp32),
+// sends the k largest magnitudes, and keeps the rest:
 //   p = prescale * input + residual;  send the k largest |p|;  residual = p - what was sent
 //   output = postscale * sum over ranks, ascending, of what was sent (/ n for average)
 // k = ceil(ratio * elements), or K, at most all. Floating dtypes of fewer than 2^32 elements.
@@ -22,7 +22,7 @@ struct Residual final : TensorState {
 };
 
 struct Parameters {
-  double ratio = 0;    // of the elements; 0: `count` holds
+  double ratio = 0;  // of the elements; 0: `count` holds
   int64_t count = 0;
   bool average = true;
   DataType values = DataType::kFloat32;
@@ -44,8 +44,9 @@ class TopK final : public Op {
     HORON_TRY(CheckShapes(by_rank, ranks));
     HORON_TRY(CheckFloating(request));
     if (CountOf(request.shape) > std::numeric_limits<uint32_t>::max()) {
-      return Status::InvalidArgument("Op '" + request.op + "' takes fewer than 2^32 elements; tensor '" +
-                                     request.name + "' has shape " + ToString(request.shape) + ".");
+      return Status::InvalidArgument("Op '" + request.op +
+                                     "' takes fewer than 2^32 elements; tensor '" + request.name +
+                                     "' has shape " + ToString(request.shape) + ".");
     }
     return Agreement{};
   }
@@ -54,6 +55,7 @@ class TopK final : public Op {
 
   // All tensors of the bucket travel in one message per peer.
   Task Run(Stage& stage) override {
+    HORON_CO_TRY(PrepareOutputs(stage));
     Communicator& comm = stage.comm();
     int64_t bytes = 0;
     for (const Segment& segment : stage.segments()) bytes += MessageBytes(segment.count);
@@ -131,7 +133,8 @@ Result<std::unique_ptr<Op>> MakeTopK(OpArguments& arguments) {
   HORON_ASSIGN(const std::string op, arguments.Choice("op", {"average", "sum"}));
   HORON_ASSIGN(const std::string values, arguments.Choice("values", {"fp32", "fp16", "bf16"}));
   const bool ratio = parameters.ratio > 0 && parameters.ratio <= 1;
-  if (parameters.ratio != 0 && !ratio) return arguments.Wrong("ratio must be above 0 and at most 1");
+  if (parameters.ratio != 0 && !ratio)
+    return arguments.Wrong("ratio must be above 0 and at most 1");
   if (parameters.count < 0) return arguments.Wrong("count must be at least 1");
   if (ratio == (parameters.count > 0)) return arguments.Wrong("give either ratio or count");
   parameters.average = op == "average";

@@ -49,7 +49,7 @@ void Select(const float* p, int64_t n, int64_t k, uint32_t* order) {
 void Encode(float* p, std::span<const uint32_t> chosen, DataType values, std::byte* message) {
   const auto k = static_cast<uint32_t>(chosen.size());
   std::memcpy(message, &k, sizeof k);
-  std::memcpy(message + kWord, chosen.data(), chosen.size_bytes());
+  if (k > 0) std::memcpy(message + kWord, chosen.data(), chosen.size_bytes());
   std::byte* value = message + kWord + k * kWord;
   for (const uint32_t index : chosen) {
     const float sent = Narrowable(p[index], values);
@@ -76,7 +76,8 @@ Status AddDecoded(const std::byte* message, int64_t k, DataType values, float* s
     float decoded;
     std::memcpy(&index, message + kWord + i * kWord, sizeof index);
     if (index <= previous || index >= n) {
-      return Status::Internal("a top-k message with index " + std::to_string(index) + " out of order");
+      return Status::Internal("a top-k message with index " + std::to_string(index) +
+                              " out of order");
     }
     previous = index;
     ToFloat(values, value + i * SizeOf(values), &decoded, 1);

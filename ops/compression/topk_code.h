@@ -20,9 +20,10 @@ int64_t MessageBytes(int64_t k, DataType values);
 // index first. NaN counts as the largest. `order`: scratch for n numbers.
 void Select(const float* p, int64_t n, int64_t k, uint32_t* order);
 
-// Encodes the elements of p at `chosen` (k of them) into `message` and leaves in p what the others will
-// not know: 0 where the value went out whole, the rounding error where it was narrowed. Finite values
-// beyond the narrow type's range go out as its largest value. What is not finite goes out and is not remembered.
+// Encodes the elements of p at `chosen` (k of them) into `message` and leaves in p what the others
+// will not know: 0 where the value went out whole, the rounding error where it was narrowed. Finite
+// values beyond the narrow type's range go out as its largest value. What is not finite goes out
+// and is not remembered.
 void Encode(float* p, std::span<const uint32_t> chosen, DataType values, std::byte* message);
 
 // sum[index] += value for every pair in the message. kInternal if it is not a message of k elements

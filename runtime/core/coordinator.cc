@@ -22,6 +22,7 @@ Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_
 
 Status Coordinator::Hear(int rank, Report report) {
   heard_[static_cast<size_t>(rank)] = report.heard;
+  std::vector<std::string> keys;
   for (uint64_t id : report.bits) {
     const auto it = cache_.find(id);
     const int index = it == cache_.end() ? -1
@@ -32,11 +33,13 @@ Status Coordinator::Hear(int rank, Report report) {
     if (index < 0 || index >= static_cast<int>(it->second.by_rank.size())) {
       return Status::Internal("rank " + std::to_string(rank) + " sent a cache id that it was never given");
     }
-    HearOne(rank, it->second.by_rank[static_cast<size_t>(index)], id);
+    HearOne(rank, it->second.by_rank[static_cast<size_t>(index)], id, keys);
   }
   for (Request& request : report.requests) {
-    HearOne(rank, std::make_shared<const Request>(std::move(request)), 0);
+    HearOne(rank, std::make_shared<const Request>(std::move(request)), 0, keys);
   }
+  // Judged after all was heard: a group is reported as a whole, and must be whole when it fails.
+  for (const std::string& key : keys) Consider(key);
   if (report.leaving) Leave(rank);
   return Status::Ok();
 }
@@ -59,8 +62,8 @@ Status Coordinator::Admissible(int rank, const Request& request, const ProcessSe
   return Status::Ok();
 }
 
-void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id) {
-  const std::string key = KeyOf(request->process_set, request->name);
+void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<std::string>& keys) {
+  std::string key = KeyOf(request->process_set, request->name);
   if (AnswerOwed(rank, *request, key)) return;
   const ProcessSets::Ranks ranks = sets_->Find(request->process_set);
   const Status admissible = Admissible(rank, *request, ranks);
@@ -82,21 +85,30 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id) {
   // Equal requests share one object: at thousands of ranks that is what they weigh.
   slot = row.by_rank[0] && *row.by_rank[0] == *request ? row.by_rank[0] : std::move(request);
   if (row.cache_id != cache_id) row.cache_id = 0;
-  if (++row.reported == static_cast<int>(ranks->size())) {
+  ++row.reported;
+  keys.push_back(std::move(key));
+}
+
+// Judges a name that every rank has reported; a group that differs from rank to rank can never be
+// complete, which shows before that.
+void Coordinator::Consider(const std::string& key) {
+  const auto it = rows_.find(key);
+  if (it == rows_.end()) return;  // failed with its group
+  Row& row = it->second;
+  if (row.reported == static_cast<int>(row.ranks->size())) {
     Judge(key, row);
-  } else if (row.reported > 1 && !slot->group.empty()) {
-    // A group whose members differ from rank to rank can never be complete: find out now.
-    std::vector<const Request*> some;
-    std::vector<int> who;
-    for (size_t i = 0; i < row.by_rank.size(); ++i) {
-      if (row.by_rank[i]) some.push_back(row.by_rank[i].get()), who.push_back((*ranks)[i]);
-    }
-    const Status status = CheckSame(some, who, "groups", [](const Request& r) {
-      return r.group.empty() ? std::string("no group")
-                             : "group '" + r.group + "' of " + std::to_string(r.group_size) + " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
-    });
-    if (!status.ok()) Fail(key, status);
+    return;
   }
+  std::vector<const Request*> some;
+  std::vector<int> who;
+  for (size_t i = 0; i < row.by_rank.size(); ++i) {
+    if (row.by_rank[i]) some.push_back(row.by_rank[i].get()), who.push_back((*row.ranks)[i]);
+  }
+  const Status status = CheckSame(some, who, "groups", [](const Request& r) {
+    return r.group.empty() ? std::string("no group")
+                           : "group '" + r.group + "' of " + std::to_string(r.group_size) + " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
+  });
+  if (!status.ok()) Fail(key, status);
 }
 
 // A rank that comes late to a name that has failed meanwhile gets the same sentence.

@@ -38,8 +38,8 @@ class Negotiator {
 
   // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
   void Leave();
-  // Everyone who must know, knows; nothing is left to send.
-  bool left() const { return left_ && !sending(); }
+  // Everyone who must know, knows; nothing is left to send. Without a coordinator nobody must.
+  bool left() const { return (left_ && !sending()) || (over_ && rank_ != 0); }
   // The coordinator has left: nothing can be agreed any more.
   bool over() const { return over_; }
   const std::string& over_reason() const { return over_reason_; }

@@ -71,11 +71,6 @@ Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
 // --- the cycle: holder of the baton -----------------------------------------------------------------
 
 Status Runtime::Cycle() {
-  if (leaving_.load(std::memory_order_acquire) && !told_to_leave_) {
-    told_to_leave_ = true;
-    leave_by_ = Clock::now() + config_.shutdown_time;
-    negotiator_.Leave();
-  }
   std::vector<Entry> entries = queue_.PopAll();
   moved_ = !entries.empty();
   negotiator_.Add(std::move(entries));
@@ -90,6 +85,11 @@ Status Runtime::Cycle() {
 }
 
 bool Runtime::CycleMoved() {
+  if (leaving_.load(std::memory_order_acquire) && !told_to_leave_) {
+    told_to_leave_ = true;
+    leave_by_ = Clock::now() + config_.shutdown_time;
+    negotiator_.Leave();
+  }
   if (!failure_.ok()) {
     Fail(failure_);  // what came in since
     return false;

@@ -9,7 +9,8 @@
 namespace horon {
 namespace {
 
-constexpr size_t kSidesNamed = 8;  // a thousand ranks with a thousand shapes still give one sentence
+constexpr size_t kSidesNamed =
+    8;  // a thousand ranks with a thousand shapes still give one sentence
 
 // "ranks [0, 2] have float32"
 std::string Side(const std::vector<int>& ranks, const std::string& value) {
@@ -42,8 +43,7 @@ std::string GroupOf(const Request& request) {
 }  // namespace
 
 Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks,
-                 const std::string& what,
-                 const std::function<std::string(const Request&)>& value) {
+                 const std::string& what, const std::function<std::string(const Request&)>& value) {
   std::vector<std::pair<std::string, std::vector<int>>> sides;  // in the order of their first ranks
   for (size_t i = 0; i < by_rank.size(); ++i) {
     std::string mine = value(*by_rank[i]);
@@ -71,10 +71,11 @@ Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int>
                    const std::string& collective) {
   HORON_TRY(CheckSame(by_rank, ranks, "data types",
                       [](const Request& r) { return std::string(NameOf(r.dtype)); }));
-  HORON_TRY(CheckSame(by_rank, ranks, collective + " CPU/GPU device selection", [](const Request& r) {
-    // Which GPU of its node a rank uses is its own business.
-    return std::string(r.device.kind == DeviceKind::kHost ? "CPU" : "GPU");
-  }));
+  HORON_TRY(
+      CheckSame(by_rank, ranks, collective + " CPU/GPU device selection", [](const Request& r) {
+        // Which GPU of its node a rank uses is its own business.
+        return std::string(r.device.kind == DeviceKind::kHost ? "CPU" : "GPU");
+      }));
   HORON_TRY(CheckSame(by_rank, ranks, "prescale and/or postscale factors", [](const Request& r) {
     return "(" + Exact(r.prescale) + ", " + Exact(r.postscale) + ")";
   }));

@@ -8,8 +8,7 @@ Result<Agreement> Op::Check(std::span<const Request* const> by_rank,
   HORON_TRY(CheckShapes(by_rank, ranks));
   const Request& request = *by_rank[0];
   if (const auto reduction = elementwise()) {
-    const bool scaled =
-        reduction->average || request.prescale != 1.0 || request.postscale != 1.0;
+    const bool scaled = reduction->average || request.prescale != 1.0 || request.postscale != 1.0;
     if (!Supports(reduction->kind, request.dtype, scaled)) {
       return Status::InvalidArgument("Op '" + request.op + "'" + (scaled ? " with scaling" : "") +
                                      " means nothing for tensor '" + request.name + "' of " +
@@ -21,6 +20,14 @@ Result<Agreement> Op::Check(std::span<const Request* const> by_rank,
 
 Task Op::Run(Stage&) {
   co_return Status::Internal("an elementwise op is run by the engine, not step by step");
+}
+
+Status PrepareOutputs(Stage& stage) {
+  for (size_t i = 0; i < stage.segments().size(); ++i) {
+    const Segment& segment = stage.segments()[i];
+    if (segment.output == nullptr) HORON_TRY(stage.AllocateOutput(i, segment.request->shape));
+  }
+  return Status::Ok();
 }
 
 }  // namespace horon

@@ -2,8 +2,8 @@
 //
 // An op says two things. How ranks must agree: Check, called on the coordinator with every rank's
 // request. And what to do, in one of two ways:
-//   elementwise: a kind and a scaling. The engine packs, the transport streams; the op sees no bytes.
-//   staged: Run, a Task over the segments of one bucket (Adasum, gossip, top-k, allgather).
+//   elementwise: a kind and a scaling. The engine packs, the transport streams; the op sees no
+//   bytes. staged: Run, a Task over the segments of one bucket (Adasum, gossip, top-k, allgather).
 // An op object lives as long as its runtime and is used by the holder of the baton only. It sees no
 // entries, no queue, no framework.
 #pragma once
@@ -25,7 +25,8 @@ struct Elementwise {
   bool average = false;  // divide the sum by the number of ranks
 };
 
-// State an op keeps for one tensor from call to call (gossip rounds, residuals). Owned by the engine.
+// State an op keeps for one tensor from call to call (gossip rounds, residuals). Owned by the
+// engine.
 class TensorState {
  public:
   virtual ~TensorState() = default;
@@ -33,12 +34,12 @@ class TensorState {
 
 // One tensor of a bucket, as a staged op sees it.
 struct Segment {
-  uint64_t tensor_id = 0;            // stable: same tensor, same id, on every rank and in every step
+  uint64_t tensor_id = 0;  // stable: same tensor, same id, on every rank and in every step
   const Request* request = nullptr;  // its name, shape, per-call arguments
   const Agreement* agreed = nullptr;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;       // null when only the op knows its size: Stage::AllocateOutput
-  int64_t count = 0;                 // elements of input
+  std::byte* output = nullptr;  // the user's; null: Stage::AllocateOutput
+  int64_t count = 0;            // elements of input
 };
 
 class Stage {
@@ -63,10 +64,11 @@ class Op {
  public:
   virtual ~Op() = default;
 
-  // by_rank[i] is the request of the set's i-th rank; at least one. A failure is a sentence that names
-  // the tensor, the ranks on each side and both values (CheckSame below writes it).
-  // Default: everything equal but weights and splits, scaling and dtype supported by the kernels.
-  virtual Result<Agreement> Check(std::span<const Request* const> by_rank, std::span<const int> ranks) const;
+  // by_rank[i] is the request of the set's i-th rank; at least one. A failure is a sentence that
+  // names the tensor, the ranks on each side and both values (CheckSame below writes it). Default:
+  // everything equal but weights and splits, scaling and dtype supported by the kernels.
+  virtual Result<Agreement> Check(std::span<const Request* const> by_rank,
+                                  std::span<const int> ranks) const;
 
   virtual std::optional<Elementwise> elementwise() const { return std::nullopt; }
   // Whether several tensors may share one bucket. Elementwise ops always may.
@@ -77,10 +79,15 @@ class Op {
   virtual Task Run(Stage& stage);
 };
 
+// --- for Run -----------------------------------------------------------------------------------
+// For ops whose outputs have the shapes of their inputs: where the user gave none, the Work owns
+// it.
+Status PrepareOutputs(Stage& stage);
+
 // --- for Check ---------------------------------------------------------------------------------
 // Each compares one aspect over all ranks: "Mismatched data types for tensor 'w': ranks [0, 2] have
-// float32, rank [1] has float64." `what` is the plural as in that sentence; `collective` is Horovod's
-// word in its sentences: "ALLREDUCE", "BROADCAST".
+// float32, rank [1] has float64." `what` is the plural as in that sentence; `collective` is
+// Horovod's word in its sentences: "ALLREDUCE", "BROADCAST".
 Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks,
                  const std::string& what, const std::function<std::string(const Request&)>& value);
 // dtype, device, scale factors, group and round: what every op wants equal. (Op spec equality is
@@ -138,8 +145,9 @@ struct OpRegistrar {
 };
 std::vector<std::string> RegisteredOps();  // ascending
 
-// The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name or a bad
-// parameter, with the names that exist. User threads may call Find (it locks), so bad specs fail at submit.
+// The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name or a
+// bad parameter, with the names that exist. User threads may call Find (it locks), so bad specs
+// fail at submit.
 class OpTable {
  public:
   OpTable();

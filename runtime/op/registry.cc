@@ -41,7 +41,8 @@ Result<OpArguments> OpArguments::Parse(const std::string& spec) {
   size_t at = colon;
   while (at != std::string::npos) {
     const size_t comma = spec.find(',', at + 1);
-    const std::string pair = spec.substr(at + 1, comma == std::string::npos ? comma : comma - at - 1);
+    const std::string pair =
+        spec.substr(at + 1, comma == std::string::npos ? comma : comma - at - 1);
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
       return arguments.Wrong("'" + pair + "' is not key=value");
@@ -133,8 +134,8 @@ Result<Op*> OpTable::Find(const std::string& spec) {
   HORON_ASSIGN(OpArguments arguments, OpArguments::Parse(spec));
   const auto factory = Factories().find(arguments.name());
   if (factory == Factories().end()) {
-    return arguments.Wrong("unknown name '" + arguments.name() + "'; there are: " +
-                           Joined(RegisteredOps()));
+    return arguments.Wrong("unknown name '" + arguments.name() +
+                           "'; there are: " + Joined(RegisteredOps()));
   }
   HORON_ASSIGN(std::unique_ptr<Op> op, factory->second(arguments));
   HORON_TRY(arguments.Finish());

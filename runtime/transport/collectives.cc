@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kBroadcastChunk = 512 << 10;
 constexpr int64_t kBroadcastWindow = 4;  // chunks in flight per edge of the tree
 
-// This rank's place in a binomial tree: numbered from the root, a rank's parent lacks its lowest set
-// bit, and its children have one more bit below that one, the largest subtree first.
+// This rank's place in a binomial tree: numbered from the root, a rank's parent lacks its lowest
+// set bit, and its children have one more bit below that one, the largest subtree first.
 struct Place {
   int parent = -1;  // -1 at the root
   std::vector<int> children;

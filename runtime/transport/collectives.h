@@ -1,9 +1,9 @@
 // Collectives over Post: what every transport gets for free.
 //
-// All are Tasks (resumable, nothing blocks), all members call the same one in the same order within a
-// bucket. Reductions add in ascending rank order, on whichever rank: for a given layout of ranks on
-// nodes the result has the same bits on all ranks and in all runs.
-// P ranks, S bytes. Memory behind the spans and blocks outlives the Task. docs/algorithms.md has more.
+// All are Tasks (resumable, nothing blocks), all members call the same one in the same order within
+// a bucket. Reductions add in ascending rank order, on whichever rank: for a given layout of ranks
+// on nodes the result has the same bits on all ranks and in all runs. P ranks, S bytes. Memory
+// behind the spans and blocks outlives the Task. docs/algorithms.md has more.
 #pragma once
 
 #include <functional>
@@ -34,24 +34,25 @@ std::vector<Part> NearlyEqualParts(int64_t count, int parts, int size);
 std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype);
 
 // In place over a contiguous block of `count` elements. One message when a transport reduces blocks
-// itself; otherwise reduce-scatter inside each node, exchange between nodes, allgather inside the node.
-// Sent per rank on one node, or with one rank a node: 2 S (P-1)/P, and S (P-1) up to 4 KiB.
+// itself; otherwise reduce-scatter inside each node, exchange between nodes, allgather inside the
+// node. Sent per rank on one node, or with one rank a node: 2 S (P-1)/P, and S (P-1) up to 4 KiB.
 Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction);
 
 // Direct exchange: every rank sends part p to its owner, who adds the parts by ascending rank.
-// Afterwards parts[p] = {begin, count} (elements) holds the result on rank p; the rest of the block is
-// as it was. Sent per rank: S (P-1)/P. Scratch: at most P chunks of 256 KiB.
+// Afterwards parts[p] = {begin, count} (elements) holds the result on rank p; the rest of the block
+// is as it was. Sent per rank: S (P-1)/P. Scratch: at most P chunks of 256 KiB.
 Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> parts,
                    Reduction reduction);
-// The same with the result elsewhere: `out` holds parts[rank].count elements, the block is only read.
+// The same with the result elsewhere: `out` holds parts[rank].count elements, the block is only
+// read.
 Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
                        std::byte* out, Reduction reduction);
 
 // Each rank's part (bytes at parts[rank]) to all others. In place. Sent per rank: S_rank (P-1).
 Task Allgather(Communicator& comm, std::byte* block, std::span<const Part> parts_bytes);
 
-// Binomial tree over the spans, in chunks that flow down the tree. Steps: ceil(log2 P) + chunks - 1.
-// Sent: at most S log2 P (root).
+// Binomial tree over the spans, in chunks that flow down the tree. Steps: ceil(log2 P) + chunks
+// - 1. Sent: at most S log2 P (root).
 Task Broadcast(Communicator& comm, std::span<const Span> spans, int root);
 
 // send[p] goes to rank p, recv[p] comes from it; sizes must match in pairs.
@@ -65,8 +66,10 @@ Task Barrier(Communicator& comm);
 // node, by ascending node.
 using NodeStep = std::function<Task(Communicator& across, std::byte* part, int64_t count)>;
 
-// Hierarchy: reduce-scatter inside the node into as many parts as the smallest node has ranks, the step
-// between nodes (one for each part, at once, so that all links are busy), allgather inside the node.
-Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction inside, NodeStep between);
+// Hierarchy: reduce-scatter inside the node into as many parts as the smallest node has ranks, the
+// step between nodes (one for each part, at once, so that all links are busy), allgather inside the
+// node.
+Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction inside,
+               NodeStep between);
 
 }  // namespace horon

@@ -18,8 +18,13 @@ class DirectExchange {
  public:
   DirectExchange(Communicator& comm, const std::byte* block, std::span<const Part> parts,
                  std::byte* out, Reduction reduction)
-      : comm_(comm), block_(block), parts_(parts), out_(out), reduction_(reduction),
-        element_(SizeOf(reduction.dtype)), chunk_(kChunkBytes / element_) {
+      : comm_(comm),
+        block_(block),
+        parts_(parts),
+        out_(out),
+        reduction_(reduction),
+        element_(SizeOf(reduction.dtype)),
+        chunk_(kChunkBytes / element_) {
     const auto size = static_cast<size_t>(comm.size());
     for (Slot& slot : slots_) {
       slot.receives = std::vector<Transfer>(size);

@@ -19,10 +19,10 @@ class Lane;  // streaming inside a node, transport/lane.h
 
 // Everything that outlives a bucket: shared by all communicators of a runtime.
 struct Fabric {
-  int rank = 0;                         // this process's global rank
+  int rank = 0;  // this process's global rank
   Topology topology;
-  std::vector<Transport*> route;        // by global rank; the transport that reaches it (self too)
-  std::shared_ptr<Pool> host_pool;      // scratch
+  std::vector<Transport*> route;    // by global rank; the transport that reaches it (self too)
+  std::shared_ptr<Pool> host_pool;  // scratch
 };
 
 class Communicator {
@@ -52,12 +52,12 @@ class Communicator {
   }
 
   // The same bucket among some of its members (indices in this communicator, me included). They are
-  // numbered, and reductions add them, in the order given: ascending, or by node where that differs.
-  // `level` (1..7) keeps its messages apart from those of other levels that run at once.
+  // numbered, and reductions add them, in the order given: ascending, or by node where that
+  // differs. `level` (1..7) keeps its messages apart from those of other levels that run at once.
   Communicator Sub(const std::vector<int>& members, int level) const;
 
-  // Node of a member, numbered within this communicator in the order of their first members; whether
-  // all share one; members per node, ascending.
+  // Node of a member, numbered within this communicator in the order of their first members;
+  // whether all share one; members per node, ascending.
   int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
   bool one_node() const { return nodes_.size() == 1; }

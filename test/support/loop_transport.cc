@@ -61,7 +61,8 @@ void LoopNet::Match(int to, Wire& wire) {
 
 void LoopNet::Deliver(Flight& flight) {
   Message& message = flight.message;
-  // Read when it arrives: a sender that writes to its memory before its send has finished is found out.
+  // Read when it arrives: a sender that writes to its memory before its send has finished is found
+  // out.
   const std::vector<std::byte> payload =
       message.send != nullptr ? Gathered(message.send->spans) : std::move(message.payload);
   const auto bytes = static_cast<int64_t>(payload.size());
@@ -193,7 +194,8 @@ std::vector<Status> LoopWorld::Run(const std::vector<int>& ranks, const RankBody
     statuses.push_back(task->done() ? task->status() : Status::Internal("stuck"));
     all_ok = all_ok && statuses.back().ok();
   }
-  if (all_ok && !net_.idle()) statuses.assign(ranks.size(), Status::Internal("transfers were left behind"));
+  if (all_ok && !net_.idle())
+    statuses.assign(ranks.size(), Status::Internal("transfers were left behind"));
   return statuses;
 }
 

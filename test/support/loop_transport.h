@@ -1,9 +1,10 @@
 // N ranks in one thread, for tests of collectives and ops without a runtime.
 //
-// LoopNet holds what was posted and matches sends with receives by (from, to, tag), first in first out.
-// What matched is delivered some calls of Progress later, in an order drawn from the seed; some sends
-// finish at once (eager), others when they are delivered (rendezvous). LoopWorld drives one RootTask per
-// rank, in an order drawn from the seed, until all are done or nothing can move any more.
+// LoopNet holds what was posted and matches sends with receives by (from, to, tag), first in first
+// out. What matched is delivered some calls of Progress later, in an order drawn from the seed;
+// some sends finish at once (eager), others when they are delivered (rendezvous). LoopWorld drives
+// one RootTask per rank, in an order drawn from the seed, until all are done or nothing can move
+// any more.
 #pragma once
 
 #include <deque>
@@ -42,8 +43,8 @@ class LoopNet {
 
  private:
   struct Message {
-    Transfer* send = nullptr;         // null when eager
-    std::vector<std::byte> payload;   // eager only
+    Transfer* send = nullptr;        // null when eager
+    std::vector<std::byte> payload;  // eager only
   };
   struct Wire {
     std::deque<Message> sends;
@@ -100,12 +101,13 @@ using RankBody = std::function<Task(Communicator&)>;
 
 class LoopWorld {
  public:
-  // As in a real job one transport reaches the ranks of the own node, another one the rest; `blocks`:
-  // both reduce blocks themselves.
+  // As in a real job one transport reaches the ranks of the own node, another one the rest;
+  // `blocks`: both reduce blocks themselves.
   LoopWorld(const Topology& topology, uint64_t seed, bool blocks = false);
 
-  // Runs body on all ranks (or on the given ones as a group). By rank: its Status, kInternal and "stuck"
-  // when nothing could move; kInternal on all ranks when all ended well but left messages behind.
+  // Runs body on all ranks (or on the given ones as a group). By rank: its Status, kInternal and
+  // "stuck" when nothing could move; kInternal on all ranks when all ended well but left messages
+  // behind.
   std::vector<Status> Run(const RankBody& body) { return Run(all_, body); }
   std::vector<Status> Run(const std::vector<int>& ranks, const RankBody& body);
 
@@ -125,8 +127,8 @@ class LoopWorld {
 // One world, one run.
 std::vector<Status> RunRanks(const Topology& topology, uint64_t seed, const RankBody& body);
 
-// The layouts that every collective and op is tested on: one node, all apart, 2+2, 2+1, 3+2, and nodes
-// whose ranks are not neighbours. 1 to 5 ranks.
+// The layouts that every collective and op is tested on: one node, all apart, 2+2, 2+1, 3+2, and
+// nodes whose ranks are not neighbours. 1 to 5 ranks.
 std::vector<Topology> TestTopologies();
 
 }  // namespace horon::test

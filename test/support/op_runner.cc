@@ -43,7 +43,8 @@ struct OpRunner::Rank {
 
 class OpRunner::RankStage final : public Stage {
  public:
-  RankStage(Communicator& comm, Rank& rank, std::vector<Segment> segments, std::vector<OpOutput*> outputs)
+  RankStage(Communicator& comm, Rank& rank, std::vector<Segment> segments,
+            std::vector<OpOutput*> outputs)
       : comm_(&comm), rank_(&rank), segments_(std::move(segments)), outputs_(std::move(outputs)) {}
 
   Communicator& comm() override { return *comm_; }
@@ -87,8 +88,10 @@ Task RunElementwise(Stage& stage, Elementwise reduction) {
     ScaleInto(dtype, stage.prescale(), segment.input, at, segment.count);
     at += segment.count * SizeOf(dtype);
   }
-  const double scale = reduction.average ? stage.postscale() / stage.comm().size() : stage.postscale();
-  HORON_CO_TRY(co_await Allreduce(stage.comm(), packed.value().data(), count, {dtype, reduction.kind, scale}));
+  const double scale =
+      reduction.average ? stage.postscale() / stage.comm().size() : stage.postscale();
+  HORON_CO_TRY(co_await Allreduce(stage.comm(), packed.value().data(), count,
+                                  {dtype, reduction.kind, scale}));
   at = packed.value().data();
   for (const Segment& segment : stage.segments()) {
     const int64_t bytes = segment.count * SizeOf(dtype);
@@ -100,7 +103,8 @@ Task RunElementwise(Stage& stage, Elementwise reduction) {
 
 // Ops whose output has a size of its own.
 bool SizesItsOutput(const std::string& op) {
-  return op.starts_with("allgather") || op.starts_with("alltoall") || op.starts_with("reduce_scatter");
+  return op.starts_with("allgather") || op.starts_with("alltoall") ||
+         op.starts_with("reduce_scatter");
 }
 
 }  // namespace
@@ -163,7 +167,8 @@ Status OpRunner::RunBucket(Op& op, const std::vector<OpTensor>& bucket,
       const Request& request = bucket[t].requests[rank];
       OpOutput& output = result.outputs[t][rank];
       std::byte* lent = nullptr;
-      if (!SizesItsOutput(request.op)) {
+      const bool owned = SizesItsOutput(request.op) || (!in_place_ && t % 2 == 1);  // by the Work
+      if (!owned || op.elementwise()) {
         output.shape = request.shape;
         output.bytes = in_place_ ? inputs[t][rank] : Bytes(inputs[t][rank].size(), std::byte{0xee});
         lent = output.bytes.data();
@@ -173,7 +178,8 @@ Status OpRunner::RunBucket(Op& op, const std::vector<OpTensor>& bucket,
       segments.push_back({TensorId(0, request.name), &request, &agreed[t], input, lent, count});
       outputs.push_back(&output);
     }
-    stages[rank] = std::make_unique<RankStage>(comm, *ranks_[rank], std::move(segments), std::move(outputs));
+    stages[rank] =
+        std::make_unique<RankStage>(comm, *ranks_[rank], std::move(segments), std::move(outputs));
     const auto reduction = op.elementwise();
     return reduction ? RunElementwise(*stages[rank], *reduction) : op.Run(*stages[rank]);
   });

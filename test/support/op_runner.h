@@ -1,6 +1,6 @@
-// Runs ops on N ranks in one thread: Check, then the bucket on every rank, as the engine would do it.
-// Elementwise ops are packed into one block and allreduced; staged ops get a Stage of their own. State
-// per tensor lives as long as the runner. For tests.
+// Runs ops on N ranks in one thread: Check, then the bucket on every rank, as the engine would do
+// it. Elementwise ops are packed into one block and allreduced; staged ops get a Stage of their
+// own. State per tensor lives as long as the runner. For tests.
 #pragma once
 
 #include <map>
@@ -56,8 +56,8 @@ class OpRunner {
  private:
   struct Rank;
   class RankStage;
-  Status RunBucket(Op& op, const std::vector<OpTensor>& bucket, const std::vector<Agreement>& agreed,
-                   OpResult& result);
+  Status RunBucket(Op& op, const std::vector<OpTensor>& bucket,
+                   const std::vector<Agreement>& agreed, OpResult& result);
 
   LoopWorld world_;
   bool in_place_;

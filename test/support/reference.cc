@@ -35,10 +35,14 @@ double Scaled(DataType dtype, double scale, double value) {
 
 double Reduce2(ReduceKind kind, double a, double b) {
   switch (kind) {
-    case ReduceKind::kSum: return a + b;
-    case ReduceKind::kMin: return std::min(a, b);
-    case ReduceKind::kMax: return std::max(a, b);
-    case ReduceKind::kProduct: return a * b;
+    case ReduceKind::kSum:
+      return a + b;
+    case ReduceKind::kMin:
+      return std::min(a, b);
+    case ReduceKind::kMax:
+      return std::max(a, b);
+    case ReduceKind::kProduct:
+      return a * b;
   }
   return 0;
 }
@@ -85,7 +89,8 @@ Values SmallValues(DataType dtype, int rank, int64_t count) {
 Values Fractions(int rank, int64_t count) {
   Values values;
   for (int64_t i = 0; i < count; ++i) {
-    const auto mixed = static_cast<uint32_t>(i * 2654435761u + static_cast<uint32_t>(rank) * 40503u);
+    const auto mixed =
+        static_cast<uint32_t>(i * 2654435761u + static_cast<uint32_t>(rank) * 40503u);
     values.push_back(static_cast<float>(static_cast<int32_t>(mixed)) / 2147483648.0f);
   }
   return values;
@@ -107,11 +112,16 @@ Values Reduced(ReduceKind kind, DataType dtype, const std::vector<Values>& by_ra
 
 double Tolerance(DataType dtype) {
   switch (dtype) {
-    case DataType::kFloat16: return 0x1p-9;
-    case DataType::kBFloat16: return 0x1p-6;
-    case DataType::kFloat32: return 0x1p-20;
-    case DataType::kFloat64: return 0x1p-49;
-    default: return 0;
+    case DataType::kFloat16:
+      return 0x1p-9;
+    case DataType::kBFloat16:
+      return 0x1p-6;
+    case DataType::kFloat32:
+      return 0x1p-20;
+    case DataType::kFloat64:
+      return 0x1p-49;
+    default:
+      return 0;
   }
 }
 

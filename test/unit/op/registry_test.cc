@@ -29,14 +29,16 @@ TEST_CASE("a spec is a name and parameters", "[op]") {
 }
 
 TEST_CASE("what is wrong with a spec is said with the spec", "[op]") {
-  for (const char* spec : {"", ":a=1", "op:", "op:a", "op:a=", "op:=1", "op:a=1,", "op:a=1,a=2", "op:a=1,,b=2"}) {
+  for (const char* spec :
+       {"", ":a=1", "op:", "op:a", "op:a=", "op:=1", "op:a=1,", "op:a=1,a=2", "op:a=1,,b=2"}) {
     const auto parsed = OpArguments::Parse(spec);
     INFO(spec);
     REQUIRE(parsed.status().code() == Code::kInvalidArgument);
     REQUIRE(Has(parsed.status(), "in op '" + std::string(spec) + "'"));
   }
   auto arguments = OpArguments::Parse("op:n=12x,f=1.5").value();
-  REQUIRE(Has(arguments.Integer("n", 1).status(), "in op 'op:n=12x,f=1.5': n=12x is not a whole number"));
+  REQUIRE(Has(arguments.Integer("n", 1).status(),
+              "in op 'op:n=12x,f=1.5': n=12x is not a whole number"));
   REQUIRE(Has(arguments.Integer("f", 1).status(), "f=1.5 is not a whole number"));
   REQUIRE(Has(arguments.Number("n", 1.0).status(), "n=12x is not a number"));
   REQUIRE(Has(arguments.Integer("root", std::nullopt).status(), "parameter 'root' is missing"));
@@ -50,8 +52,8 @@ TEST_CASE("what is wrong with a spec is said with the spec", "[op]") {
 
 TEST_CASE("the ops of this issue are registered", "[op]") {
   const auto names = RegisteredOps();
-  for (const char* name : {"sum", "average", "min", "max", "product", "broadcast", "allgather", "alltoall",
-                           "reduce_scatter", "barrier", "dissemination", "topk"}) {
+  for (const char* name : {"sum", "average", "min", "max", "product", "broadcast", "allgather",
+                           "alltoall", "reduce_scatter", "barrier", "dissemination", "topk"}) {
     INFO(name);
     REQUIRE(std::count(names.begin(), names.end(), name) == 1);
   }
@@ -64,7 +66,8 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(sum.ok());
   REQUIRE(table.Find("sum").value() == sum.value());
   REQUIRE(table.Find("broadcast:root=0").value() != table.Find("broadcast:root=1").value());
-  REQUIRE(Has(table.Find("summ").status(), "in op 'summ': unknown name 'summ'; there are: allgather, "));
+  REQUIRE(Has(table.Find("summ").status(),
+              "in op 'summ': unknown name 'summ'; there are: allgather, "));
   REQUIRE(Has(table.Find("sum:x=1").status(), "in op 'sum:x=1': unknown parameter 'x'"));
   REQUIRE(Has(table.Find("broadcast").status(), "in op 'broadcast': parameter 'root' is missing"));
   REQUIRE(Has(table.Find("topk").status(), "give either ratio or count"));
@@ -72,7 +75,8 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(Has(table.Find("topk:ratio=1.5").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:ratio=nan").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:count=-1").status(), "count must be at least 1"));
-  REQUIRE(Has(table.Find("topk:ratio=0.1,values=fp8").status(), "values=fp8 is none of: fp32, fp16, bf16"));
+  REQUIRE(Has(table.Find("topk:ratio=0.1,values=fp8").status(),
+              "values=fp8 is none of: fp32, fp16, bf16"));
   REQUIRE(Has(table.Find("dissemination:hierarchical=2").status(), "hierarchical must be 0 or 1"));
 }
 

@@ -14,7 +14,8 @@ using test::OpTensor;
 using test::Values;
 
 // Runs one round: what each rank has afterwards.
-std::vector<Values> Round(OpRunner& runner, const std::string& op, DataType dtype, const std::vector<Values>& before) {
+std::vector<Values> Round(OpRunner& runner, const std::string& op, DataType dtype,
+                          const std::vector<Values>& before) {
   const auto result = runner.Run(op, {OpTensor::Make(dtype, before)});
   INFO(result.status.message());
   REQUIRE(result.status.ok());
@@ -28,7 +29,8 @@ std::vector<Values> Round(OpRunner& runner, const std::string& op, DataType dtyp
 Values MeanOf(const std::vector<Values>& by_rank) {
   Values mean(by_rank[0].size());
   for (const Values& one : by_rank) {
-    for (size_t i = 0; i < mean.size(); ++i) mean[i] += one[i] / static_cast<double>(by_rank.size());
+    for (size_t i = 0; i < mean.size(); ++i)
+      mean[i] += one[i] / static_cast<double>(by_rank.size());
   }
   return mean;
 }
@@ -86,7 +88,8 @@ TEST_CASE("2^K ranks have exactly the same after K rounds", "[dissemination]") {
     OpRunner runner(Topology::OneNode(size), 2);
     // Whole numbers with room below: the halves are exact.
     std::vector<Values> now;
-    for (int rank = 0; rank < size; ++rank) now.push_back(test::SmallValues(DataType::kFloat32, rank, 100));
+    for (int rank = 0; rank < size; ++rank)
+      now.push_back(test::SmallValues(DataType::kFloat32, rank, 100));
     const Values mean = MeanOf(now);
     for (int t = 1; t < size; t *= 2) now = Round(runner, "dissemination", DataType::kFloat32, now);
     for (const Values& one : now) REQUIRE(one == mean);
@@ -94,7 +97,8 @@ TEST_CASE("2^K ranks have exactly the same after K rounds", "[dissemination]") {
 }
 
 TEST_CASE("equal values are a fixed point in every floating dtype", "[dissemination]") {
-  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+  for (const DataType dtype :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     OpRunner runner(Topology::OneNode(3), 2);
     const Values same = test::Decode(dtype, test::Encode(dtype, test::Fractions(1, 300)));
     std::vector<Values> now(3, same);
@@ -126,18 +130,23 @@ TEST_CASE("a caller may count the rounds; all must count alike", "[dissemination
   REQUIRE(result.status.ok());
   REQUIRE(test::Decode(DataType::kFloat32, result.at(0, 3).bytes) == Values{2});
   tensor.requests[1].round = 6;
-  REQUIRE(runner.Run("dissemination", {tensor}).status.message().find("Mismatched rounds for tensor 'w': "
-                                                                      "ranks [0, 2, 3] have round 5") == 0);
+  REQUIRE(runner.Run("dissemination", {tensor})
+              .status.message()
+              .find("Mismatched rounds for tensor 'w': "
+                    "ranks [0, 2, 3] have round 5") == 0);
 }
 
 TEST_CASE("scaling: before and after", "[dissemination]") {
   for (const char* op : {"dissemination", "dissemination:hierarchical=1"}) {
     for (const int size : {1, 2}) {
       OpRunner runner(Topology::Blocks(size, 1), 2);
-      const std::vector<Values> values = size == 1 ? std::vector<Values>{{4}} : std::vector<Values>{{4}, {8}};
-      const auto result = runner.Run(op, {OpTensor::Make(DataType::kFloat32, values).Scaled(3, 0.5)});
+      const std::vector<Values> values =
+          size == 1 ? std::vector<Values>{{4}} : std::vector<Values>{{4}, {8}};
+      const auto result =
+          runner.Run(op, {OpTensor::Make(DataType::kFloat32, values).Scaled(3, 0.5)});
       REQUIRE(result.status.ok());
-      REQUIRE(test::Decode(DataType::kFloat32, result.at(0, 0).bytes) == Values{size == 1 ? 6.0 : 9.0});
+      REQUIRE(test::Decode(DataType::kFloat32, result.at(0, 0).bytes) ==
+              Values{size == 1 ? 6.0 : 9.0});
     }
   }
 }
@@ -150,7 +159,8 @@ TEST_CASE("hierarchical: nodes average inside and meet as one", "[dissemination]
       std::vector<Values> node_means;
       for (int node = 0; node < topology.nodes(); ++node) {
         std::vector<Values> inside;
-        for (const int rank : topology.members(node)) inside.push_back(now[static_cast<size_t>(rank)]);
+        for (const int rank : topology.members(node))
+          inside.push_back(now[static_cast<size_t>(rank)]);
         node_means.push_back(MeanOf(inside));
       }
       const int nodes = topology.nodes();
@@ -159,8 +169,9 @@ TEST_CASE("hierarchical: nodes average inside and meet as one", "[dissemination]
       now = Round(runner, "dissemination:hierarchical=1", DataType::kFloat64, now);
       for (int rank = 0; rank < topology.size(); ++rank) {
         const int node = topology.node_of(rank);
-        const Values expected = MeanOf({node_means[static_cast<size_t>(node)],
-                                        node_means[static_cast<size_t>((node - distance + nodes) % nodes)]});
+        const Values expected =
+            MeanOf({node_means[static_cast<size_t>(node)],
+                    node_means[static_cast<size_t>((node - distance + nodes) % nodes)]});
         REQUIRE(Near(DataType::kFloat32, now[static_cast<size_t>(rank)], expected));
       }
     }

@@ -12,6 +12,7 @@ namespace horon {
 namespace {
 
 using test::Bytes;
+using test::Near;
 using test::OpRunner;
 using test::OpTensor;
 using test::Values;
@@ -38,7 +39,8 @@ TEST_CASE("the largest magnitudes, ties to the lower index, NaN first", "[topk]"
   const std::vector<float> p(fractions.begin(), fractions.end());
   std::vector<uint32_t> sorted(p.size());
   for (uint32_t i = 0; i < sorted.size(); ++i) sorted[i] = i;
-  std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return std::fabs(p[a]) > std::fabs(p[b]); });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](uint32_t a, uint32_t b) { return std::fabs(p[a]) > std::fabs(p[b]); });
   sorted.resize(100);
   std::sort(sorted.begin(), sorted.end());
   REQUIRE(Chosen(p, 100) == sorted);
@@ -60,7 +62,8 @@ TEST_CASE("residual + decoded = p, to the last bit", "[topk]") {
     REQUIRE(topk::AddDecoded(message.data(), k, values, decoded.data(), 999).ok());
     for (size_t i = 0; i < p.size(); ++i) {
       REQUIRE(std::isfinite(decoded[i]));
-      REQUIRE(static_cast<double>(decoded[i]) + static_cast<double>(p[i]) == static_cast<double>(before[i]));
+      REQUIRE(static_cast<double>(decoded[i]) + static_cast<double>(p[i]) ==
+              static_cast<double>(before[i]));
     }
     REQUIRE(std::count_if(decoded.begin(), decoded.end(), [](float d) { return d != 0; }) == 333);
   }
@@ -88,10 +91,10 @@ TEST_CASE("a broken message is refused and touches nothing outside", "[topk]") {
     return topk::AddDecoded(broken.data(), 2, DataType::kFloat32, sum.data(), 4).code();
   };
   REQUIRE(with(0, 2) == Code::kOk);
-  REQUIRE(with(0, 3) == Code::kInternal);           // k
-  REQUIRE(with(2, 4) == Code::kInternal);           // index out of range
+  REQUIRE(with(0, 3) == Code::kInternal);  // k
+  REQUIRE(with(2, 4) == Code::kInternal);  // index out of range
   REQUIRE(with(2, 0xffffffffu) == Code::kInternal);
-  REQUIRE(with(2, 0) == Code::kInternal);           // not ascending
+  REQUIRE(with(2, 0) == Code::kInternal);  // not ascending
 }
 
 TEST_CASE("golden message", "[topk]") {
@@ -111,14 +114,17 @@ std::vector<Values> Start(int ranks, int64_t count) {
 
 TEST_CASE("ratio 1 is the plain average and the plain sum", "[topk]") {
   for (const Topology& topology : test::TestTopologies()) {
-    for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (const DataType dtype :
+         {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
       for (const int64_t count : {0, 1, 3, 17, 1000, 50'000}) {
         OpRunner runner(topology, 2);
         const auto values = Start(topology.size(), count);
         std::vector<Values> stored;
-        for (const Values& one : values) stored.push_back(test::Decode(dtype, test::Encode(dtype, one)));
+        for (const Values& one : values)
+          stored.push_back(test::Decode(dtype, test::Encode(dtype, one)));
         for (const bool average : {true, false}) {
-          const auto result = runner.Run(average ? "topk:ratio=1" : "topk:ratio=1,op=sum", {OpTensor::Make(dtype, stored)});
+          const auto result = runner.Run(average ? "topk:ratio=1" : "topk:ratio=1,op=sum",
+                                         {OpTensor::Make(dtype, stored)});
           INFO(result.status.message());
           REQUIRE(result.status.ok());
           const double scale = average ? 1.0 / topology.size() : 1.0;
@@ -135,7 +141,8 @@ TEST_CASE("ratio 1 is the plain average and the plain sum", "[topk]") {
 }
 
 TEST_CASE("over time everything arrives: sum of outputs -> rounds times the input", "[topk]") {
-  for (const char* op : {"topk:ratio=0.1", "topk:count=7,values=fp16", "topk:ratio=0.05,values=bf16"}) {
+  for (const char* op :
+       {"topk:ratio=0.1", "topk:count=7,values=fp16", "topk:ratio=0.05,values=bf16"}) {
     OpRunner runner(Topology::Blocks(3, 2), 4);
     const auto values = Start(3, 100);
     const Values mean = test::Reduced(ReduceKind::kSum, DataType::kFloat32, values, 1.0, 1.0 / 3);
@@ -160,14 +167,15 @@ TEST_CASE("over time everything arrives: sum of outputs -> rounds times the inpu
 TEST_CASE("one step by hand, two ranks", "[topk]") {
   OpRunner runner(Topology::OneNode(2));
   const auto step = [&](const std::vector<Values>& values) {
-    const auto result = runner.Run("topk:count=1,op=sum", {OpTensor::Make(DataType::kFloat32, values)});
+    const auto result =
+        runner.Run("topk:count=1,op=sum", {OpTensor::Make(DataType::kFloat32, values)});
     REQUIRE(result.status.ok());
     REQUIRE(result.at(0, 0).bytes == result.at(0, 1).bytes);
     return test::Decode(DataType::kFloat32, result.at(0, 0).bytes);
   };
   REQUIRE(step({{4, 3, 0}, {0, 0, -1}}) == Values{4, 0, -1});
-  REQUIRE(step({{1, 3, 0}, {0, 1, 0.5}}) == Values{0, 7, 0});     // rank 0 has kept 3
-  REQUIRE(step({{0, 0, 0}, {0, 0, 0}}) == Values{1, 0, 0.5});     // what both still owed
+  REQUIRE(step({{1, 3, 0}, {0, 1, 0.5}}) == Values{0, 7, 0});  // rank 0 has kept 3
+  REQUIRE(step({{0, 0, 0}, {0, 0, 0}}) == Values{1, 0, 0.5});  // what both still owed
   REQUIRE(step({{0, 0, 0}, {0, 0, 0}}) == Values{0, 0, 0});
 }
 
@@ -189,8 +197,10 @@ TEST_CASE("scaling, and state per tensor", "[topk]") {
 
 TEST_CASE("a tensor that changes its size starts without a residual", "[topk]") {
   OpRunner runner(Topology::OneNode(2));
-  REQUIRE(runner.Run("topk:count=1,op=sum", {OpTensor::Make(DataType::kFloat32, {{4, 3}, {4, 3}})}).status.ok());
-  const auto result = runner.Run("topk:count=1,op=sum", {OpTensor::Make(DataType::kFloat32, {{1, 0, 0}, {1, 0, 0}})});
+  REQUIRE(runner.Run("topk:count=1,op=sum", {OpTensor::Make(DataType::kFloat32, {{4, 3}, {4, 3}})})
+              .status.ok());
+  const auto result = runner.Run("topk:count=1,op=sum",
+                                 {OpTensor::Make(DataType::kFloat32, {{1, 0, 0}, {1, 0, 0}})});
   REQUIRE(result.status.ok());
   REQUIRE(test::Decode(DataType::kFloat32, result.at(0, 0).bytes) == Values{2, 0, 0});
 }
@@ -199,7 +209,8 @@ TEST_CASE("a bucket is one message per peer, of the documented size", "[topk]") 
   OpRunner runner(Topology::OneNode(3));
   std::vector<OpTensor> bucket;
   for (const int64_t count : {1000, 10, 0}) {
-    bucket.push_back(OpTensor::Make(DataType::kFloat32, Start(3, count)).Named("t" + std::to_string(count)));
+    bucket.push_back(
+        OpTensor::Make(DataType::kFloat32, Start(3, count)).Named("t" + std::to_string(count)));
   }
   REQUIRE(runner.Run("topk:ratio=0.015", bucket).status.ok());
   REQUIRE(runner.world().net().messages_sent(1) == 2);

@@ -1,7 +1,8 @@
+#include "runtime/transport/collectives.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/transport/collectives.h"
 #include "test/support/catch.h"
 #include "test/support/loop_transport.h"
 #include "test/support/reference.h"
@@ -29,7 +30,8 @@ void RequireOk(const std::vector<Status>& statuses) {
 
 std::vector<Bytes> Inputs(DataType dtype, int ranks, int64_t count) {
   std::vector<Bytes> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(Encode(dtype, test::SmallValues(dtype, rank, count)));
+  for (int rank = 0; rank < ranks; ++rank)
+    all.push_back(Encode(dtype, test::SmallValues(dtype, rank, count)));
   return all;
 }
 
@@ -45,14 +47,18 @@ std::vector<Bytes> Allreduced(LoopWorld& world, std::vector<Bytes> blocks, int64
 void CheckAllreduce(const Topology& topology, DataType dtype, int64_t count, uint64_t seed) {
   LoopWorld world(topology, seed);
   std::vector<Values> inputs;
-  for (int rank = 0; rank < world.size(); ++rank) inputs.push_back(test::SmallValues(dtype, rank, count));
-  for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProduct}) {
+  for (int rank = 0; rank < world.size(); ++rank)
+    inputs.push_back(test::SmallValues(dtype, rank, count));
+  for (const ReduceKind kind :
+       {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProduct}) {
     for (const double scale : {1.0, 1.0 / world.size()}) {
       if (!Supports(kind, dtype, scale != 1.0)) continue;
-      const auto results = Allreduced(world, Inputs(dtype, world.size(), count), count, {dtype, kind, scale});
+      const auto results =
+          Allreduced(world, Inputs(dtype, world.size(), count), count, {dtype, kind, scale});
       const Values reference = test::Reduced(kind, dtype, inputs, 1.0, scale);
-      INFO(NameOf(dtype) << " x " << count << " on " << world.size() << " ranks, " << topology.nodes()
-                         << " nodes, kind " << static_cast<int>(kind) << " scale " << scale);
+      INFO(NameOf(dtype) << " x " << count << " on " << world.size() << " ranks, "
+                         << topology.nodes() << " nodes, kind " << static_cast<int>(kind)
+                         << " scale " << scale);
       REQUIRE(Near(dtype, Decode(dtype, results[0]), reference));
       for (const Bytes& result : results) REQUIRE(result == results[0]);
     }
@@ -68,7 +74,8 @@ TEST_CASE("allreduce: every dtype, kind and layout against the serial sum", "[co
 }
 
 TEST_CASE("allreduce of many chunks", "[collectives]") {
-  for (const Topology& topology : {Topology::OneNode(2), Topology::Blocks(3, 1), Topology::Blocks(5, 3)}) {
+  for (const Topology& topology :
+       {Topology::OneNode(2), Topology::Blocks(3, 1), Topology::Blocks(5, 3)}) {
     for (const DataType dtype : {DataType::kUInt8, DataType::kFloat16, DataType::kFloat64}) {
       CheckAllreduce(topology, dtype, kManyChunks, 3);
     }
@@ -93,7 +100,8 @@ TEST_CASE("a sum has the same bits whatever the timing and the slicing", "[colle
     LoopWorld world(topology, 4);
     constexpr int64_t kBegin = 31'007 * 4;  // a slice alone gives the bits that it has in the whole
     std::vector<Bytes> slices;
-    for (const Bytes& input : inputs) slices.emplace_back(input.begin() + kBegin, input.begin() + kBegin + kSlice * 4);
+    for (const Bytes& input : inputs)
+      slices.emplace_back(input.begin() + kBegin, input.begin() + kBegin + kSlice * 4);
     for (const Bytes& result : Allreduced(world, slices, kSlice, {})) {
       REQUIRE(std::memcmp(result.data(), first.data() + kBegin, kSlice * 4) == 0);
     }
@@ -108,7 +116,8 @@ TEST_CASE("a transport that reduces blocks is used where all ranks see it alike"
       inputs.push_back(test::SmallValues(DataType::kInt32, rank, 1000));
     }
     const Reduction reduction{DataType::kInt32, ReduceKind::kSum, 0.5};
-    const auto results = Allreduced(world, Inputs(DataType::kInt32, world.size(), 1000), 1000, reduction);
+    const auto results =
+        Allreduced(world, Inputs(DataType::kInt32, world.size(), 1000), 1000, reduction);
     const Values reference = test::Reduced(ReduceKind::kSum, DataType::kInt32, inputs, 1.0, 0.5);
     for (const Bytes& result : results) REQUIRE(Decode(DataType::kInt32, result) == reference);
     const bool flat = topology.nodes() == 1 || topology.nodes() == world.size();
@@ -129,7 +138,8 @@ TEST_CASE("reduce-scatter leaves each part with its owner and the rest alone", "
       auto blocks = Inputs(DataType::kInt32, size, count);
       const auto before = blocks;
       RequireOk(world.Run([&](Communicator& comm) {
-        return ReduceScatter(comm, blocks[static_cast<size_t>(comm.rank())].data(), parts, {DataType::kInt32});
+        return ReduceScatter(comm, blocks[static_cast<size_t>(comm.rank())].data(), parts,
+                             {DataType::kInt32});
       }));
       std::vector<Values> inputs;
       for (const Bytes& block : before) inputs.push_back(Decode(DataType::kInt32, block));
@@ -140,7 +150,8 @@ TEST_CASE("reduce-scatter leaves each part with its owner and the rest alone", "
         std::copy_n(sum.begin() + begin, parts[rank].count, expected.begin() + begin);
         REQUIRE(Decode(DataType::kInt32, blocks[rank]) == expected);
         if (count > 1000 && size > 1) {
-          REQUIRE(world.net().bytes_sent(static_cast<int>(rank)) == (count - parts[rank].count) * 4);
+          REQUIRE(world.net().bytes_sent(static_cast<int>(rank)) ==
+                  (count - parts[rank].count) * 4);
         }
       }
     }
@@ -156,7 +167,8 @@ TEST_CASE("parts: the first ones have one element more", "[collectives]") {
   constexpr int64_t kHuge = int64_t{1} << 61;
   REQUIRE(PartBegin(kHuge + 1, 3, 3) == kHuge + 1);
   const std::vector<Part> parts = NearlyEqualParts(5, 2, 4);  // two owners of four
-  REQUIRE((parts[0].count == 3 && parts[1].count == 2 && parts[2].count == 0 && parts[3].count == 0));
+  REQUIRE(
+      (parts[0].count == 3 && parts[1].count == 2 && parts[2].count == 0 && parts[3].count == 0));
 }
 
 TEST_CASE("allgather of ragged parts", "[collectives]") {
@@ -212,7 +224,9 @@ TEST_CASE("alltoall of uneven blocks", "[collectives]") {
   for (const Topology& topology : test::TestTopologies()) {
     LoopWorld world(topology, 19);
     const auto size = static_cast<size_t>(world.size());
-    const auto bytes_between = [](size_t from, size_t to) { return from == to + 1 ? 0 : 10 * from + to + 1; };
+    const auto bytes_between = [](size_t from, size_t to) {
+      return from == to + 1 ? 0 : 10 * from + to + 1;
+    };
     std::vector<std::vector<Bytes>> out(size), in(size);
     std::vector<std::vector<Span>> send(size), recv(size);
     for (size_t me = 0; me < size; ++me) {
@@ -258,17 +272,21 @@ TEST_CASE("a group of some ranks", "[collectives]") {
   const auto before = blocks;
   const std::vector<int> group{1, 2, 3};
   RequireOk(world.Run(group, [&](Communicator& comm) {
-    return Allreduce(comm, blocks[static_cast<size_t>(comm.global(comm.rank()))].data(), 2000, {DataType::kInt64});
+    return Allreduce(comm, blocks[static_cast<size_t>(comm.global(comm.rank()))].data(), 2000,
+                     {DataType::kInt64});
   }));
   std::vector<Values> inputs;
-  for (int rank : group) inputs.push_back(Decode(DataType::kInt64, before[static_cast<size_t>(rank)]));
+  for (int rank : group)
+    inputs.push_back(Decode(DataType::kInt64, before[static_cast<size_t>(rank)]));
   const Values sum = test::Reduced(ReduceKind::kSum, DataType::kInt64, inputs, 1.0, 1.0);
-  for (int rank : group) REQUIRE(Decode(DataType::kInt64, blocks[static_cast<size_t>(rank)]) == sum);
+  for (int rank : group)
+    REQUIRE(Decode(DataType::kInt64, blocks[static_cast<size_t>(rank)]) == sum);
   REQUIRE(blocks[0] == before[0]);
   REQUIRE(blocks[4] == before[4]);
 }
 
-TEST_CASE("a failed post ends the collective with its sentence and takes every transfer back", "[collectives]") {
+TEST_CASE("a failed post ends the collective with its sentence and takes every transfer back",
+          "[collectives]") {
   for (int64_t post = 0;; ++post) {
     LoopWorld world(Topology::Blocks(5, 3), 29);
     world.net().FailPostAfter(post);
@@ -278,7 +296,8 @@ TEST_CASE("a failed post ends the collective with its sentence and takes every t
     });
     REQUIRE(world.net().lent() == 0);
     const auto failed = std::count_if(statuses.begin(), statuses.end(), [](const Status& status) {
-      return status.code() == Code::kUnavailable && status.message().find(" is gone") != std::string::npos;
+      return status.code() == Code::kUnavailable &&
+             status.message().find(" is gone") != std::string::npos;
     });
     if (failed == 0) {  // the whole collective has fewer posts than that
       RequireOk(statuses);

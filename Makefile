@@ -1,0 +1,122 @@
+# The two commands: `make demo` and `make test`. Both do all the set-up, in .venv and build/, and can be
+# repeated: a step that is done leaves a stamp in .venv and is not done again.
+#
+#   make demo PYTHON=python3.12         another Python (3.10 or newer)
+#   make test TORCH='torch==2.14.*'     another PyTorch: whatever pip understands
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: demo test test-all sanitize bench clean
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+# Where the CPU build of PyTorch is, a tenth in size; asked only on machines without an NVIDIA GPU.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+JOBS ?= $(shell nproc)
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+BUILD := $(CURDIR)/build
+CMAKE := $(BIN)/cmake
+CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure
+
+# Warnings stop a developer's build, not a user's, whose compiler may know new ones.
+export HORON_WERROR := $(if $(CI),ON,OFF)
+# The package and the C++ tests share one build folder: nothing is compiled twice.
+export HORON_BUILD_DIR := $(BUILD)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(BIN)/python -m pip install --quiet --no-build-isolation
+
+SOURCES := CMakeLists.txt pyproject.toml setup.py \
+  $(shell find runtime ops frameworks launcher -name '*.cc' -o -name '*.h' -o -name '*.py')
+
+demo: $(VENV)/demo.stamp
+	@echo "== training on 4 ranks: docs/examples/torch_digits.py"
+	$(BIN)/horonrun -np 4 python docs/examples/torch_digits.py
+
+test: $(VENV)/test.stamp
+	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
+	@$(CMAKE) --build $(BUILD) --parallel $(JOBS)
+	@status=0; \
+	echo "== C++ tests"; $(CTEST) --test-dir $(BUILD) || status=1; \
+	echo "== Python tests"; $(BIN)/python -m pytest -q || status=1; \
+	exit $$status
+
+# Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds.
+test-all: export HORON_TEST_SLOW := 1
+test-all: test sanitize bench
+
+# Unit and conformance tests under ThreadSanitizer, then under AddressSanitizer and UBSan.
+sanitize: $(VENV)/test.stamp
+	@status=0; \
+	for kind in thread address; do \
+	  echo "== $$kind sanitizer"; \
+	  $(CMAKE) -S . -B $(BUILD)/$$kind -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DHORON_SANITIZE=$$kind \
+	    -DHORON_BUILD_TESTS=ON -DHORON_MPI=off -DHORON_WERROR=$(HORON_WERROR) \
+	    -DPython3_EXECUTABLE=$(BIN)/python >/dev/null; \
+	  $(CMAKE) --build $(BUILD)/$$kind --parallel $(JOBS); \
+	  $(CTEST) --test-dir $(BUILD)/$$kind -L 'unit|conformance' || status=1; \
+	done; exit $$status
+
+bench: $(VENV)/test.stamp
+	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
+	@$(CMAKE) --build $(BUILD) --parallel $(JOBS)
+	PATH="$(BIN):$$PATH" $(BIN)/python test/bench/compare.py
+
+clean:
+	rm -rf $(BUILD) $(VENV) *.egg-info
+
+# --- set-up --------------------------------------------------------------------------------------------
+
+$(VENV)/demo.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/tools.stamp
+	@echo "== building and installing Horon"
+	@$(PIP) '.[examples]'
+	@touch $@
+
+$(VENV)/test.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/tools.stamp
+	@echo "== building and installing Horon"
+	@$(PIP) '.[test,examples]'
+	@touch $@
+
+# What pip's isolated build would install each time; here it stays, and a rebuild takes seconds.
+$(VENV)/tools.stamp: pyproject.toml $(VENV)/python.stamp
+	@echo "== installing the build tools"
+	@sed -n '/^requires = \[/,/^\]/s/^  "\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/tools.txt
+	@$(PIP) -r $(VENV)/tools.txt wheel
+	@touch $@
+
+# First of all packages, so that nothing else chooses another build of it.
+$(VENV)/torch.stamp: $(VENV)/python.stamp
+	@echo "== installing PyTorch ($(TORCH))"
+	@index=(); \
+	if [ ! -e /dev/nvidiactl ] && $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=5)' \
+	    $(TORCH_CPU_INDEX)/torch/ >/dev/null 2>&1; then index=(--extra-index-url $(TORCH_CPU_INDEX)); fi; \
+	$(PIP) "$${index[@]}" $(TORCH)
+	@touch $@
+
+$(VENV)/python.stamp:
+	@$(ENSURE_PACKAGES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Horon needs Python 3.10 or newer; choose one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "== making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Debian packages that are missing, each found missing by what it is for.
+define ENSURE_PACKAGES
+missing=(); \
+command -v c++ >/dev/null || missing+=(g++); \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
+header() { echo "#include <$$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }; \
+header spdlog/common.h || missing+=(libspdlog-dev); \
+header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
+[ $${#missing[@]} -gt 0 ] || exit 0; \
+echo "== installing Debian packages: $${missing[*]}"; \
+as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo -n); \
+if command -v apt-get >/dev/null && "$${as_root[@]}" true 2>/dev/null; then \
+  "$${as_root[@]}" apt-get update -q && \
+  "$${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$${missing[@]}"; \
+else \
+  echo "these packages are missing; install them: apt-get install $${missing[*]}" >&2; exit 1; \
+fi
+endef

@@ -1,0 +1,3 @@
+module horon.example/cgo
+
+go 1.19

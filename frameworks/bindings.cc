@@ -1,0 +1,166 @@
+// The Python module horon._core: horon.h and nothing else, as thin as it can be.
+//
+// Called by the package frameworks/horon on any Python thread. The GIL is released wherever the C
+// API may block. Failures become exceptions of the classes in horon.errors.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "frameworks/python_request.h"
+#include "frameworks/python_work.h"
+#include "horon/horon.h"
+
+namespace {
+
+namespace py = pybind11;
+using horon_python::CheckSubmit;
+using horon_python::DroppedWorks;
+using horon_python::ParsedRequest;
+using horon_python::PyWork;
+using horon_python::ThrowError;
+
+std::unique_ptr<PyWork> Submit(const py::handle& fields, py::object keep) {
+  DroppedWorks().Sweep();
+  ParsedRequest parsed;
+  parsed.Parse(fields.ptr());
+  horon_work* work = nullptr;
+  CheckSubmit(horon_submit(&parsed.request(), &work));
+  return std::make_unique<PyWork>(work, std::move(keep));
+}
+
+std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const char* group, py::object keep) {
+  DroppedWorks().Sweep();
+  std::vector<ParsedRequest> parsed(members.size());
+  std::vector<horon_request> requests;
+  for (size_t i = 0; i < members.size(); ++i) {
+    parsed[i].Parse(PyList_GET_ITEM(members.ptr(), static_cast<Py_ssize_t>(i)));
+    requests.push_back(parsed[i].request());
+  }
+  horon_work* work = nullptr;
+  CheckSubmit(horon_submit_group(requests.data(), static_cast<int>(requests.size()), group, &work));
+  return std::make_unique<PyWork>(work, std::move(keep));
+}
+
+// Submits and waits. The tensors are borrowed from the caller, whose frame stays until we return.
+std::unique_ptr<PyWork> Run(const py::handle& fields) {
+  DroppedWorks().Sweep();
+  ParsedRequest parsed;
+  parsed.Parse(fields.ptr());
+  horon_work* work = nullptr;
+  const bool joined = horon_is_initialized() != 0;
+  int code;
+  {
+    const py::gil_scoped_release released;
+    code = horon_run(&parsed.request(), parsed.request().output == nullptr ? &work : nullptr);
+  }
+  // The C API does not say whether it failed here or with the other ranks: take the wider class.
+  if (code != HORON_OK) ThrowError(code, horon_last_error(), joined);
+  return work == nullptr ? nullptr : std::make_unique<PyWork>(work, py::none());
+}
+
+int AddProcessSet(const py::tuple& ranks) {
+  std::vector<int> numbers;
+  for (const py::handle& rank : ranks) numbers.push_back(rank.cast<int>());
+  int id = -1, code;
+  {
+    const py::gil_scoped_release released;
+    code = horon_add_process_set(numbers.data(), static_cast<int>(numbers.size()), &id);
+  }
+  CheckSubmit(code);
+  return id;
+}
+
+void RemoveProcessSet(int id) {
+  int code;
+  {
+    const py::gil_scoped_release released;
+    code = horon_remove_process_set(id);
+  }
+  CheckSubmit(code);
+}
+
+py::object ProcessSetRanks(int id) {
+  const int size = horon_process_set_size(id);
+  if (size < 0) return py::none();
+  std::vector<int> ranks(static_cast<size_t>(size));
+  CheckSubmit(horon_process_set_ranks(id, ranks.data()));
+  py::list result;
+  for (const int rank : ranks) result.append(rank);
+  return result;
+}
+
+template <int (*kFunction)()>
+void Blocking() {
+  int code;
+  {
+    const py::gil_scoped_release released;
+    code = kFunction();
+  }
+  CheckSubmit(code);
+}
+
+py::dict Counters() {
+  py::dict counters;
+  const auto visit = [](const char* name, int64_t value, void* user) {
+    (*static_cast<py::dict*>(user))[name] = value;
+  };
+  horon_counters(visit, &counters);
+  return counters;
+}
+
+py::list Knobs() {
+  py::list knobs;
+  const auto visit = [](const char* name, int horovod, const char* meaning, void* user) {
+    static_cast<py::list*>(user)->append(py::make_tuple(name, horovod != 0, meaning));
+  };
+  horon_knobs(visit, &knobs);
+  return knobs;
+}
+
+void DefineQueries(py::module_& module) {
+  module.def("version", &horon_version);
+  module.def("is_initialized", [] { return horon_is_initialized() != 0; });
+  module.def("rank", &horon_rank);
+  module.def("size", &horon_size);
+  module.def("local_rank", &horon_local_rank);
+  module.def("local_size", &horon_local_size);
+  module.def("cross_rank", &horon_cross_rank);
+  module.def("cross_size", &horon_cross_size);
+  module.def("is_homogeneous", [] { return horon_is_homogeneous() == 1; });
+  module.def("controller", &horon_controller);
+  module.def("transport", &horon_transport);
+  module.def("mpi_available", [] { return horon_mpi_available() == 1; });
+  module.def("counter", &horon_counter);
+  module.def("counters", &Counters);
+  module.def("knobs", &Knobs);
+  module.def("memory_bytes", &horon_memory_bytes);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The C API of Horon; use horon or horon.torch.";
+  module.attr("REQUEST_FIELDS") = horon_python::kFields;
+  module.def("set_error_factory", [](py::object factory) {
+    horon_python::error_factory = factory.release().ptr();
+  });
+  module.def("init", &Blocking<&horon_init>);
+  module.def("shutdown", &Blocking<&horon_shutdown>);
+  DefineQueries(module);
+  module.def("add_process_set", &AddProcessSet);
+  module.def("remove_process_set", &RemoveProcessSet);
+  module.def("process_set_size", &horon_process_set_size);
+  module.def("process_set_rank", &horon_process_set_rank);
+  module.def("process_set_ranks", &ProcessSetRanks);
+  module.def("submit", &Submit, py::arg("request"), py::arg("keep"));
+  module.def("submit_group", &SubmitGroup, py::arg("requests"), py::arg("group"), py::arg("keep"));
+  module.def("run", &Run, py::arg("request"));
+  py::class_<PyWork>(module, "Work")
+      .def("done", &PyWork::done)
+      .def("wait", &PyWork::Wait, py::arg("timeout_ms") = -1)
+      .def_property_readonly("message", &PyWork::message)
+      .def("output", &PyWork::Output, py::arg("index"), py::arg("dtype"), py::arg("device") = -1)
+      .def("received_splits", &PyWork::ReceivedSplits, py::arg("index"));
+}

@@ -1,0 +1,48 @@
+"""Horon: collectives for data-parallel training.
+
+`import horon.torch as hvd` is what most programs want. This package alone imports no framework: it
+starts and stops the runtime and says what it did (`counters()`, `knobs()`).
+"""
+
+from horon import _core
+from horon.errors import (
+    HoronAborted,
+    HoronError,
+    HoronInternal,
+    HoronInvalidArgument,
+    HoronMismatch,
+    HoronNotInitialized,
+    HoronUnavailable,
+    HoronUnsupported,
+    HorovodInternalError,
+)
+from horon.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from horon.runtime import (
+    controller,
+    counter,
+    counters,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    knobs,
+    local_rank,
+    local_size,
+    memory_bytes,
+    mpi_available,
+    rank,
+    shutdown,
+    size,
+    transport,
+)
+from horon.specs import Adasum, Average, Dissemination, Max, Min, Op, Product, Sum, TopK
+
+__version__ = _core.version()
+
+__all__ = [name for name in dir() if not name.startswith("_") and name != "errors"]

@@ -1,0 +1,140 @@
+"""Starting, stopping and asking the runtime of this process. No framework is involved."""
+
+import atexit
+import os
+import sys
+
+from horon import _core, process_sets as sets_of_ranks
+from horon.errors import NOT_INITIALIZED, HoronInvalidArgument, HoronNotInitialized, HoronUnsupported
+
+# The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
+os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
+
+_exit_registered = False
+
+
+def init(comm=None, process_sets=None) -> None:
+    """Joins the job; blocks until all ranks have. Again while initialised: nothing happens.
+
+    comm: None, or a list of ranks or an mpi4py communicator that holds every rank of the job.
+    process_sets: sets to register at once, the same on all ranks, or "dynamic" (sets can always be
+    added later, so this asks for nothing).
+    """
+    global _exit_registered
+    static_sets = _static_sets(process_sets)
+    if not _core.is_initialized():
+        sets_of_ranks.forget_all()
+    _core.init()
+    if not _exit_registered:
+        atexit.register(_core.shutdown)
+        _exit_registered = True
+    _check_all_ranks(comm)
+    sets_of_ranks.register_static(static_sets)
+
+
+def _static_sets(process_sets) -> list:
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise HoronInvalidArgument(
+                f"process_sets is {process_sets!r}: use a list of ProcessSet, or 'dynamic'"
+            )
+        return []
+    return list(process_sets or [])
+
+
+def _check_all_ranks(comm) -> None:
+    if comm is None:
+        return
+    ranks = set(comm) if isinstance(comm, (list, tuple)) else set(range(comm.Get_size()))
+    if ranks and ranks != set(range(_core.size())):
+        raise HoronUnsupported(
+            f"init(comm=...) names {len(ranks)} ranks, the job has {_core.size()}: "
+            "init takes all ranks; use a ProcessSet for some of them"
+        )
+
+
+def shutdown() -> None:
+    """Leaves the job; pending work fails on every rank. Harmless when not initialised."""
+    _core.shutdown()
+    sets_of_ranks.forget_all()
+
+
+def is_initialized() -> bool:
+    return _core.is_initialized()
+
+
+def _require(value: int) -> int:
+    if value < 0:
+        raise HoronNotInitialized(NOT_INITIALIZED)
+    return value
+
+
+def rank() -> int:
+    """This process's number in the job."""
+    return _require(_core.rank())
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return _require(_core.size())
+
+
+def local_rank() -> int:
+    """This process's number on its node."""
+    return _require(_core.local_rank())
+
+
+def local_size() -> int:
+    """Number of processes on this node."""
+    return _require(_core.local_size())
+
+
+def cross_rank() -> int:
+    """This node's number among the nodes that have this local rank."""
+    return _require(_core.cross_rank())
+
+
+def cross_size() -> int:
+    """Number of nodes that have this local rank."""
+    return _require(_core.cross_size())
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have equally many ranks."""
+    _require(_core.size())
+    return _core.is_homogeneous()
+
+
+def controller() -> str:
+    """How the ranks negotiate: "shm", "mpi" or "self"; "" when not initialised."""
+    return _core.controller()
+
+
+def transport() -> str:
+    """How tensors travel: "shm", "mpi", "shm+mpi" or "self"; "" when not initialised."""
+    return _core.transport()
+
+
+def mpi_available() -> bool:
+    """Whether this installation can open MPI (which a one-host job does not need)."""
+    return _core.mpi_available()
+
+
+def counter(name: str) -> int:
+    """A counter's value (docs/configuration.md lists them); 0 if nothing was counted."""
+    return _core.counter(name)
+
+
+def counters() -> dict:
+    """All counters by name."""
+    return _core.counters()
+
+
+def knobs() -> list:
+    """The configuration table: (name, whether HOROVOD_name works too, meaning)."""
+    return _core.knobs()
+
+
+def memory_bytes() -> int:
+    """Bytes of memory that the runtime holds."""
+    return _core.memory_bytes()

@@ -1,0 +1,57 @@
+"""Ops by name. An op is a spec string ("sum", "topk:ratio=0.01"); these objects spell it for you.
+
+Equal specs on all ranks are the ranks' agreement, so a new op needs nothing here: `op="name:key=1"`
+works wherever an op is asked for, and the runtime says what it does not know.
+"""
+
+from horon.errors import HoronInvalidArgument
+
+
+class Op:
+    """Something to do with a tensor; `spec` is what the runtime reads."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: str):
+        self.spec = spec
+
+    def __repr__(self) -> str:
+        return f"Op({self.spec!r})"
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Op) and other.spec == self.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+
+Average = Op("average")
+Sum = Op("sum")
+Adasum = Op("adasum")
+Min = Op("min")
+Max = Op("max")
+Product = Op("product")
+
+
+def Dissemination() -> Op:
+    """Averages with one peer a call; the peer changes so that after log2(size) calls all have met."""
+    return Op("dissemination")
+
+
+def TopK(ratio: float = 0.01) -> Op:
+    """Sends the largest `ratio` of the elements; what is left waits for the next call."""
+    return Op(f"topk:ratio={ratio!r}")
+
+
+def spec_of(op) -> str:
+    """The spec string of an op constant, an object with a `spec`, or a string."""
+    if type(op) is Op:
+        return op.spec
+    if isinstance(op, str):
+        return op
+    spec = getattr(op, "spec", None)
+    if not isinstance(spec, str):
+        raise HoronInvalidArgument(
+            f"op is {op!r}: use hvd.Average, hvd.Sum, ... or a spec string such as 'topk:ratio=0.01'"
+        )
+    return spec

@@ -1,0 +1,90 @@
+"""Horon for PyTorch. `import horon.torch as hvd` runs a script written for horovod.torch.
+
+Signatures and semantics are Horovod's; beside them, op= also takes hvd.Dissemination(), hvd.TopK(...)
+and any spec string. docs/api.md is the reference.
+"""
+
+from horon.errors import (
+    HoronAborted,
+    HoronError,
+    HoronInternal,
+    HoronInvalidArgument,
+    HoronMismatch,
+    HoronNotInitialized,
+    HoronUnavailable,
+    HoronUnsupported,
+    HorovodInternalError,
+)
+from horon.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from horon.runtime import (
+    controller,
+    counter,
+    counters,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    memory_bytes,
+    rank,
+    shutdown,
+    size,
+    transport,
+)
+from horon.specs import Adasum, Average, Dissemination, Max, Min, Op, Product, Sum, TopK
+from horon.torch.builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from horon.torch.calls import Handle, poll, synchronize
+from horon.torch.compression import Compression
+from horon.torch.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from horon.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from horon.torch.optimizer import DistributedOptimizer
+from horon.torch.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+)

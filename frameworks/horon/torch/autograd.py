@@ -1,0 +1,172 @@
+"""Gradients through the blocking collectives, as Horovod defines them.
+
+Horovod differentiates as if every rank's loss were averaged: allgather and broadcast *average* the
+incoming gradients over ranks, reducescatter multiplies by the size for a sum.
+"""
+
+import torch
+
+from horon.names import full_name
+from horon.specs import Average, Sum
+from horon.torch.calls import (
+    GroupCall,
+    broadcast_call,
+    group_names,
+    reduce_call,
+    rows_call,
+    set_id,
+)
+
+
+def wanted(*tensors) -> bool:
+    """Whether anyone may ask for gradients of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _average(gradient, process_set):
+    name = full_name("allreduce", None, set_id(process_set))
+    return reduce_call(name, Average.spec, gradient, process_set).run()
+
+
+class Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, spec, prescale, postscale, process_set):
+        ctx.arguments = (spec, prescale, postscale, process_set)
+        return reduce_call(name, spec, tensor, process_set, prescale, postscale).run()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        spec, prescale, postscale, process_set = ctx.arguments
+        name = full_name("allreduce", None, set_id(process_set))
+        reduced = Allreduce.apply(gradient, name, spec, prescale, postscale, process_set)
+        return reduced, None, None, None, None, None
+
+
+class GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, spec, prescale, postscale, process_set, *tensors):
+        ctx.arguments = (spec, prescale, postscale, process_set)
+        calls = [
+            reduce_call(member, spec, tensor, process_set, prescale, postscale)
+            for member, tensor in zip(group_names(name, len(tensors)), tensors)
+        ]
+        return tuple(GroupCall(calls, name).run())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        process_set = ctx.arguments[-1]
+        name = full_name("grouped_allreduce", None, set_id(process_set))
+        reduced = GroupedAllreduce.apply(name, *ctx.arguments, *gradients)
+        return (None, None, None, None, None, *reduced)
+
+
+class Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):
+        ctx.process_set = process_set
+        output, ctx.rows = rows_call(name, "allgather", tensor, process_set, finish=_both).run()
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _own_rows(gradient, ctx.rows, ctx.process_set), None, None
+
+
+class GroupedAllgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, process_set, *tensors):
+        ctx.process_set = process_set
+        calls = [
+            rows_call(member, "allgather", tensor, process_set, finish=_both)
+            for member, tensor in zip(group_names(name, len(tensors)), tensors)
+        ]
+        outputs, ctx.rows = zip(*GroupCall(calls, name).run())
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        own = [_own_rows(g, rows, ctx.process_set) for g, rows in zip(gradients, ctx.rows)]
+        return (None, None, *own)
+
+
+class Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.arguments = (root_rank, process_set)
+        return broadcast_call(name, root_rank, tensor, process_set).run()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        root_rank, process_set = ctx.arguments
+        averaged = _average(gradient, process_set)
+        if process_set.ranks[process_set.rank()] != root_rank:
+            averaged = torch.zeros_like(averaged)
+        return averaged, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):
+        ctx.process_set = process_set
+        call = rows_call(name, "alltoall", tensor, process_set, splits, finish=_both)
+        output, ctx.received = call.run()
+        received = torch.tensor(ctx.received, dtype=torch.int32)
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        name = full_name("alltoall", None, set_id(ctx.process_set))
+        back = rows_call(name, "alltoall", gradient, ctx.process_set, ctx.received).run()
+        return back, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, spec, prescale, postscale, process_set):
+        ctx.factor = _reducescatter_factor(spec, prescale, postscale, process_set)
+        ctx.process_set = process_set
+        return rows_call(name, reducescatter_spec(spec), tensor, process_set, None, prescale,
+                         postscale).run()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        name = full_name("allgather", None, set_id(ctx.process_set))
+        gathered = rows_call(name, "allgather", gradient, ctx.process_set).run()
+        return gathered * ctx.factor, None, None, None, None, None
+
+
+class GroupedReducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, spec, prescale, postscale, process_set, *tensors):
+        ctx.factor = _reducescatter_factor(spec, prescale, postscale, process_set)
+        ctx.process_set = process_set
+        calls = [
+            rows_call(member, reducescatter_spec(spec), tensor, process_set, None, prescale,
+                      postscale)
+            for member, tensor in zip(group_names(name, len(tensors)), tensors)
+        ]
+        return tuple(GroupCall(calls, name).run())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name = full_name("grouped_allgather", None, set_id(ctx.process_set))
+        gathered = GroupedAllgather.apply(name, ctx.process_set, *gradients)
+        return (None, None, None, None, None, *[g * ctx.factor for g in gathered])
+
+
+def reducescatter_spec(spec: str) -> str:
+    return f"reduce_scatter:op={spec}"
+
+
+def _reducescatter_factor(spec, prescale, postscale, process_set) -> float:
+    return prescale * postscale * (process_set.size() if spec == Sum.spec else 1)
+
+
+def _both(output, received):
+    return output, received
+
+
+def _own_rows(gradient, rows, process_set):
+    me = process_set.rank()
+    return _average(gradient, process_set).narrow(0, sum(rows[:me]), rows[me])

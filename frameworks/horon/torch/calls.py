@@ -1,0 +1,193 @@
+"""Collectives ready to go: what each sends to the runtime, and what it makes of the answer.
+
+The functions here turn tensors into requests (horon._core.REQUEST_FIELDS). The public functions in
+reductions.py and exchanges.py start them (a Handle) or run them (blocking, on the caller's thread).
+"""
+
+import torch
+
+from horon import _core
+from horon.errors import HoronInvalidArgument
+from horon.torch.tensors import dtype_and_device, owned_output, shape_in_memory
+
+
+class Handle:
+    """Something started by an ..._async function; for poll() and synchronize()."""
+
+    __slots__ = ("_work", "_finish", "_result")
+
+    def __init__(self, work, finish, result=None):
+        self._work = work
+        self._finish = finish
+        self._result = result
+
+    def done(self) -> bool:
+        return self._work is None or self._work.done()
+
+    def wait(self):
+        """Blocks until done; the result, or the error, of the collective."""
+        if self._work is not None:
+            self._work.wait()
+            self._result = self._finish(self._work, 0)
+            self._work = self._finish = None
+        return self._result
+
+
+class Call:
+    """One collective over one tensor. finish(work, index) makes the result once it is done."""
+
+    __slots__ = ("_request", "_tensors", "_finish")
+
+    def __init__(self, request, tensors, finish):
+        self._request = request
+        self._tensors = tensors  # lent to the runtime until it is done
+        self._finish = finish
+
+    def start(self) -> Handle:
+        return Handle(_core.submit(self._request, self._tensors), self._finish)
+
+    def run(self):
+        return self._finish(_core.run(self._request), 0)
+
+
+class GroupCall:
+    """Several calls that complete, and fail, as one. The result is the list of theirs."""
+
+    __slots__ = ("_calls", "_name")
+
+    def __init__(self, calls, name):
+        self._calls = calls
+        self._name = name
+
+    def start(self) -> Handle:
+        if not self._calls:
+            return Handle(None, None, [])
+        requests = [call._request for call in self._calls]
+        tensors = [call._tensors for call in self._calls]
+        finishes = [call._finish for call in self._calls]
+        work = _core.submit_group(requests, self._name, tensors)
+        return Handle(work, lambda work, _: [f(work, i) for i, f in enumerate(finishes)])
+
+    def run(self):
+        return self.start().wait()
+
+
+def group_names(base: str, count: int) -> list:
+    return [f"{base}_{i}of{count}" for i in range(1, count + 1)]
+
+
+def set_id(process_set) -> int:
+    number = process_set.process_set_id
+    return process_set._require_id() if number is None else number
+
+
+def _scale(factor) -> float:
+    factor = float(factor)
+    if factor == 0.0:
+        raise HoronInvalidArgument("a scale factor of 0 would only erase the tensor")
+    return factor
+
+
+def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.0, postscale=1.0,
+             splits=None):
+    dtype, device = dtype_and_device(source, name)
+    return (
+        name,
+        spec,
+        dtype,
+        device,
+        source.shape if shape is None else shape,
+        source.data_ptr(),
+        0 if output is None else output.data_ptr(),
+        prescale,
+        postscale,
+        process_set_id,
+        splits,
+        0,
+    )
+
+
+def _private_copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
+    def finish(work, index):
+        with torch.no_grad():
+            tensor.copy_(staged)
+        return tensor
+
+    return finish
+
+
+def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0, in_place=False) -> Call:
+    """Any op whose output has the shape of its input. Tensors that do not lie densely are copied."""
+    shape = None if tensor.layout is not torch.strided else shape_in_memory(tensor)
+    scales = (_scale(prescale), _scale(postscale))
+    if shape is None and tensor.layout is torch.strided:
+        staged = _private_copy(tensor)
+        request = _request(name, spec, staged, staged, set_id(process_set), None, *scales)
+        finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
+        return Call(request, staged, finish)
+    output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
+    request = _request(name, spec, tensor, output, set_id(process_set), shape, *scales)
+    return Call(request, (tensor, output), lambda work, index: output)
+
+
+def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
+    """root_rank is a global rank, whatever the set."""
+    spec = f"broadcast:root={int(root_rank)}"
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        staged = _private_copy(tensor)
+        finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
+        return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
+    output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
+    request = _request(name, spec, tensor, output, set_id(process_set))
+    return Call(request, (tensor, output), lambda work, index: output)
+
+
+def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postscale=1.0,
+              finish=None) -> Call:
+    """Ops that move rows: the runtime owns the output, whose rows only it knows.
+
+    finish(output, received): received[r] is the number of rows that came from rank r of the set.
+    """
+    source = tensor.detach()
+    if source.layout is torch.strided:
+        source = source.contiguous()
+    request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
+                       _scale(postscale), splits)
+    dtype, device = request[2], request[3]
+
+    def take(work, index):
+        output = owned_output(work, index, dtype, device)
+        return output if finish is None else finish(output, work.received_splits(index))
+
+    return Call(request, source, take)
+
+
+def barrier_call(name, process_set) -> Call:
+    request = (name, "barrier", 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0)
+    return Call(request, None, lambda work, index: None)
+
+
+def poll(handle) -> bool:
+    """Whether synchronize(handle) would return at once."""
+    return handle.done() if isinstance(handle, Handle) else None
+
+
+def synchronize(handle):
+    """Blocks until done; the collective's result. Raises what went wrong, on every rank alike."""
+    return handle.wait() if isinstance(handle, Handle) else None
+
+
+def wait_all(handles) -> None:
+    """Waits for all before it raises the first failure: tensors stay lent until they are done."""
+    failure = None
+    for handle in handles:
+        try:
+            handle.wait()
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -1,0 +1,49 @@
+"""What travels instead of a gradient: it is converted before it is sent and back afterwards.
+
+A compressor has compress(tensor) -> (tensor, memo) and decompress(tensor, memo). Compression that
+keeps state or sends sparse tensors is an op instead: op=hvd.TopK(...).
+"""
+
+import torch
+
+
+class Compressor:
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, memo):
+        return tensor
+
+
+class _Narrow(Compressor):
+    """Sends floating-point tensors in a narrower type; others pass as they are."""
+
+    wire_dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor):
+        if tensor.dtype.is_floating_point and tensor.dtype != cls.wire_dtype:
+            return tensor.to(cls.wire_dtype), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, memo):
+        return tensor if memo is None else tensor.to(memo)
+
+
+class FP16Compressor(_Narrow):
+    wire_dtype = torch.float16
+
+
+class BF16Compressor(_Narrow):
+    wire_dtype = torch.bfloat16
+
+
+class Compression:
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -1,0 +1,126 @@
+"""Getting all ranks to the same start: parameters, optimizer state, any Python object."""
+
+import collections.abc
+import io
+
+import torch
+
+from horon.errors import HoronInvalidArgument
+from horon.names import full_name
+from horon.process_sets import global_process_set
+from horon.runtime import rank
+from horon.torch.calls import rows_call, set_id, wait_all
+from horon.torch.exchanges import broadcast_, broadcast_async_
+
+
+def broadcast_parameters(params, root_rank) -> None:
+    """Overwrites the parameters with root_rank's. `params`: model.state_dict(),
+    model.named_parameters(), or any (name, tensor) pairs; None values are passed over."""
+    if isinstance(params, dict):
+        pairs = sorted(params.items())
+    elif isinstance(params, collections.abc.Iterable):
+        pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
+    else:
+        raise HoronInvalidArgument(f"invalid params of type: {type(params)}")
+    handles = []
+    for name, tensor in pairs:
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise HoronInvalidArgument(f"invalid params: '{name}' is a {type(tensor)}, no tensor")
+        handles.append(broadcast_async_(tensor, root_rank, name))
+    wait_all(handles)
+
+
+class _TensorPlace:
+    """Stands for a tensor in the skeleton of an optimizer's state."""
+
+    def __init__(self, tensor):
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.device = tensor.device.type
+
+
+def _map_leaves(tree, function):
+    if isinstance(tree, dict):
+        return {key: _map_leaves(value, function) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_map_leaves(value, function) for value in tree)
+    return function(tree)
+
+
+def broadcast_optimizer_state(optimizer, root_rank, model=None) -> None:
+    """Gives the optimizer root_rank's state and options (learning rate, ...). No step is taken: the
+    other ranks take over the root's tensors, whatever they had."""
+    is_root = rank() == root_rank
+    tensors = []
+
+    def leave_place(leaf):
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        tensors.append(leaf)
+        return _TensorPlace(leaf)
+
+    skeleton = _map_leaves(optimizer.state_dict(), leave_place) if is_root else None
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
+    if not is_root:
+        device = _device_of(optimizer)
+
+        def fill_place(leaf):
+            if not isinstance(leaf, _TensorPlace):
+                return leaf
+            where = device if leaf.device != "cpu" else torch.device("cpu")
+            tensors.append(torch.empty(leaf.shape, dtype=leaf.dtype, device=where))
+            return tensors[-1]
+
+        state = _map_leaves(skeleton, fill_place)
+    wait_all([
+        broadcast_async_(tensor, root_rank, f"optimizer_state.{i}")
+        for i, tensor in enumerate(tensors)
+    ])
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+def _device_of(optimizer):
+    return next(
+        (p.device for group in optimizer.param_groups for p in group["params"]),
+        torch.device("cpu"),
+    )
+
+
+def _pickle(obj) -> torch.Tensor:
+    import cloudpickle
+
+    pickled = io.BytesIO()
+    cloudpickle.dump(obj, pickled)
+    return torch.frombuffer(bytearray(pickled.getbuffer()), dtype=torch.uint8)
+
+
+def _unpickle(pickled: torch.Tensor):
+    import cloudpickle
+
+    return cloudpickle.loads(pickled.numpy().tobytes())
+
+
+def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
+    """root_rank's object (anything cloudpickle takes) on every rank of the set. Blocking."""
+    name = full_name("broadcast_object", name, set_id(process_set))
+    length = torch.zeros(1, dtype=torch.int64)
+    is_root = rank() == root_rank
+    if is_root:
+        pickled = _pickle(obj)
+        length[0] = pickled.numel()
+    broadcast_(length, root_rank, f"{name}.size", process_set)
+    if not is_root:
+        pickled = torch.empty(int(length), dtype=torch.uint8)
+    broadcast_(pickled, root_rank, f"{name}.object", process_set)
+    return obj if is_root else _unpickle(pickled)
+
+
+def allgather_object(obj, name=None, process_set=global_process_set) -> list:
+    """Everybody's object, by rank of the set. Blocking."""
+    name = full_name("allgather_object", name, set_id(process_set))
+    call = rows_call(name, "allgather", _pickle(obj), process_set, finish=lambda *both: both)
+    output, lengths = call.run()
+    return [_unpickle(part) for part in output.split(list(lengths))]

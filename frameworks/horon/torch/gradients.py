@@ -1,0 +1,92 @@
+"""One gradient's, or one group's, way through the runtime, as GradientReducer starts it.
+
+What start() returns is under way: its wait() blocks, then puts the reduced gradient where p.grad is.
+"""
+
+import torch
+
+from horon.specs import Average, Sum, spec_of
+from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.reductions import sparse_allreduce_async
+
+
+class Reduction:
+    """How gradients are reduced: the arguments of DistributedOptimizer, checked."""
+
+    def __init__(self, op, compression, predivide, sparse_as_dense, process_set):
+        self.op = op
+        self.compression = compression
+        self.sparse_as_dense = sparse_as_dense
+        self.process_set = process_set
+        self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
+        if predivide == 1.0:
+            return
+        if self.spec != Average.spec:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        # Dividing in part before the sum keeps narrow types in range.
+        self.spec = Sum.spec
+        self.prescale = 1.0 / predivide
+        self.postscale = predivide / process_set.size()
+
+    def start(self, name, parameter):
+        """Starts on one parameter's gradient."""
+        if parameter.grad.is_sparse and not self.sparse_as_dense:
+            return _Sparse(name, parameter, self)
+        call, place = self._prepare(name, parameter)
+        return _UnderWay(call.start(), [place], self)
+
+    def start_group(self, group, names, parameters):
+        """Starts on a group's gradients, which are reduced as one."""
+        prepared = [self._prepare(*pair) for pair in zip(names, parameters)]
+        handle = GroupCall([call for call, _ in prepared], group).start()
+        return _UnderWay(handle, [place for _, place in prepared], self)
+
+    def _prepare(self, name, parameter):
+        gradient = parameter.grad
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        sent, memo = self.compression.compress(gradient)
+        call = reduce_call(name, self.spec, sent, self.process_set, self.prescale, self.postscale,
+                           in_place=True)
+        # Most gradients are reduced where they lie: nothing to put back.
+        return call, None if sent is parameter.grad else (parameter, sent, memo)
+
+    def put_back(self, parameter, reduced, memo):
+        """Makes parameter.grad what came back, in the form that it had."""
+        reduced = self.compression.decompress(reduced, memo)
+        gradient = parameter.grad
+        if gradient is None:
+            parameter.grad = reduced
+        elif gradient.is_sparse:
+            parameter.grad = reduced.to_sparse(gradient.sparse_dim())
+        else:
+            with torch.no_grad():
+                gradient.copy_(reduced)
+
+
+class _UnderWay:
+    __slots__ = ("_handle", "_places", "_reduction")
+
+    def __init__(self, handle, places, reduction):
+        self._handle = handle
+        self._places = places
+        self._reduction = reduction
+
+    def wait(self):
+        self._handle.wait()
+        for place in self._places:
+            if place is not None:
+                self._reduction.put_back(*place)
+
+
+class _Sparse:
+    __slots__ = ("_finish", "_parameter")
+
+    def __init__(self, name, parameter, reduction):
+        self._parameter = parameter
+        self._finish = sparse_allreduce_async(
+            parameter.grad, name, reduction.op, reduction.process_set
+        )
+
+    def wait(self):
+        self._parameter.grad = self._finish()

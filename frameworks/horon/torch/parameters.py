@@ -1,0 +1,39 @@
+"""Names of an optimizer's parameters, by which the ranks match gradients."""
+
+from collections import Counter
+
+
+def name_parameters(param_groups, named_parameters, skip=()) -> dict:
+    """{parameter: name}. Without names: noname.<group>.<index>, for those not in `skip`."""
+    if named_parameters is None:
+        return {
+            parameter: f"noname.{g}.{i}"
+            for g, group in enumerate(param_groups)
+            for i, parameter in enumerate(group["params"])
+            if parameter not in skip
+        }
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
+            "by model.named_parameters()."
+        )
+    repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. Found duplicates: "
+            + ", ".join(sorted(repeated))
+        )
+    names = {parameter: name for name, parameter in pairs}
+    missing = [
+        id(parameter)
+        for group in param_groups
+        for parameter in group["params"]
+        if parameter not in names
+    ]
+    if missing:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            "Python object ids: " + ", ".join(map(str, missing))
+        )
+    return names

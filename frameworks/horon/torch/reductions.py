@@ -1,0 +1,139 @@
+"""The allreduce family: every tensor comes back with the shape it had.
+
+`op` is a constant (hvd.Average, hvd.Sum, ...), an op object (hvd.TopK(0.01)) or a spec string.
+Signatures are Horovod's.
+"""
+
+import warnings
+
+import torch
+
+from horon.names import full_name
+from horon.process_sets import global_process_set
+from horon.specs import Average, Sum, spec_of
+from horon.torch import autograd
+from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_id, synchronize
+from horon.torch.compression import Compression
+from horon.torch.exchanges import allgather_async
+
+
+def reduction_spec(op, average=None) -> str:
+    """The op's spec; `average` is Horovod's older way to choose."""
+    if average is None:
+        return spec_of(Average if op is None else op)
+    if op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=3)
+    return spec_of(Average if average else Sum)
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
+              prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
+    """Reduces the tensor over all ranks of the set; the result is new, the same everywhere.
+    Blocking, differentiable."""
+    spec = reduction_spec(op, average)
+    name = full_name("allreduce", name, set_id(process_set))
+    sent, memo = compression.compress(tensor)
+    if autograd.wanted(sent):
+        result = autograd.Allreduce.apply(
+            sent, name, spec, prescale_factor, postscale_factor, process_set
+        )
+    else:
+        result = reduce_call(name, spec, sent, process_set, prescale_factor, postscale_factor).run()
+    return compression.decompress(result, memo)
+
+
+def _single(tensor, average, name, op, prescale, postscale, process_set, in_place):
+    spec = reduction_spec(op, average)
+    name = full_name("allreduce", name, set_id(process_set))
+    return reduce_call(name, spec, tensor, process_set, prescale, postscale, in_place)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                    postscale_factor=1.0, process_set=global_process_set) -> Handle:
+    """allreduce without waiting; synchronize(handle) gives the new tensor."""
+    return _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set,
+                   False).start()
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=global_process_set):
+    """allreduce in place; blocking."""
+    return _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set,
+                   True).run()
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                     postscale_factor=1.0, process_set=global_process_set) -> Handle:
+    """allreduce in place, without waiting: leave the tensor alone until synchronize(handle)."""
+    return _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set,
+                   True).start()
+
+
+def _group(tensors, average, name, op, prescale, postscale, process_set, in_place) -> GroupCall:
+    spec = reduction_spec(op, average)
+    tensors = list(tensors)
+    name = full_name("grouped_allreduce", name, set_id(process_set))
+    calls = [
+        reduce_call(member, spec, tensor, process_set, prescale, postscale, in_place)
+        for member, tensor in zip(group_names(name, len(tensors)), tensors)
+    ]
+    return GroupCall(calls, name)
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
+                      prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
+    """allreduce of a list as one: all succeed, or all fail. Blocking, differentiable."""
+    sent, memos = _compress_all(tensors, compression)
+    if sent and autograd.wanted(*sent):
+        spec = reduction_spec(op, average)
+        name = full_name("grouped_allreduce", name, set_id(process_set))
+        results = autograd.GroupedAllreduce.apply(
+            name, spec, prescale_factor, postscale_factor, process_set, *sent
+        )
+    else:
+        results = _group(sent, average, name, op, prescale_factor, postscale_factor, process_set,
+                         False).run()
+    return [compression.decompress(result, memo) for result, memo in zip(results, memos)]
+
+
+def _compress_all(tensors, compression):
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    return [sent for sent, _ in pairs], [memo for _, memo in pairs]
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                            postscale_factor=1.0, process_set=global_process_set) -> Handle:
+    return _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
+                  False).start()
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                       postscale_factor=1.0, process_set=global_process_set):
+    return _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
+                  True).run()
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                             postscale_factor=1.0, process_set=global_process_set) -> Handle:
+    return _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
+                  True).start()
+
+
+def sparse_allreduce_async(tensor, name, op=Average, process_set=global_process_set):
+    """Gathers the indices and values of all ranks. Returns a function that waits and gives the
+    reduced sparse tensor: entries at equal indices are added, and divided by the number of ranks
+    for Average."""
+    spec = spec_of(op)
+    indices = tensor._indices().t().contiguous()  # one row an entry
+    indices_handle = allgather_async(indices, f"{name}.indices", process_set)
+    values_handle = allgather_async(tensor._values(), f"{name}.values", process_set)
+
+    def finish():
+        values = synchronize(values_handle)
+        indices = synchronize(indices_handle)
+        if spec == Average.spec:
+            values = values / process_set.size()
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.size(), check_invariants=False)
+
+    return finish

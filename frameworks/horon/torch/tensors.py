@@ -1,0 +1,62 @@
+"""What the runtime needs to know of a torch tensor: element type, device, shape, where it lies."""
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from horon.errors import HoronInvalidArgument, HoronUnsupported
+
+DTYPES = {  # horon_dtype in horon.h
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.bfloat16: 6,
+    torch.float32: 7,
+    torch.float64: 8,
+    torch.bool: 9,
+}
+
+
+def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:
+    """horon_dtype, and the CUDA ordinal or -1."""
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise HoronUnsupported(f"Tensor type {tensor.dtype} of tensor '{name}' is not supported.")
+    if tensor.layout is not torch.strided:
+        raise HoronInvalidArgument(
+            f"tensor '{name}' is {tensor.layout}: use sparse_allreduce_async, or its to_dense()"
+        )
+    if tensor.is_cpu:
+        return dtype, -1
+    if tensor.is_cuda:
+        return dtype, tensor.device.index
+    raise HoronUnsupported(f"tensor '{name}' is on device {tensor.device}, which is not supported.")
+
+
+def shape_in_memory(tensor: torch.Tensor):
+    """Shape of a dense tensor in the order of its memory; None if it must be copied to be sent.
+
+    A channels_last tensor is reduced as it lies, and says so by its shape: ranks that hold the same
+    tensor in different layouts get an error instead of mixed-up numbers. Where the two shapes would
+    look alike (channels = height = width), it is copied.
+    """
+    if tensor.is_contiguous():
+        return tensor.shape
+    if tensor.dim() == 4:
+        memory_format = torch.channels_last
+    elif tensor.dim() == 5:
+        memory_format = torch.channels_last_3d
+    else:
+        return None
+    if not tensor.is_contiguous(memory_format=memory_format):
+        return None
+    rows, channels, *places = tensor.shape
+    shape = (rows, *places, channels)
+    return None if shape == tuple(tensor.shape) else shape
+
+
+def owned_output(work, index: int, dtype: int, device: int) -> torch.Tensor:
+    """A finished work's own output, without a copy; the tensor keeps the memory alive."""
+    return from_dlpack(work.output(index, dtype, device))

@@ -1,0 +1,113 @@
+"""The ranks' output on its way to the user: whole lines, with the rank before each.
+
+On a terminal unfinished lines (prompts, progress bars that rewrite themselves with a carriage return)
+are shown at once; when another rank has something to say, its line goes above and the unfinished one
+is drawn again below. Into a file or a pipe only whole lines are written, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+
+_COLOURS = (36, 33, 32, 35, 34, 31)
+_CLEAR_LINE = b"\r\x1b[K"
+_LONGEST_LINE = 1 << 16  # more without a line end is written as it is
+
+
+class Screen:
+    """One place that output goes to: a terminal, a file or a pipe. Several streams may share it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.terminal = os.isatty(descriptor)
+        self._open: Stream | None = None  # whose unfinished line stands on the terminal
+
+    def same_as(self, descriptor: int) -> bool:
+        return os.path.samestat(os.fstat(self._descriptor), os.fstat(descriptor))
+
+    def lines(self, stream: Stream, lines: bytes, unfinished: bytes) -> None:
+        """Writes whole lines of a stream; on a terminal also what follows the last of them."""
+        if not self.terminal:
+            self._write(lines)
+            return
+        shown = b""
+        if self._open is not None and (lines or self._open is stream):
+            shown += _CLEAR_LINE
+        shown += lines
+        if self._open is stream or (self._open is None and unfinished):
+            self._open = stream if unfinished else None
+            shown += unfinished
+        elif self._open is not None and lines:
+            shown += self._open.unfinished
+        self._write(shown)
+
+    def close(self, stream: Stream) -> None:
+        """The stream has ended: its unfinished line stays."""
+        if self._open is stream:
+            self._open = None
+            self._write(b"\n")
+
+    def _write(self, text: bytes) -> None:
+        while text:
+            text = text[os.write(self._descriptor, text):]
+
+
+class Stream:
+    """Output of one rank on stdout or stderr."""
+
+    def __init__(self, screen: Screen, rank: int, prefix: bool, kept_lines: int = 0) -> None:
+        self._screen = screen
+        self._prefix = b""
+        if prefix:
+            self._prefix = f"[{rank}] ".encode()
+            if screen.terminal:
+                self._prefix = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[rank % len(_COLOURS)], self._prefix)
+        self._rest = b""
+        self._last: deque[bytes] = deque(maxlen=kept_lines)
+
+    @property
+    def unfinished(self) -> bytes:
+        """The line that has not ended yet, as a terminal shows it."""
+        shown = re.split(rb"[\r\n]", self._rest.rstrip(b"\r\n"))[-1]
+        return self._prefix + shown if shown else b""
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The end of what was written, a rewritten line only as it was in the end."""
+        texts = (line.rstrip(b"\r\n").split(b"\r")[-1] for line in self._last)
+        return [text.decode(errors="replace") for text in texts]
+
+    def feed(self, text: bytes) -> None:
+        """Takes what the rank wrote."""
+        lines = (self._rest + text).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _LONGEST_LINE:
+            if self._screen.terminal:
+                self._rest = re.split(rb"\r", self._rest)[-1][-_LONGEST_LINE:]
+            else:
+                lines.append(self._rest)
+                self._rest = b""
+        self._last.extend(lines)
+        self._screen.lines(self, b"".join(self._shown(line) for line in lines), self.unfinished)
+
+    def _shown(self, line: bytes) -> bytes:
+        if self._screen.terminal:  # what was overwritten has been seen
+            line = line.rstrip(b"\r").split(b"\r")[-1]
+        return self._prefix + line + b"\n"
+
+    def end(self) -> None:
+        """The rank has closed it."""
+        if self._rest:
+            self._last.append(self._rest)
+            if not self._screen.terminal:
+                self._screen.lines(self, self._shown(self._rest), b"")
+        self._screen.close(self)
+        self._rest = b""
+
+
+def screens(stdout: int = 1, stderr: int = 2) -> tuple[Screen, Screen]:
+    """Where stdout and stderr go: one screen when both are the same terminal."""
+    out = Screen(stdout)
+    return out, out if out.terminal and out.same_as(stderr) else Screen(stderr)

@@ -1,0 +1,150 @@
+"""The parent's side: starts the ranks of each library and asks one library at a time to measure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+NEEDS = {"horon": ["horon", "torch"], "gloo": ["torch"], "gloo-buckets": ["torch"],
+         "mpi": ["mpi4py", "torch", "numpy"]}
+WORD_BYTES = 64  # of the shared barrier, for each rank
+START_S, MEASURE_S, STOP_S = 120.0, 300.0, 20.0
+
+
+class Missing(Exception):
+    """A library that cannot be measured here, and why."""
+
+
+def mpirun() -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    found = shutil.which("mpirun", path=path)
+    if found is None:
+        raise Missing("no mpirun found")
+    return found
+
+
+class Group:
+    """Long-lived ranks of one library. They sleep unless they measure."""
+
+    def __init__(self, library: str, np: int, folder: Path, launcher: str) -> None:
+        for module in NEEDS[library]:
+            if importlib.util.find_spec(module) is None:
+                raise Missing(f"no Python module {module}")
+        self.library, self.np, self.folder = library, np, folder
+        self.channels: list = []
+        self.note = ""
+        self.words = folder / f"{library}.words"
+        self.words.write_bytes(bytes(WORD_BYTES * np))
+        self.log = folder / f"{library}.log"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.address = str(folder / f"{library}.socket")
+        self.listener.bind(self.address)
+        self.listener.listen(np)
+        self.processes = self.start(launcher)
+        try:
+            self.greet()
+        except (OSError, ValueError) as error:
+            self.kill()
+            raise Missing(f"did not start: {self.last_words() or error}") from None
+
+    def start(self, launcher: str) -> list[subprocess.Popen]:
+        worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address, str(self.words)]
+        over_mpi = self.library == "mpi" or (self.library == "horon" and launcher == "mpirun")
+        ranks = [{}]
+        if over_mpi:
+            worker = [mpirun(), "-np", str(self.np), *worker]
+            ranks = [self.mpi_environment()]
+        elif self.library == "horon":
+            worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
+        else:
+            common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(self.folder / f"{self.library}.store")}
+            ranks = [{**common, "RANK": str(rank)} for rank in range(self.np)]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        with open(self.log, "wb") as log:
+            return [subprocess.Popen(worker, env={**environment, **own}, stdin=subprocess.DEVNULL,
+                                     stdout=log, stderr=log) for own in ranks]
+
+    def mpi_environment(self) -> dict[str, str]:
+        """Open MPI's options as variables, which other MPIs ignore."""
+        options = {
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+        }
+        if os.geteuid() == 0:
+            options |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if self.np > len(os.sched_getaffinity(0)):
+            options["OMPI_MCA_mpi_yield_when_idle"] = "1"  # without it, ranks spin each other out
+        return {**options, **{k: os.environ[k] for k in options if k in os.environ}}
+
+    def greet(self) -> None:
+        self.listener.settimeout(1.0)
+        waited = 0.0
+        while len(self.channels) < self.np:
+            try:
+                connection, _ = self.listener.accept()
+            except TimeoutError:
+                waited += 1.0
+                if waited >= START_S or any(p.poll() not in (None, 0) for p in self.processes):
+                    raise OSError("the ranks did not come") from None
+                continue
+            connection.settimeout(MEASURE_S)
+            self.channels.append(connection.makefile("rw"))
+        hellos = [json.loads(channel.readline()) for channel in self.channels]
+        if sorted(hello["rank"] for hello in hellos) != list(range(self.np)):
+            raise ValueError(f"ranks {[hello['rank'] for hello in hellos]} of {self.np}")
+        self.note = hellos[0]["note"]
+
+    def measure(self, workload, dtype: str, iterations: int) -> list[float]:
+        """Seconds of each iteration: the slowest rank's."""
+        order = {"do": "measure", "name": workload.name, "shapes": workload.shapes,
+                 "dtype": dtype, "iterations": iterations}
+        try:
+            for channel in self.channels:
+                channel.write(json.dumps(order) + "\n")
+                channel.flush()
+            replies = [json.loads(channel.readline())["seconds"] for channel in self.channels]
+        except (OSError, ValueError) as error:
+            self.kill()
+            raise Missing(f"failed at {workload.name}: {self.last_words() or error}") from None
+        return [max(of_ranks) for of_ranks in zip(*replies)]
+
+    def last_words(self) -> str:
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+        said = [line for line in lines if line and not set(line) <= set("-=*")]
+        errors = [line for line in said if "Error" in line or "error" in line]
+        return (errors or said or [""])[-1]
+
+    def stop(self) -> None:
+        for channel in self.channels:
+            try:
+                channel.write('{"do": "stop"}\n')
+                channel.flush()
+            except OSError:
+                pass  # it is gone already
+        for process in self.processes:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+        for channel in self.channels:
+            channel.close()
+        self.channels = []
+        self.listener.close()

@@ -1,0 +1,124 @@
+"""The libraries under comparison: how a rank of each starts, and how it reduces a list of tensors.
+
+Each class runs in a worker process; nothing here is imported by the parent.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+class Horon:
+    """The public Python API, as a script uses it."""
+
+    def __init__(self) -> None:
+        import horon.torch as hvd
+
+        hvd.init()
+        self.hvd, self.rank, self.size = hvd, hvd.rank(), hvd.size()
+        self.note = f"controller {hvd.controller()}, transport {hvd.transport()}"
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        hvd = self.hvd
+        if len(tensors) == 1:
+            hvd.allreduce_(tensors[0], op=hvd.Sum, name=name)
+            return
+        handles = [
+            hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{name}.{i}")
+            for i, tensor in enumerate(tensors)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def stop(self) -> None:
+        self.hvd.shutdown()
+
+
+class Gloo:
+    """torch.distributed on gloo, one call a tensor."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group(
+            "gloo", init_method="file://" + os.environ["BENCH_STORE"],
+            rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+        self.dist, self.rank, self.size = dist, dist.get_rank(), dist.get_world_size()
+        self.note = "torch " + torch.__version__
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        if len(tensors) == 1:
+            self.dist.all_reduce(tensors[0])
+            return
+        works = [self.dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+
+    def stop(self) -> None:
+        self.dist.destroy_process_group()
+
+
+class GlooBuckets(Gloo):
+    """gloo as DistributedDataParallel uses it: copied into flat buckets of 25 MiB and out again."""
+
+    BUCKET_BYTES = 25 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name, self.buckets = "", []
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        if len(tensors) == 1:
+            super().reduce(tensors, name)
+            return
+        if name != self.name:
+            self.name, self.buckets = name, self.plan(tensors)
+        works = []
+        for flat, views, members in self.buckets:
+            torch._foreach_copy_(views, members)
+            works.append(self.dist.all_reduce(flat, async_op=True))
+        for work, (_, views, members) in zip(works, self.buckets):
+            work.wait()
+            torch._foreach_copy_(members, views)
+
+    def plan(self, tensors: list[torch.Tensor]) -> list[tuple]:
+        members: list[list[torch.Tensor]] = [[]]
+        for tensor in tensors:
+            held = sum(member.nbytes for member in members[-1])
+            if members[-1] and held + tensor.nbytes > self.BUCKET_BYTES:
+                members.append([])
+            members[-1].append(tensor)
+        buckets = []
+        for group in members:
+            flat = torch.empty(sum(member.numel() for member in group), dtype=group[0].dtype)
+            pieces = flat.split([member.numel() for member in group])
+            views = [piece.view_as(member) for piece, member in zip(pieces, group)]
+            buckets.append((flat, views, group))
+        return buckets
+
+
+class Mpi:
+    """MPI_Allreduce in place through mpi4py, one blocking call a tensor."""
+
+    TYPES = (torch.float32, torch.float64)  # MPI has no 16-bit floats
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.mpi, self.comm = MPI, MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.note = MPI.Get_library_version().splitlines()[0].split(",")[0]
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        for tensor in tensors:
+            if tensor.dtype not in self.TYPES:
+                raise TypeError(f"MPI does not add {tensor.dtype}")
+            self.comm.Allreduce(self.mpi.IN_PLACE, tensor.numpy())
+
+    def stop(self) -> None:
+        pass  # mpi4py finalises at exit
+
+
+BY_NAME = {"horon": Horon, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi}

@@ -1,0 +1,110 @@
+"""One rank of one library. Sleeps on a socket until the parent wants a measurement.
+
+All libraries meet at the same barrier before each iteration: words in a shared file, so that no
+library's own barrier flatters or harms it. Buffers are written anew before each iteration, as
+backward does.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import sys
+import time
+
+import torch
+
+from libraries import BY_NAME
+
+LIMIT_S = 60.0
+
+
+class Barrier:
+    """Each rank counts up its own word and looks at the others', yielding its core between looks."""
+
+    STRIDE = 64  # bytes: a cache line each
+
+    def __init__(self, path: str, rank: int, size: int) -> None:
+        with open(path, "r+b") as file:
+            self.words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
+        self.mine = rank * self.STRIDE // 8
+        self.others = [r * self.STRIDE // 8 for r in range(size) if r != rank]
+        self.count = 0
+        self.spins = 50 if size <= len(os.sched_getaffinity(0)) else 0
+
+    def wait(self) -> None:
+        self.count += 1
+        self.words[self.mine] = self.count
+        deadline, looks = time.monotonic() + LIMIT_S, 0
+        for other in self.others:
+            while self.words[other] < self.count:
+                looks += 1
+                if looks > self.spins:
+                    os.sched_yield()
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("a rank did not come to the barrier")
+
+
+class Measure:
+    """Buffers of one workload, and the time of each iteration over them."""
+
+    def __init__(self, library, order: dict) -> None:
+        self.library, self.name = library, order["name"]
+        dtype = getattr(torch, order["dtype"])
+        self.tensors = [torch.empty(shape, dtype=dtype) for shape in order["shapes"]]
+
+    def dirty(self, iteration: int) -> None:
+        for tensor in self.tensors:
+            tensor.fill_(self.library.rank + 1 + iteration % 3)
+
+    def check(self, iteration: int) -> None:
+        size = self.library.size
+        want = size * (size + 1) // 2 + size * (iteration % 3)
+        for tensor in (self.tensors[0], self.tensors[-1]):
+            ends = tensor.view(-1)[[0, -1]].tolist()
+            if ends != [want, want]:
+                raise ArithmeticError(f"{self.name}: the sum is {ends}, not {want}")
+
+    def run(self, barrier: Barrier, iterations: int) -> list[float]:
+        taken = []
+        for iteration in range(iterations):
+            self.dirty(iteration)
+            barrier.wait()
+            start = time.perf_counter_ns()
+            self.library.reduce(self.tensors, self.name)
+            taken.append((time.perf_counter_ns() - start) / 1e9)
+        self.check(iterations - 1)
+        return taken
+
+
+def serve(library, channel, barrier: Barrier) -> None:
+    measure = None
+    for line in channel:
+        order = json.loads(line)
+        if order["do"] == "stop":
+            return
+        if measure is None or measure.name != order["name"]:
+            measure = Measure(library, order)
+        reply = {"seconds": measure.run(barrier, order["iterations"])}
+        channel.write(json.dumps(reply) + "\n")
+        channel.flush()
+
+
+def main() -> None:
+    name, address, words = sys.argv[1:4]
+    torch.set_num_threads(1)
+    library = BY_NAME[name]()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        channel = connection.makefile("rw")
+        hello = {"library": name, "rank": library.rank, "size": library.size, "note": library.note}
+        channel.write(json.dumps(hello) + "\n")
+        channel.flush()
+        serve(library, channel, Barrier(words, library.rank, library.size))
+    library.stop()
+
+
+if __name__ == "__main__":
+    main()

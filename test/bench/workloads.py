@@ -1,0 +1,77 @@
+"""What is reduced: single tensors by size, and sets of tensors as training produces them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return sum(prod(shape) for shape in self.shapes)
+
+    @property
+    def single(self) -> bool:
+        return len(self.shapes) == 1
+
+
+def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
+    """The 161 parameters of torchvision's ResNet-50, 25,557,032 elements, in the model's order."""
+    shapes: list[tuple[int, ...]] = []
+
+    def convolution(out: int, into: int, kernel: int) -> None:
+        shapes.extend([(out, into, kernel, kernel), (out,), (out,)])  # its batch norm follows
+
+    convolution(64, 3, 7)
+    into = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            convolution(width, into, 1)
+            convolution(width, width, 3)
+            convolution(4 * width, width, 1)
+            if block == 0:
+                convolution(4 * width, into, 1)
+            into = 4 * width
+    shapes.extend([(1000, 2048), (1000,)])
+    return tuple(shapes)
+
+
+def gradient_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Backward produces gradients from the last layer to the first."""
+    return tuple(reversed(shapes))
+
+
+def sizes(least: int, most: int, factor: int, element: int) -> list[Workload]:
+    """One tensor each, from `least` to `most` bytes."""
+    found, size = [], max(least, element)
+    while size <= most:
+        found.append(Workload(text_of(size), ((size // element,),)))
+        size *= factor
+    return found
+
+
+def sets(element: int) -> list[Workload]:
+    return [
+        Workload("ResNet-50", gradient_order(resnet50_shapes())),
+        Workload("1,000 x 1 KiB", ((1024 // element,),) * 1000),
+    ]
+
+
+def text_of(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def parse_size(text: str) -> int:
+    """'64', '4K', '64M', '1G': in powers of 1024, as nccl-tests has it."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    return int(text if factor == 1 else text[:-1]) * factor

@@ -1,0 +1,271 @@
+"""Every collective with every element type against what one process computes from all ranks' data."""
+
+import torch
+from common import NUMBERS, SHAPES, all_values, close, same, values
+
+import horon.torch as hvd
+
+
+def reference(op, stacked):
+    dtype = stacked.dtype
+    wide = stacked.to(torch.float64)
+    if op is hvd.Sum:
+        return wide.sum(0).to(dtype)
+    if op is hvd.Average:
+        mean = wide.sum(0) / len(stacked)
+        return (mean if dtype.is_floating_point else mean.trunc()).to(dtype)
+    if op is hvd.Min:
+        return wide.amin(0).to(dtype)
+    if op is hvd.Max:
+        return wide.amax(0).to(dtype)
+    return wide.prod(0).to(dtype)
+
+
+def check_allreduce():
+    me, size = hvd.rank(), hvd.size()
+    for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
+        for dtype in NUMBERS:
+            for shape in SHAPES:
+                seed = 7 if op is hvd.Product else 3
+                stacked = all_values(size, shape, dtype, seed)
+                got = hvd.allreduce(stacked[me], op=op, name=f"{op.spec}.{dtype}.{shape}")
+                # Third parts round differently in a sum times 1/3 and a sum divided by 3.
+                loose = op is hvd.Average and dtype.is_floating_point
+                compare = (lambda a, b: close(a, b, 1e-2)) if loose else same
+                compare(got, reference(op, stacked))
+
+
+def check_average_truncates_toward_zero():
+    size = hvd.size()
+    for start in (-7, 7):
+        tensor = torch.tensor([start + (hvd.rank() == 0)], dtype=torch.int32)
+        same(hvd.allreduce(tensor), torch.tensor([int((start * size + 1) / size)], dtype=torch.int32))
+
+
+def check_bool():
+    me, size = hvd.rank(), hvd.size()
+    stacked = all_values(size, (33,), torch.bool)
+    same(hvd.allreduce(stacked[me], op=hvd.Max), stacked.any(0))
+    same(hvd.allreduce(stacked[me], op=hvd.Min), stacked.all(0))
+    same(hvd.allreduce(stacked[me], op=hvd.Sum), stacked.any(0))
+
+
+def check_scale_factors():
+    me, size = hvd.rank(), hvd.size()
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        stacked = all_values(size, (9,), dtype)
+        got = hvd.allreduce(stacked[me], op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+        same(got, 2 * reference(hvd.Sum, stacked))
+        got = hvd.allreduce(stacked[me], op=hvd.Average, prescale_factor=2.0)
+        close(got, 2 * reference(hvd.Average, stacked), 1e-2)
+
+
+def check_large_and_odd_counts():
+    me, size = hvd.rank(), hvd.size()
+    for count in (1, 1023, 65537, 1_000_003):
+        stacked = all_values(size, (count,), torch.float32)
+        same(hvd.allreduce(stacked[me], op=hvd.Sum, name=f"large.{count}"), stacked.sum(0))
+
+
+def check_in_place_and_async():
+    me, size = hvd.rank(), hvd.size()
+    stacked = all_values(size, (50,), torch.float32)
+    tensor = stacked[me].clone()
+    assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+    same(tensor, stacked.sum(0))
+    tensor = stacked[me].clone()
+    handle = hvd.allreduce_async(tensor, op=hvd.Sum, name="async")
+    same(hvd.synchronize(handle), stacked.sum(0))
+    same(tensor, stacked[me])
+    assert hvd.poll(handle)
+    tensors = [stacked[me].clone() for _ in range(100)]
+    handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"many.{i}") for i, t in enumerate(tensors)]
+    for handle, tensor in zip(handles, tensors):
+        assert hvd.synchronize(handle) is tensor
+        same(tensor, stacked.sum(0))
+
+
+def check_order_does_not_matter():
+    me, size = hvd.rank(), hvd.size()
+    order = list(range(20))[:: 1 if me % 2 else -1]
+    handles = {
+        i: hvd.allreduce_async(torch.full((i + 1,), float(me)), op=hvd.Sum, name=f"order.{i}")
+        for i in order
+    }
+    for i in order[::-1]:
+        same(hvd.synchronize(handles[i]), torch.full((i + 1,), float(sum(range(size)))))
+
+
+def check_dropped_handles_keep_their_tensors():
+    for i in range(20):
+        hvd.allreduce_async_(torch.ones(1000), name=f"dropped.{i}")
+    same(hvd.allreduce(torch.ones(3), op=hvd.Min), torch.ones(3))
+
+
+def check_layouts():
+    me, size = hvd.rank(), hvd.size()
+    total = float(sum(r + 1 for r in range(size)))
+    base = torch.arange(120.0).view(2, 3, 4, 5)
+    cubic = torch.arange(54.0).view(2, 3, 3, 3)
+    for tensor in (
+        base.to(memory_format=torch.channels_last),
+        cubic.to(memory_format=torch.channels_last),
+        base.permute(3, 1, 0, 2),
+        base[:, 1:, ::2],
+    ):
+        mine = (tensor * (me + 1)).clone(memory_format=torch.preserve_format)
+        mine = mine if mine.stride() == tensor.stride() else torch.empty_like(tensor).copy_(mine)
+        same(hvd.allreduce(mine, op=hvd.Sum), tensor * total)
+        same(hvd.broadcast(mine, size - 1), tensor * size)
+        same(hvd.allgather(mine), torch.cat([tensor * (r + 1) for r in range(size)]))
+        strides = mine.stride()
+        same(hvd.allreduce_(mine, op=hvd.Sum), tensor * total)
+        assert mine.stride() == strides
+    strip = torch.zeros(6, 4)
+    hvd.broadcast_(strip[:, 1].fill_(me), size - 1)
+    same(strip[:, 1], torch.full((6,), float(size - 1)))
+    same(strip[:, 0], torch.zeros(6))
+
+
+def check_grouped_allreduce():
+    me, size = hvd.rank(), hvd.size()
+    for op in (hvd.Sum, hvd.Max):
+        stacks = [all_values(size, (i + 1, 3), t, i) for i, t in enumerate(NUMBERS)]
+        expected = [reference(op, stacked) for stacked in stacks]
+        mine = [stacked[me].clone() for stacked in stacks]
+        for got, want in zip(hvd.grouped_allreduce(mine, op=op), expected):
+            same(got, want)
+        handle = hvd.grouped_allreduce_async(mine, op=op, name=f"group.{op.spec}")
+        for got, want in zip(hvd.synchronize(handle), expected):
+            same(got, want)
+        results = hvd.grouped_allreduce_(mine, op=op)
+        for tensor, got, want in zip(mine, results, expected):
+            assert got is tensor
+            same(tensor, want)
+    assert hvd.grouped_allreduce([]) == []
+
+
+def check_compression():
+    me, size = hvd.rank(), hvd.size()
+    stacked = all_values(size, (40,), torch.float32)
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        got = hvd.allreduce(stacked[me], op=hvd.Sum, compression=compression)
+        same(got, stacked.sum(0))
+        got = hvd.grouped_allreduce([stacked[me]], op=hvd.Sum, compression=compression)
+        same(got[0], stacked.sum(0))
+
+
+def check_allgather():
+    me, size = hvd.rank(), hvd.size()
+    for dtype in [*NUMBERS, torch.bool]:
+        for rest in ((), (4,), (2, 3)):
+            parts = [values(r, (2 * r + 1, *rest), dtype) for r in range(size)]
+            same(hvd.allgather(parts[me], name=f"rows.{dtype}.{rest}"), torch.cat(parts))
+    parts = [torch.full((r % 2, 3), float(r)) for r in range(size)]
+    same(hvd.allgather(parts[me]), torch.cat(parts))
+    same(hvd.allgather(torch.empty(0, 3)), torch.empty(0, 3))
+    handle = hvd.grouped_allgather_async([parts[me], parts[me].int()])
+    floats, integers = hvd.synchronize(handle)
+    same(floats, torch.cat(parts))
+    same(integers, torch.cat(parts).int())
+
+
+def check_output_outlives_its_handle():
+    outputs = [hvd.allgather(torch.full((1000,), float(i))) for i in range(10)]
+    for i, output in enumerate(outputs):
+        same(output, torch.full((1000 * hvd.size(),), float(i)))
+    outputs[0].add_(1)
+    same(outputs[0], torch.ones(1000 * hvd.size()))
+
+
+def check_broadcast():
+    me, size = hvd.rank(), hvd.size()
+    for dtype in [*NUMBERS, torch.bool]:
+        for root in range(size):
+            for shape in SHAPES:
+                mine = values(me, shape, dtype)
+                want = values(root, shape, dtype)
+                name = f"{dtype}.{root}.{shape}"
+                same(hvd.broadcast(mine, root, name=name), want)
+                same(mine, values(me, shape, dtype))
+                assert hvd.broadcast_(mine, root) is mine
+                same(mine, want)
+    mine = torch.full((3,), float(me))
+    assert hvd.synchronize(hvd.broadcast_async_(mine, 0)) is mine
+    same(hvd.synchronize(hvd.broadcast_async(mine, 0)), torch.zeros(3))
+
+
+def check_alltoall():
+    me, size = hvd.rank(), hvd.size()
+    for dtype in [*NUMBERS, torch.bool]:
+        sent = [values(r, (2 * size, 3), dtype) for r in range(size)]
+        want = torch.cat([sent[r][2 * me : 2 * me + 2] for r in range(size)])
+        same(hvd.alltoall(sent[me], name=f"equal.{dtype}"), want)
+        # Rank r sends (r + to) % 3 rows to rank `to`.
+        splits = [[(r + to) % 3 for to in range(size)] for r in range(size)]
+        sent = [values(r, (sum(splits[r]), 2), dtype) for r in range(size)]
+        want = torch.cat([sent[r].split(splits[r])[me] for r in range(size)])
+        received = torch.tensor([splits[r][me] for r in range(size)], dtype=torch.int32)
+        for form in (splits[me], torch.tensor(splits[me], dtype=torch.int32)):
+            got, got_splits = hvd.alltoall(sent[me], splits=form)
+            same(got, want)
+            same(got_splits, received)
+    handle = hvd.alltoall_async(torch.arange(size), name="async")
+    same(hvd.synchronize(handle), torch.full((size,), me))
+
+
+def check_reducescatter():
+    me, size = hvd.rank(), hvd.size()
+    for dtype in NUMBERS:
+        for rows in (0, 1, size, 2 * size + 1, 11):
+            stacked = all_values(size, (rows, 2), dtype)
+            parts = [rows // size + (r < rows % size) for r in range(size)]
+            want = reference(hvd.Sum, stacked).split(parts)[me]
+            same(hvd.reducescatter(stacked[me], op=hvd.Sum, name=f"{dtype}.{rows}"), want)
+            same(hvd.synchronize(hvd.reducescatter_async(stacked[me], op=hvd.Sum)), want)
+            close(hvd.reducescatter(stacked[me]),
+                  reference(hvd.Average, stacked).split(parts)[me], 1e-2)
+    stacked = all_values(size, (7,), torch.float32)
+    parts = [7 // size + (r < 7 % size) for r in range(size)]
+    got = hvd.grouped_reducescatter([stacked[me], stacked[me]], op=hvd.Sum, prescale_factor=2.0)
+    for output in got:
+        same(output, (2 * stacked.sum(0)).split(parts)[me])
+
+
+def check_sparse_allreduce():
+    me, size = hvd.rank(), hvd.size()
+    dense = [torch.zeros(6, 2) for _ in range(size)]
+    for r, tensor in enumerate(dense):
+        tensor[r % 6] = r + 1.0
+        tensor[5] = 2.0
+    for op, factor in ((hvd.Sum, 1), (hvd.Average, 1 / size)):
+        finish = hvd.sparse_allreduce_async(dense[me].to_sparse(1), "sparse", op)
+        close(finish().to_dense(), sum(dense) * factor)
+
+
+def check_barrier_and_counters():
+    hvd.barrier()
+    before = hvd.memory_bytes()
+    hvd.barrier()
+    assert hvd.memory_bytes() - before < 1 << 20
+    assert isinstance(hvd.counters(), dict)
+
+
+def check_names_may_change_shape_and_type():
+    me, size = hvd.rank(), hvd.size()
+    for count, dtype in ((3, torch.float32), (5, torch.float32), (5, torch.int64), (3, torch.float32)):
+        for op in (hvd.Sum, hvd.Max):
+            stacked = all_values(size, (count,), dtype)
+            same(hvd.allreduce(stacked[me], op=op, name="changing"), reference(op, stacked))
+
+
+def check_spec_strings_and_older_average():
+    import warnings
+
+    size = hvd.size()
+    same(hvd.allreduce(torch.ones(2), op="sum"), torch.full((2,), float(size)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(hvd.allreduce(torch.ones(2), average=False), torch.full((2,), float(size)))
+        same(hvd.allreduce(torch.ones(2), average=True), torch.ones(2))
+    assert [w.category for w in caught] == [DeprecationWarning] * 2

@@ -1,0 +1,167 @@
+"""Wrong calls: typed errors, the same on every rank, that name the tensor and both sides; afterwards
+the runtime goes on."""
+
+import torch
+from common import raises, same
+
+import horon.torch as hvd
+
+MISMATCH = (hvd.HoronMismatch, hvd.HoronError, hvd.HorovodInternalError, RuntimeError)
+
+
+def still_works():
+    same(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))
+
+
+def odd():
+    """Rank 1 does it differently."""
+    return hvd.rank() == 1
+
+
+def check_mismatched_shape():
+    if hvd.size() == 1:
+        return
+    with raises(*MISMATCH, words=["'allreduce.shape'", "[1]", "2", "3"]):
+        hvd.allreduce(torch.ones(2 if odd() else 3), name="shape")
+    with raises(*MISMATCH, words=["'broadcast.shape'"]):
+        hvd.broadcast(torch.ones(2 if odd() else 3), 0, name="shape")
+    with raises(*MISMATCH, words=["'allgather.shape'"]):
+        hvd.allgather(torch.ones((2, 2) if odd() else (2, 3)), name="shape")
+    with raises(*MISMATCH, words=["'allgather.dimensions'"]):
+        hvd.allgather(torch.ones((2, 2) if odd() else (2, 2, 1)), name="dimensions")
+    with raises(*MISMATCH, words=["'reducescatter.shape'"]):
+        hvd.reducescatter(torch.ones(2 if odd() else 3), name="shape")
+    still_works()
+
+
+def check_mismatched_layout():
+    if hvd.size() == 1:
+        return
+    tensor = torch.ones(2, 3, 4, 5)
+    mine = tensor.to(memory_format=torch.channels_last) if odd() else tensor
+    with raises(*MISMATCH, words=["'allreduce.layout'"]):
+        hvd.allreduce_(mine, name="layout")
+    still_works()
+
+
+def check_mismatched_dtype():
+    if hvd.size() == 1:
+        return
+    dtype = torch.float64 if odd() else torch.float32
+    with raises(*MISMATCH, words=["'allreduce.dtype'", "float32", "float64", "[1]"]):
+        hvd.allreduce(torch.ones(2, dtype=dtype), name="dtype")
+    still_works()
+
+
+def check_mismatched_op_and_root():
+    if hvd.size() == 1:
+        return
+    with raises(*MISMATCH, words=["'allreduce.op'", "sum", "max"]):
+        hvd.allreduce(torch.ones(2), op=hvd.Max if odd() else hvd.Sum, name="op")
+    with raises(*MISMATCH, words=["'broadcast.root'", "[1]"]):
+        hvd.broadcast(torch.ones(2), 1 if odd() else 0, name="root")
+    still_works()
+
+
+def check_mismatched_scale():
+    if hvd.size() == 1:
+        return
+    with raises(*MISMATCH, words=["'allreduce.scale'"]):
+        hvd.allreduce(torch.ones(2), prescale_factor=2.0 if odd() else 1.0, name="scale")
+    with raises(*MISMATCH, words=["'allreduce.scale'"]):
+        hvd.allreduce(torch.ones(2), postscale_factor=2.0 if odd() else 1.0, name="scale")
+    still_works()
+
+
+def check_group_fails_as_one():
+    if hvd.size() == 1:
+        return
+    mine = [torch.ones(3 if odd() else 2), torch.ones(4), torch.ones(5)]
+    with raises(*MISMATCH, words=["'grouped_allreduce.bad_1of3'"]):
+        hvd.grouped_allreduce(mine, name="bad")
+    still_works()
+
+
+def check_mismatched_group():
+    """One rank groups what the others submit alone."""
+    if hvd.size() == 1:
+        return
+    from horon import _core
+    from horon.torch.calls import Handle
+
+    tensors = [torch.ones(2), torch.ones(2)]
+    requests = [
+        (f"grouping.{i}", "sum", 7, -1, (2,), t.data_ptr(), t.data_ptr(), 1.0, 1.0, 0, None, 0)
+        for i, t in enumerate(tensors)
+    ]
+    if odd():
+        works = [_core.submit_group(requests, "grouping", tensors)]
+    else:
+        works = [_core.submit(request, tensors) for request in requests]
+    for work in works:
+        with raises(*MISMATCH, words=["grouping."]):
+            Handle(work, lambda w, i: None).wait()
+    still_works()
+
+
+def check_duplicate_name():
+    """Whoever submits a pending name again gets a ValueError at once; the first one goes on."""
+    if hvd.size() == 1:
+        return
+    first = None
+    if odd():
+        first = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="pending")
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["'allreduce.pending'"]):
+            hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="pending")
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["'allreduce.pending'"]):
+            hvd.allreduce(torch.ones(2), op=hvd.Sum, name="pending")
+    hvd.barrier()
+    if first is None:
+        first = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="pending")
+    same(hvd.synchronize(first), torch.full((2,), float(hvd.size())))
+
+
+def check_unsupported_type():
+    for dtype in (torch.complex64, torch.uint16):
+        with raises(hvd.HoronUnsupported, hvd.HoronError, ValueError, words=[dtype]):
+            hvd.allreduce(torch.ones(2).to(dtype))
+    with raises(hvd.HoronError, ValueError, words=["sparse_allreduce_async"]):
+        hvd.allreduce(torch.eye(3).to_sparse())
+    with raises(hvd.HoronError, RuntimeError, words=["bool"]):
+        hvd.allreduce(torch.ones(2).bool(), op=hvd.Average)
+    still_works()
+
+
+def check_unknown_op():
+    for op in (hvd.Adasum, "nonsense", "topk:ratio=7", "topk:what=1"):
+        with raises(hvd.HoronInvalidArgument, ValueError, words=[getattr(op, "spec", op)[:4]]):
+            hvd.allreduce_async(torch.ones(2), op=op, name="unknown")
+    with raises(hvd.HoronInvalidArgument, ValueError):
+        hvd.allreduce(torch.ones(2), op=17)
+    with raises(ValueError, words=["supersedes"]):
+        hvd.allreduce(torch.ones(2), average=True, op=hvd.Sum)
+    with raises(hvd.HoronError, ValueError):
+        hvd.reducescatter(torch.ones(2), op=hvd.Max)
+    still_works()
+
+
+def check_wrong_arguments():
+    with raises(hvd.HoronError, ValueError):
+        hvd.broadcast(torch.ones(2), hvd.size())
+    with raises(hvd.HoronError, ValueError):
+        hvd.allgather(torch.tensor(1.0))
+    with raises(hvd.HoronError, ValueError):
+        hvd.alltoall(torch.ones(hvd.size()), splits=[1] * (hvd.size() + 1))
+    with raises(hvd.HoronError, ValueError):
+        hvd.alltoall(torch.ones(1), splits=[2] * hvd.size())
+    with raises(hvd.HoronError, ValueError):
+        hvd.allreduce(torch.ones(1), prescale_factor=0.0)
+    if hvd.size() > 1:
+        with raises(hvd.HoronError, ValueError):
+            hvd.alltoall(torch.ones(hvd.size() + 1))
+    still_works()
+
+
+def check_not_handles():
+    assert hvd.synchronize(12345) is None
+    assert hvd.poll(12345) is None

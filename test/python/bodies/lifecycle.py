@@ -1,0 +1,83 @@
+"""Before init, after shutdown, again."""
+
+import os
+
+import torch
+from common import raises, same
+
+import horon
+import horon.torch as hvd
+
+OWN_LIFE = True
+QUERIES = (hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size)
+NOT_INITIALIZED = (hvd.HoronNotInitialized, hvd.HoronError, ValueError, RuntimeError)
+
+
+def refuses_everything():
+    assert not hvd.is_initialized()
+    for query in QUERIES:
+        with raises(*NOT_INITIALIZED, words=["hvd.init()"]):
+            query()
+    with raises(*NOT_INITIALIZED):
+        hvd.allreduce(torch.ones(2))
+    with raises(*NOT_INITIALIZED):
+        hvd.allreduce_async(torch.ones(2))
+    with raises(*NOT_INITIALIZED):
+        hvd.grouped_allreduce([torch.ones(2)])
+    with raises(*NOT_INITIALIZED):
+        hvd.barrier()
+    with raises(*NOT_INITIALIZED):
+        hvd.global_process_set.size()
+    with raises(*NOT_INITIALIZED):
+        hvd.add_process_set([0])
+
+
+def check_before_init():
+    refuses_everything()
+    hvd.shutdown()
+
+
+def check_wrong_environment():
+    os.environ["HORON_FUSION_THRESHOLD"] = "abc"
+    with raises(hvd.HoronInvalidArgument, ValueError, words=["HORON_FUSION_THRESHOLD", "abc"]):
+        hvd.init()
+    del os.environ["HORON_FUSION_THRESHOLD"]
+    with raises(ValueError, words=["dynamic"]):
+        hvd.init(process_sets="static")
+    refuses_everything()
+
+
+def check_init():
+    hvd.init()
+    hvd.init()
+    assert hvd.is_initialized()
+    assert 0 <= hvd.rank() < hvd.size() and 0 <= hvd.local_rank() < hvd.local_size()
+    assert hvd.cross_size() * hvd.local_size() == hvd.size()
+    assert hvd.is_homogeneous() is True
+    ranks = hvd.allgather(torch.tensor([hvd.rank()]))
+    same(ranks, torch.arange(hvd.size()))
+    assert horon.__version__ and horon.controller() and horon.transport()
+    assert "FUSION_THRESHOLD" in {name for name, _, _ in horon.knobs()}
+    assert isinstance(hvd.mpi_built(), bool) and isinstance(hvd.mpi_enabled(), bool)
+    with raises(hvd.HoronUnsupported):
+        hvd.init(comm=list(range(hvd.size() + 1)))
+    hvd.init(comm=list(range(hvd.size())))
+
+
+def check_shutdown_fails_what_is_pending():
+    if hvd.size() > 1 and hvd.rank() == 0:
+        handle = hvd.allreduce_async(torch.ones(2), name="never")
+        assert not hvd.poll(handle)
+    hvd.shutdown()
+    if "handle" in locals():
+        with raises(hvd.HoronAborted, hvd.HorovodInternalError, RuntimeError):
+            hvd.synchronize(handle)
+    refuses_everything()
+
+
+def check_again():
+    for _ in range(2):
+        hvd.init(process_sets=[hvd.ProcessSet([0])])
+        same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
+        hvd.shutdown()
+        refuses_everything()

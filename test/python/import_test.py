@@ -1,0 +1,62 @@
+"""What `import horon` costs, and what interrupts a wait."""
+
+import subprocess
+import sys
+
+from conftest import run_job
+
+
+def python(source, **options):
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True,
+                          timeout=120, check=True, **options).stdout
+
+
+def test_import_is_light():
+    """No framework, no MPI, and quick: the best of several, since machines have other work too."""
+    timed = ("import time; t = time.perf_counter(); import horon; print(time.perf_counter() - t);"
+             "import sys; assert not {'torch', 'numpy', 'mpi4py'} & set(sys.modules)")
+    assert min(float(python(timed)) for _ in range(5)) < 0.150
+
+
+def test_no_mpi_in_a_one_host_job():
+    out = python("import horon; horon.init();"
+                 "print('libmpi' in open('/proc/self/maps').read(), horon.controller())")
+    assert out.split() == ["False", "self"]
+
+
+def test_ctrl_c_interrupts_a_wait(tmp_path):
+    """A wait for a tensor that the other rank never submits ends with KeyboardInterrupt."""
+    script = tmp_path / "wait.py"
+    script.write_text(
+        "import os, signal, threading, torch, horon.torch as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() == 0:\n"
+        "    handle = hvd.allreduce_async(torch.ones(2), name='late')\n"
+        "    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    try:\n"
+        "        hvd.synchronize(handle)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted', flush=True)\n"
+        "    hvd.barrier()\n"
+        "    hvd.synchronize(handle)\n"
+        "else:\n"
+        "    hvd.barrier()\n"
+        "    hvd.allreduce(torch.ones(2), name='late')\n"
+        "print('done', hvd.rank(), flush=True)\n"
+    )
+    command = [sys.executable, "-m", "horon.launcher", "-np", "2", "--no-prefix"]
+    assert "interrupted" in run_job([*command, sys.executable, str(script)], 2)
+
+
+def test_submitting_costs_little():
+    """One process, one tensor: what Python and the bindings add to a blocking call."""
+    out = python(
+        "import time, torch, horon.torch as hvd\n"
+        "hvd.init(); torch.set_num_threads(1); tensor = torch.ones(1)\n"
+        "def batch():\n"
+        "    start = time.perf_counter()\n"
+        "    for _ in range(1000): hvd.allreduce_(tensor, name='small', op=hvd.Sum)\n"
+        "    return (time.perf_counter() - start) / 1000\n"
+        "print(min(batch() for _ in range(10)))\n"
+    )
+    assert float(out) < 200e-6

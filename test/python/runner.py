@@ -1,0 +1,56 @@
+"""One rank of a test: runs the check_... functions of the files given, in order, on every rank alike.
+
+A file with `OWN_LIFE = True` calls init() and shutdown() itself; the others find Horon initialised.
+"""
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+import horon.torch as hvd
+
+
+def load(path):
+    sys.path.insert(0, str(Path(path).parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_checks(module):
+    checks = [name for name in vars(module) if name.startswith("check_")]
+    assert checks, f"{module.__name__} has no checks"
+    for name in checks:
+        torch.manual_seed(1)
+        if not hvd.is_initialized() or hvd.rank() == 0:
+            print(f"{module.__name__}.{name}", flush=True)  # the last one is where a job hung
+        try:
+            getattr(module, name)()
+        except BaseException:
+            print(f"rank {hvd.rank() if hvd.is_initialized() else '?'}: {name} failed", flush=True)
+            traceback.print_exc()
+            raise SystemExit(1) from None
+    return len(checks)
+
+
+def main():
+    torch.set_num_threads(1)
+    count = 0
+    for path in sys.argv[1:]:
+        module = load(path)
+        if not getattr(module, "OWN_LIFE", False):
+            hvd.init()
+        count += run_checks(module)
+        if not hvd.is_initialized():
+            hvd.init()
+        if hvd.rank() == 0:
+            print(f"{module.__name__}: ok", flush=True)
+    assert count > 0
+    print(f"done {hvd.rank()}", flush=True)
+
+
+main()

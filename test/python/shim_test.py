@@ -1,0 +1,46 @@
+"""horon.torch under horonrun and under mpirun, with 1 to 4 ranks. The checks are in bodies/."""
+
+import os
+
+import pytest
+
+ALL = ["collectives", "errors", "gradients", "optimizers", "objects", "process_sets", "aggregations"]
+
+
+@pytest.mark.parametrize("np", [1, 2, 3, 4])
+def test_horonrun(launch, np):
+    launch(np, *ALL)
+
+
+@pytest.mark.parametrize("np", [1, 2, 3, 4])
+def test_mpirun(launch, needs_mpi, np):
+    launch(np, *ALL, launcher="mpirun")
+
+
+def test_without_launcher(launch):
+    launch(1, *ALL, launcher="plain")
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_lifecycle(launch, np):
+    launch(np, "lifecycle")
+
+
+def test_lifecycle_mpirun(launch, needs_mpi):
+    launch(2, "lifecycle", launcher="mpirun")
+
+
+def test_pretended_nodes(launch, needs_mpi):
+    """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
+    launch(4, *ALL, launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+
+
+@pytest.mark.parametrize("variables", [
+    {"HORON_LEND": "0"},
+    {"HORON_FUSION_THRESHOLD": "0"},
+    {"HORON_CACHE_CAPACITY": "0"},
+], ids=lambda variables: next(iter(variables)))
+def test_knobs(launch, variables):
+    if not os.environ.get("HORON_TEST_SLOW"):
+        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    launch(3, *ALL, env=variables)
