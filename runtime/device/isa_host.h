@@ -1,9 +1,10 @@
-// One loop, compiled for several instruction sets of the host; which one runs is decided at run time.
+// One loop, compiled for several instruction sets of the host, one of which is chosen at run time.
 //
-// On<isa>::Run<Loop>(arguments...) runs Loop::Go compiled for `isa`. Go is written once, in plain C++
-// that the compiler vectorises, and inlined into each of these functions. The bits of a result do not
-// depend on the instruction set: no loop has a product that feeds a sum (so nothing can be contracted
-// to a fused multiply-add), and nothing is reassociated. Only the payload of a NaN is left open.
+// On<isa>::Run<Loop>(arguments...) runs Loop::Go compiled for `isa`. Go is written once, in plain
+// C++ that the compiler vectorises, and inlined into each of these functions. The bits of a result
+// do not depend on the instruction set: no loop has a product that feeds a sum (so nothing can be
+// contracted to a fused multiply-add), and nothing is reassociated. Only the payload of a NaN is
+// left open.
 //
 // Included by kernels_host.cc alone; stateless.
 #pragma once
@@ -37,7 +38,8 @@ struct On<Isa::kAvx2> {
 template <>
 struct On<Isa::kAvx512> {
   template <class Loop, class... Arguments>
-  [[gnu::noinline, gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]] static void Run(Arguments... arguments) {
+  [[gnu::noinline, gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]] static void Run(
+      Arguments... arguments) {
     Loop::Go(arguments...);
   }
 };

@@ -18,7 +18,8 @@ constexpr int64_t kBlockBytes = 8192;
 template <typename Element, typename Step>
 void InBlocks(int64_t count, Step step) {
   constexpr int64_t kBlock = kBlockBytes / static_cast<int64_t>(sizeof(Element));
-  for (int64_t begin = 0; begin < count; begin += kBlock) step(begin, std::min(kBlock, count - begin));
+  for (int64_t begin = 0; begin < count; begin += kBlock)
+    step(begin, std::min(kBlock, count - begin));
 }
 
 template <typename Element>
@@ -43,10 +44,14 @@ void Copy(const void* from, void* to, int64_t bytes) {
 template <typename T, typename F>
 void WithFold(ReduceKind kind, F f) {
   switch (kind) {
-    case ReduceKind::kSum: return f(Sum<T>{});
-    case ReduceKind::kMin: return f(Min<T>{});
-    case ReduceKind::kMax: return f(Max<T>{});
-    case ReduceKind::kProduct: return f(Product<T>{});
+    case ReduceKind::kSum:
+      return f(Sum<T>{});
+    case ReduceKind::kMin:
+      return f(Min<T>{});
+    case ReduceKind::kMax:
+      return f(Max<T>{});
+    case ReduceKind::kProduct:
+      return f(Product<T>{});
   }
 }
 
@@ -98,7 +103,8 @@ void ReduceBool(ReduceKind kind, Inputs inputs, std::byte* out, int64_t count) {
 }
 
 template <Isa isa>
-void Reduce(ReduceKind kind, DataType dtype, double scale, Inputs inputs, std::byte* out, int64_t count) {
+void Reduce(ReduceKind kind, DataType dtype, double scale, Inputs inputs, std::byte* out,
+            int64_t count) {
   HORON_CHECK(!inputs.empty(), "a reduction of nothing");
   const bool copies = inputs.size() == 1 && scale == 1.0;
   if (copies || (dtype == DataType::kBool && inputs.size() == 1)) {
@@ -163,8 +169,8 @@ void FromFloatOn(DataType to, const float* in, std::byte* out, int64_t count) {
 
 // Both products are stored before they are added: see isa_host.h on contraction.
 template <Isa isa>
-void Combine(DataType dtype, double a, const std::byte* x, double b, const std::byte* y, std::byte* out,
-             int64_t count) {
+void Combine(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
+             std::byte* out, int64_t count) {
   WithFloatType(dtype, [&](auto zero) {
     using T = decltype(zero);
     using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -192,8 +198,9 @@ constexpr HostKernels kKernels = {Reduce<isa>, Combine<isa>, ToFloatOn<isa>, Fro
 #if defined(__x86_64__)
 const HostKernels* VectorKernels(Isa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2");  // no CPU has AVX2 without F16C
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
   if (isa == Isa::kAvx512) return avx512 ? &kKernels<Isa::kAvx512> : nullptr;
   return avx2 ? &kKernels<Isa::kAvx2> : nullptr;
 }
@@ -217,8 +224,8 @@ const HostKernels* KernelsFor(Isa isa) {
   return isa == Isa::kPlain ? &kKernels<Isa::kPlain> : VectorKernels(isa);
 }
 
-void ReduceInto(ReduceKind kind, DataType dtype, double scale, std::span<const std::byte* const> inputs,
-                std::byte* out, int64_t count) {
+void ReduceInto(ReduceKind kind, DataType dtype, double scale,
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
   Best().reduce(kind, dtype, scale, inputs, out, count);
 }
 
@@ -226,7 +233,9 @@ void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out
   Best().reduce(ReduceKind::kSum, dtype, scale, {&in, 1}, out, count);
 }
 
-bool Supports(ReduceKind, DataType dtype, bool scaled) { return !(scaled && dtype == DataType::kBool); }
+bool Supports(ReduceKind, DataType dtype, bool scaled) {
+  return !(scaled && dtype == DataType::kBool);
+}
 
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
                  std::byte* out, int64_t count) {

@@ -14,10 +14,10 @@ enum class Isa : uint8_t { kPlain, kAvx2, kAvx512 };
 
 // The functions of kernels.h, compiled for one instruction set.
 struct HostKernels {
-  void (*reduce)(ReduceKind kind, DataType dtype, double scale, std::span<const std::byte* const> inputs,
-                 std::byte* out, int64_t count);
-  void (*combine)(DataType dtype, double a, const std::byte* x, double b, const std::byte* y, std::byte* out,
-                  int64_t count);
+  void (*reduce)(ReduceKind kind, DataType dtype, double scale,
+                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count);
+  void (*combine)(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
+                  std::byte* out, int64_t count);
   void (*to_float)(DataType from, const std::byte* in, float* out, int64_t count);
   void (*from_float)(DataType to, const float* in, std::byte* out, int64_t count);
 };

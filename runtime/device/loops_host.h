@@ -55,22 +55,28 @@ struct Product {
     return static_cast<T>(static_cast<M>(a) * static_cast<M>(b));
   }
 };
-// NaN wins: a != a is true for NaN alone, and a comparison with a NaN b is false and takes b. Bitwise
-// "or", because "||" would be a branch.
+// NaN wins: a != a is true for NaN alone, and a comparison with a NaN b is false and takes b.
+// Bitwise "or", because "||" would be a branch.
 template <typename T>
 struct Min {
-  static T Of(T a, T b) { return (static_cast<int>(a < b) | static_cast<int>(a != a)) != 0 ? a : b; }
+  static T Of(T a, T b) {
+    return (static_cast<int>(a < b) | static_cast<int>(a != a)) != 0 ? a : b;
+  }
 };
 template <typename T>
 struct Max {
-  static T Of(T a, T b) { return (static_cast<int>(a > b) | static_cast<int>(a != a)) != 0 ? a : b; }
+  static T Of(T a, T b) {
+    return (static_cast<int>(a > b) | static_cast<int>(a != a)) != 0 ? a : b;
+  }
 };
 // bool, stored as a byte; any byte but 0 is true.
 struct Or {
   static uint8_t Of(uint8_t a, uint8_t b) { return (a | b) != 0 ? 1 : 0; }
 };
 struct And {
-  static uint8_t Of(uint8_t a, uint8_t b) { return static_cast<uint8_t>((a != 0 ? 1 : 0) & (b != 0 ? 1 : 0)); }
+  static uint8_t Of(uint8_t a, uint8_t b) {
+    return static_cast<uint8_t>((a != 0 ? 1 : 0) & (b != 0 ? 1 : 0));
+  }
 };
 
 // scale * x: floats in their own type, integers in double, truncated, at the ends of their range if
@@ -83,7 +89,8 @@ T Scaled(T x, double scale) {
     using Limits = std::numeric_limits<T>;
     constexpr double kLeast = static_cast<double>(Limits::min());
     // The largest double not above the maximum; below 2^63 by its spacing there.
-    constexpr double kMost = sizeof(T) == 8 ? 9223372036854774784.0 : static_cast<double>(Limits::max());
+    constexpr double kMost =
+        sizeof(T) == 8 ? 9223372036854774784.0 : static_cast<double>(Limits::max());
     const double value = static_cast<double>(x) * scale;
     const double low = value > kLeast ? value : kLeast;
     const T inside = static_cast<T>(low < kMost ? low : kMost);
@@ -95,9 +102,13 @@ T Scaled(T x, double scale) {
 // --- the 16-bit floats: as the hardware converts them, NaNs quiet with their payload -------------
 
 // `yes` or `no` without a branch, which would keep the loop from being vectorised.
-inline uint32_t Choose(bool which, uint32_t yes, uint32_t no) { return no ^ ((yes ^ no) & (0u - uint32_t{which})); }
+inline uint32_t Choose(bool which, uint32_t yes, uint32_t no) {
+  return no ^ ((yes ^ no) & (0u - uint32_t{which}));
+}
 
-inline float WidenOne(BFloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline float WidenOne(BFloat16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
 
 // Subnormals go through an integer conversion, which is exact even where a framework has switched
 // subnormal fp32 off.
@@ -119,13 +130,14 @@ inline uint16_t NarrowOne(BFloat16, float value) {
   return static_cast<uint16_t>(Choose((word & 0x7fffffffu) > 0x7f800000u, nan, rounded));
 }
 
-// Adding 0.5 to something below 2^-14 leaves its multiple of 2^-24, rounded to even, in the last bits.
+// Adding 0.5 to something below 2^-14 leaves its multiple of 2^-24, rounded to even, at the end.
 inline uint16_t NarrowOne(Float16, float value) {
   const uint32_t word = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (word >> 16) & 0x8000u;
   const uint32_t rest = word & 0x7fffffffu;
   const uint32_t nan = 0x7e00u | ((rest >> 13) & 0x3ffu);
-  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) + 0.5f) - 0x3f000000u;
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(rest) + 0.5f) - 0x3f000000u;
   const uint32_t normal = (rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13;
   const uint32_t finite = Choose(rest < 0x38800000u, subnormal, normal);
   const uint32_t bounded = Choose(rest >= 0x477ff000u, 0x7c00u, finite);  // rounds past 65504: Inf
@@ -179,7 +191,8 @@ struct Narrow {
 template <Isa isa>
   requires(isa != Isa::kPlain)
 struct Widen<isa, Float16> {
-  [[gnu::always_inline, gnu::target("avx2,f16c")]] static void Go(const Float16* in, float* out, int64_t n) {
+  [[gnu::always_inline, gnu::target("avx2,f16c")]] static void Go(const Float16* in, float* out,
+                                                                  int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
       const __m128i stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
@@ -192,7 +205,8 @@ struct Widen<isa, Float16> {
 template <Isa isa>
   requires(isa != Isa::kPlain)
 struct Narrow<isa, Float16> {
-  [[gnu::always_inline, gnu::target("avx2,f16c")]] static void Go(const float* in, Float16* out, int64_t n) {
+  [[gnu::always_inline, gnu::target("avx2,f16c")]] static void Go(const float* in, Float16* out,
+                                                                  int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
       const __m128i stored = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 // The process that Horon initialised MPI in; 0 if somebody else did. MPI itself is one per process,
-// so this cannot belong to a runtime. After fork() the child is another process: it finalises nothing.
+// so this cannot belong to a runtime. After fork() the child, another process, finalises nothing.
 std::atomic<pid_t> initialised_by{0};
 
 // Runs `call` on a thread of its own and waits for it up to `limit`: for MPI calls that block and
@@ -39,9 +39,10 @@ Status Late(const char* what, milliseconds limit) {
                              std::to_string(limit.count()) + " ms");
 }
 
-// Waits for a request of the bootstrap. There is no background thread yet and MPI wakes nobody, hence
-// the short naps.
-Status Await(MPI_Request& request, Clock::time_point deadline, const char* what, milliseconds limit) {
+// Waits for a request of the bootstrap. There is no background thread yet and MPI wakes nobody,
+// hence the short naps.
+Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
+             milliseconds limit) {
   while (true) {
     int through = 0;
     const int code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
@@ -54,7 +55,8 @@ Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
   }
 }
 
-// What an exchange lends to MPI. If the exchange is given up, MPI may still write here, so it stays.
+// What an exchange lends to MPI. It outlives an exchange that is given up: MPI may still write
+// here.
 struct Exchanged {
   std::string mine;
   std::vector<int> lengths, places;
@@ -65,14 +67,17 @@ struct Exchanged {
 
 class World final : public MpiWorld {
  public:
-  World(MPI_Comm comm, int thread_level) : comm_(std::make_shared<MpiComm>(comm)), thread_level_(thread_level) {
+  World(MPI_Comm comm, int thread_level)
+      : comm_(std::make_shared<MpiComm>(comm)), thread_level_(thread_level) {
     MPI_Comm_rank(comm, &rank_);
     MPI_Comm_size(comm, &size_);
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Result<std::vector<int>> NodeOf(milliseconds limit) override;
-  Result<std::vector<std::string>> Exchange(const std::string& mine, milliseconds limit) override;
+  Result<std::vector<std::string>> Exchange(const std::string& mine, milliseconds limit) override {
+    return ExchangeUntil(Clock::now() + limit, mine, limit);
+  }
   bool serialized() const override { return thread_level_ >= MPI_THREAD_SERIALIZED; }
   bool multiple() const override { return thread_level_ >= MPI_THREAD_MULTIPLE; }
   std::string library_version() const override;
@@ -81,6 +86,8 @@ class World final : public MpiWorld {
   }
 
  private:
+  Result<std::vector<std::string>> ExchangeUntil(Clock::time_point deadline,
+                                                 const std::string& mine, milliseconds limit);
   Status Gather(Exchanged& exchanged, Clock::time_point deadline, milliseconds limit);
 
   std::shared_ptr<MpiComm> comm_;
@@ -88,14 +95,16 @@ class World final : public MpiWorld {
   int rank_ = 0, size_ = 0;
 };
 
-// A node is named by its lowest rank. The split blocks and has no other form, so it runs on a thread of
-// its own where MPI allows that; with less than MPI_THREAD_SERIALIZED it runs here, without a limit.
+// A node is named by its lowest rank. The split blocks and has no other form, so it runs on a
+// thread of its own where MPI allows that; with less than MPI_THREAD_SERIALIZED it runs here,
+// without a limit.
 Result<std::vector<int>> World::NodeOf(milliseconds limit) {
   const auto start = Clock::now();
   auto lowest = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, rank_);  // code, rank
   const auto split = [lowest, comm = comm_, rank = rank_] {
     MPI_Comm node = MPI_COMM_NULL;
-    lowest->first = MPI_Comm_split_type(comm->get(), MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+    lowest->first =
+        MPI_Comm_split_type(comm->get(), MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
     if (lowest->first != MPI_SUCCESS) return;
     MPI_Allreduce(MPI_IN_PLACE, &lowest->second, 1, MPI_INT, MPI_MIN, node);
     MPI_Comm_free(&node);
@@ -108,9 +117,10 @@ Result<std::vector<int>> World::NodeOf(milliseconds limit) {
   if (lowest->first != MPI_SUCCESS) {
     return Status::Unavailable("MPI did not tell the nodes: " + DescribeMpiError(lowest->first));
   }
-  const auto left = limit - std::chrono::duration_cast<milliseconds>(Clock::now() - start);
-  HORON_ASSIGN(const std::vector<std::string> names, Exchange(std::to_string(lowest->second), left));
-  std::vector<int> numbers(names.size(), 0), node_of;  // numbers[r]: of the node whose lowest rank is r
+  HORON_ASSIGN(const std::vector<std::string> names,
+               ExchangeUntil(start + limit, std::to_string(lowest->second), limit));
+  std::vector<int> numbers(names.size(), 0);  // numbers[r]: of the node whose lowest rank is r
+  std::vector<int> node_of;
   int nodes = 0;
   for (size_t r = 0; r < names.size(); ++r) {
     const auto first = static_cast<size_t>(std::stoi(names[r]));
@@ -125,8 +135,10 @@ Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limi
   const auto size = static_cast<size_t>(size_);
   e.length = static_cast<int>(e.mine.size());
   e.lengths.resize(size);
-  int code = MPI_Iallgather(&e.length, 1, MPI_INT, e.lengths.data(), 1, MPI_INT, comm_->get(), &e.request);
-  if (code != MPI_SUCCESS) return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  int code =
+      MPI_Iallgather(&e.length, 1, MPI_INT, e.lengths.data(), 1, MPI_INT, comm_->get(), &e.request);
+  if (code != MPI_SUCCESS)
+    return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
   HORON_TRY(Await(e.request, deadline, what, limit));
   int64_t total = 0;
   for (const int length : e.lengths) {
@@ -135,24 +147,28 @@ Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limi
     if (total > INT32_MAX) return Status::Internal("an exchange of more than 2 GiB");
   }
   e.all.resize(static_cast<size_t>(total));
-  code = MPI_Iallgatherv(e.mine.data(), e.length, MPI_CHAR, e.all.data(), e.lengths.data(), e.places.data(), MPI_CHAR,
-                         comm_->get(), &e.request);
-  if (code != MPI_SUCCESS) return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  code = MPI_Iallgatherv(e.mine.data(), e.length, MPI_CHAR, e.all.data(), e.lengths.data(),
+                         e.places.data(), MPI_CHAR, comm_->get(), &e.request);
+  if (code != MPI_SUCCESS)
+    return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
   return Await(e.request, deadline, what, limit);
 }
 
-Result<std::vector<std::string>> World::Exchange(const std::string& mine, milliseconds limit) {
-  if (mine.size() > static_cast<size_t>(INT32_MAX)) return Status::Internal("an exchange of more than 2 GiB");
+Result<std::vector<std::string>> World::ExchangeUntil(Clock::time_point deadline,
+                                                      const std::string& mine, milliseconds limit) {
+  if (mine.size() > static_cast<size_t>(INT32_MAX))
+    return Status::Internal("an exchange of more than 2 GiB");
   auto exchanged = std::make_unique<Exchanged>();
   exchanged->mine = mine;
-  const Status status = Gather(*exchanged, Clock::now() + limit, limit);
+  const Status status = Gather(*exchanged, deadline, limit);
   if (!status.ok()) {
     if (exchanged->request != MPI_REQUEST_NULL) exchanged.release();
     return status;
   }
   std::vector<std::string> all;
   for (size_t r = 0; r < exchanged->lengths.size(); ++r) {
-    all.emplace_back(exchanged->all.data() + exchanged->places[r], static_cast<size_t>(exchanged->lengths[r]));
+    all.emplace_back(exchanged->all.data() + exchanged->places[r],
+                     static_cast<size_t>(exchanged->lengths[r]));
   }
   return all;
 }
@@ -170,13 +186,15 @@ Result<int> Initialise() {
   int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
-  if (finalised != 0) return Status::Unavailable("MPI was finalised in this process already and cannot start again");
+  if (finalised != 0)
+    return Status::Unavailable("MPI was finalised in this process already and cannot start again");
   if (initialised != 0) {
     MPI_Query_thread(&level);
     return level;
   }
   const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
-  if (code != MPI_SUCCESS) return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(code));
+  if (code != MPI_SUCCESS)
+    return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(code));
   initialised_by = getpid();
   return level;
 }
@@ -185,7 +203,8 @@ Result<MpiWorld*> Open() {
   HORON_ASSIGN(const int level, Initialise());
   MPI_Comm comm = MPI_COMM_NULL;
   const int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-  if (code != MPI_SUCCESS) return Status::Unavailable("MPI_Comm_dup failed: " + DescribeMpiError(code));
+  if (code != MPI_SUCCESS)
+    return Status::Unavailable("MPI_Comm_dup failed: " + DescribeMpiError(code));
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   int* largest_tag = nullptr;
   int found = 0;
@@ -217,6 +236,8 @@ HORON_PLUGIN void horon_mpi_finalize(int limit_ms) {
   if (horon::initialised_by != getpid() || finalised != 0) return;
   // MPI_Finalize waits for the other ranks, which may be gone.
   if (!horon::Within(std::chrono::milliseconds{limit_ms}, [] { MPI_Finalize(); })) {
-    std::fprintf(stderr, "horon: mpi: MPI_Finalize did not return within %d ms; leaving without it\n", limit_ms);
+    std::fprintf(stderr,
+                 "horon: mpi: MPI_Finalize did not return within %d ms; leaving without it\n",
+                 limit_ms);
   }
 }

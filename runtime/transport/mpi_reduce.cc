@@ -1,7 +1,7 @@
 // Reductions that MPI runs itself: MPI_Iallreduce in place, among all ranks or a set of them.
 //
-// The order of additions, and so the last bits, are MPI's. So is what becomes of a NaN in MPI_MIN and
-// MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it.
+// The order of additions, and so the last bits, are MPI's. So is what becomes of a NaN in MPI_MIN
+// and MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it.
 
 #include <algorithm>
 #include <cstdio>
@@ -13,29 +13,41 @@ namespace {
 
 constexpr int64_t kChunkCount = int64_t{1} << 30;  // elements; MPI counts in int
 
-// MPI_DATATYPE_NULL for the types that MPI does not add: fp16, bf16, and bool, whose sum is "or" here.
+// MPI_DATATYPE_NULL for what MPI does not add: fp16, bf16, and bool, whose sum is "or" here.
 MPI_Datatype TypeOf(DataType dtype) {
   switch (dtype) {
-    case DataType::kUInt8: return MPI_UINT8_T;
-    case DataType::kInt8: return MPI_INT8_T;
-    case DataType::kInt16: return MPI_INT16_T;
-    case DataType::kInt32: return MPI_INT32_T;
-    case DataType::kInt64: return MPI_INT64_T;
-    case DataType::kFloat32: return MPI_FLOAT;
-    case DataType::kFloat64: return MPI_DOUBLE;
+    case DataType::kUInt8:
+      return MPI_UINT8_T;
+    case DataType::kInt8:
+      return MPI_INT8_T;
+    case DataType::kInt16:
+      return MPI_INT16_T;
+    case DataType::kInt32:
+      return MPI_INT32_T;
+    case DataType::kInt64:
+      return MPI_INT64_T;
+    case DataType::kFloat32:
+      return MPI_FLOAT;
+    case DataType::kFloat64:
+      return MPI_DOUBLE;
     case DataType::kFloat16:
     case DataType::kBFloat16:
-    case DataType::kBool: break;
+    case DataType::kBool:
+      break;
   }
   return MPI_DATATYPE_NULL;
 }
 
 MPI_Op OpOf(ReduceKind kind) {
   switch (kind) {
-    case ReduceKind::kSum: return MPI_SUM;
-    case ReduceKind::kMin: return MPI_MIN;
-    case ReduceKind::kMax: return MPI_MAX;
-    case ReduceKind::kProduct: return MPI_PROD;
+    case ReduceKind::kSum:
+      return MPI_SUM;
+    case ReduceKind::kMin:
+      return MPI_MIN;
+    case ReduceKind::kMax:
+      return MPI_MAX;
+    case ReduceKind::kProduct:
+      return MPI_PROD;
   }
   return MPI_OP_NULL;
 }
@@ -64,13 +76,14 @@ Result<MPI_Comm> MpiTransport::CommOf(const std::vector<int>& ranks) {
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   int code = MPI_Comm_group(world_->get(), &all);
-  if (code == MPI_SUCCESS) code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+  if (code == MPI_SUCCESS)
+    code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
   if (code == MPI_SUCCESS) code = MPI_Comm_create_group(world_->get(), some, TagOf(ranks), &comm);
   if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
   if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
   if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) {
-    return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) + " ranks: " +
-                               DescribeMpiError(code));
+    return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) +
+                               " ranks: " + DescribeMpiError(code));
   }
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   comms_[ranks] = std::make_unique<MpiComm>(comm);
@@ -103,9 +116,11 @@ Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
   for (int64_t begin = 0; begin < reduction.count; begin += kChunkCount) {
     const auto n = static_cast<int>(std::min(kChunkCount, reduction.count - begin));
     requests_.push_back(MPI_REQUEST_NULL);
-    const int code = MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),
-                                    OpOf(reduction.kind), comm, &requests_.back());
-    if (code != MPI_SUCCESS) return Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+    const int code =
+        MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),
+                       OpOf(reduction.kind), comm, &requests_.back());
+    if (code != MPI_SUCCESS)
+      return Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
     transport_.collectives_.Add();
   }
   return Status::Ok();
@@ -114,8 +129,10 @@ Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
 bool PendingReduction::Poll() {
   if (done_) return false;
   int through = 0;
-  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &through, MPI_STATUSES_IGNORE);
-  if (code != MPI_SUCCESS) status_ = Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &through,
+                               MPI_STATUSES_IGNORE);
+  if (code != MPI_SUCCESS)
+    status_ = Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
   done_ = through != 0 || code != MPI_SUCCESS;
   return done_;
 }

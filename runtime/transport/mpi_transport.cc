@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
 // Below this, copying through a buffer is cheaper than building a datatype.
 constexpr int64_t kPackBytes = 256 << 10;
-// All that cancelling may wait for, over the life of a transport: it happens when a job fails or ends.
+// All that cancelling may wait for, over the life of a transport: it happens when a job fails or
+// ends.
 constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
 
 }  // namespace
@@ -59,8 +60,8 @@ MpiTransport::~MpiTransport() {
 }
 
 Status MpiTransport::Lost(int peer, int code) {
-  return Status::Unavailable("rank " + std::to_string(peer) + " cannot be reached over MPI any more: " +
-                             DescribeMpiError(code));
+  return Status::Unavailable("rank " + std::to_string(peer) +
+                             " cannot be reached over MPI any more: " + DescribeMpiError(code));
 }
 
 void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
@@ -70,7 +71,8 @@ void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
   transfer.transport = nullptr;
 }
 
-// --- posting -----------------------------------------------------------------------------------------
+// --- posting
+// -----------------------------------------------------------------------------------------
 
 Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
   const std::vector<Span>& spans = flight.transfer->spans;
@@ -83,7 +85,8 @@ Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
     ++runs;
   }
   if (runs == 0) return Payload{};
-  if (runs == 1 && total <= kPieceBytes) return Payload{only->data, static_cast<int>(total), MPI_BYTE};
+  if (runs == 1 && total <= kPieceBytes)
+    return Payload{only->data, static_cast<int>(total), MPI_BYTE};
   return total <= kPackBytes ? Pack(flight, total) : List(flight);
 }
 
@@ -111,10 +114,11 @@ Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
       lengths.push_back(static_cast<int>(std::min(kPieceBytes, span.bytes - at)));
     }
   }
-  int code = MPI_Type_create_hindexed(static_cast<int>(places.size()), lengths.data(), places.data(), MPI_BYTE,
-                                      &flight.layout);
+  int code = MPI_Type_create_hindexed(static_cast<int>(places.size()), lengths.data(),
+                                      places.data(), MPI_BYTE, &flight.layout);
   if (code == MPI_SUCCESS) code = MPI_Type_commit(&flight.layout);
-  if (code != MPI_SUCCESS) return Status::Internal("MPI cannot describe a message: " + DescribeMpiError(code));
+  if (code != MPI_SUCCESS)
+    return Status::Internal("MPI cannot describe a message: " + DescribeMpiError(code));
   return Payload{MPI_BOTTOM, 1, flight.layout};
 }
 
@@ -126,8 +130,10 @@ Status MpiTransport::Post(Transfer& transfer) {
   const bool send = transfer.direction == Transfer::Direction::kSend;
   const int tag = static_cast<int>(transfer.tag);
   MPI_Request request = MPI_REQUEST_NULL;
-  int code = send ? MPI_Isend(payload.data, payload.count, payload.type, transfer.peer, tag, world_->get(), &request)
-                  : MPI_Irecv(payload.data, payload.count, payload.type, transfer.peer, tag, world_->get(), &request);
+  int code = send ? MPI_Isend(payload.data, payload.count, payload.type, transfer.peer, tag,
+                              world_->get(), &request)
+                  : MPI_Irecv(payload.data, payload.count, payload.type, transfer.peer, tag,
+                              world_->get(), &request);
   // A small message usually is through at once; then its poster need not stop for it.
   int through = 0;
   MPI_Status status;
@@ -155,7 +161,8 @@ Status MpiTransport::Post(Transfer& transfer) {
   return Status::Ok();
 }
 
-// --- progress ------------------------------------------------------------------------------------------
+// --- progress
+// ------------------------------------------------------------------------------------------
 
 Result<bool> MpiTransport::Progress() {
   bool moved = PollReductions();
@@ -163,8 +170,8 @@ Result<bool> MpiTransport::Progress() {
     finished_.resize(requests_.size());
     statuses_.resize(requests_.size());
     int count = 0;
-    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
-                                  statuses_.data());
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                  finished_.data(), statuses_.data());
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
       failure_ = Status::Unavailable("MPI has failed: " + DescribeMpiError(code));
       count = 0;
@@ -209,8 +216,9 @@ void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
     const bool too_long = kind == MPI_ERR_TRUNCATE;
     if (!too_long && failure_.ok()) failure_ = Lost(transfer->peer, code);
     Finish(*transfer,
-           too_long ? Status::Internal("rank " + std::to_string(transfer->peer) + " sent more than the " +
-                                       std::to_string(TotalBytes(transfer->spans)) + " bytes that were expected")
+           too_long ? Status::Internal(
+                          "rank " + std::to_string(transfer->peer) + " sent more than the " +
+                          std::to_string(TotalBytes(transfer->spans)) + " bytes that were expected")
                     : failure_,
            0);
   }
@@ -229,7 +237,8 @@ void MpiTransport::Remove(size_t index) {
   requests_.pop_back();
 }
 
-// --- taking back -----------------------------------------------------------------------------------------
+// --- taking back
+// -----------------------------------------------------------------------------------------
 
 // Waits until MPI is through with the requests, within what is left of kPatience.
 bool MpiTransport::Settle(int count, MPI_Request* requests) {
@@ -246,8 +255,9 @@ bool MpiTransport::Settle(int count, MPI_Request* requests) {
   return through != 0;
 }
 
-// A receive can be cancelled in MPI unless its message is already arriving; a send cannot. What lies
-// in a packed buffer is left with MPI, which keeps the buffer; what lies in the user's memory must end.
+// A receive can be cancelled in MPI unless its message is already arriving; a send cannot. What
+// lies in a packed buffer is left with MPI, which keeps the buffer; what lies in the user's memory
+// must end.
 void MpiTransport::Withdraw(size_t index, const Status& why) {
   Flight& flight = flights_[index];
   Transfer& transfer = *flight.transfer;
@@ -255,7 +265,9 @@ void MpiTransport::Withdraw(size_t index, const Status& why) {
   flight.transfer = nullptr;
   if (flight.packed.data() == nullptr) {
     if (!Settle(1, &requests_[index])) {
-      std::fprintf(stderr, "horon: mpi: a message of %lld bytes with rank %d could not be taken back; MPI keeps it\n",
+      std::fprintf(stderr,
+                   "horon: mpi: a message of %lld bytes with rank %d could not be taken back; MPI "
+                   "keeps it\n",
                    static_cast<long long>(TotalBytes(transfer.spans)), transfer.peer);
     }
     if (flight.layout != MPI_DATATYPE_NULL) MPI_Type_free(&flight.layout);

@@ -1,9 +1,11 @@
-// MpiTransport: messages between ranks over MPI_Isend, MPI_Irecv and MPI_Testsome. Inside the plugin.
+// MpiTransport: messages between ranks over MPI_Isend, MPI_Irecv and MPI_Testsome. Inside the
+// plugin.
 //
-// A message is one MPI message whatever its size: one run of bytes goes as it is, several small ones
-// are packed through a pooled buffer, several large ones travel as an MPI datatype that lists them.
-// Nothing blocks but two rare things, both said where they stand: the first use of a set of ranks by
-// ReduceBlock, and taking back a transfer that MPI has already begun (bounded by kPatience in all).
+// A message is one MPI message whatever its size: one run of bytes goes as it is, several small
+// ones are packed through a pooled buffer, several large ones travel as an MPI datatype that lists
+// them. Nothing blocks but two rare things, both said where they stand: the first use of a set of
+// ranks by ReduceBlock, and taking back a transfer that MPI has already begun (bounded by kPatience
+// in all).
 //
 // Only the holder of the baton calls any of this.
 #pragma once
@@ -39,8 +41,8 @@ class MpiComm {
 
 class MpiTransport;
 
-// The Iallreduces of one block, waited for by its coroutine. Lives in the coroutine's frame; polled by
-// Progress too, so that a runtime which waits for progress sees it.
+// The Iallreduces of one block, waited for by its coroutine. Lives in the coroutine's frame; polled
+// by Progress too, so that a runtime which waits for progress sees it.
 class PendingReduction final : public Waitable {
  public:
   explicit PendingReduction(MpiTransport& transport) : transport_(transport) {}
@@ -79,9 +81,9 @@ class MpiTransport final : public Transport {
 
   // A message that MPI has. Its request is requests_[the same index].
   struct Flight {
-    Transfer* transfer = nullptr;            // null: cancelled, but MPI still has `packed`
+    Transfer* transfer = nullptr;             // null: cancelled, but MPI still has `packed`
     MPI_Datatype layout = MPI_DATATYPE_NULL;  // of several large spans
-    Buffer packed;                           // of several small spans
+    Buffer packed;                            // of several small spans
   };
   struct Payload {  // the first three arguments of MPI_Isend
     void* data = nullptr;
@@ -110,11 +112,11 @@ class MpiTransport final : public Transport {
   Counter& collectives_;
   std::vector<MPI_Request> requests_;
   std::vector<Flight> flights_;
-  std::vector<int> finished_;            // Testsome's answer, kept to be used again
+  std::vector<int> finished_;  // Testsome's answer, kept to be used again
   std::vector<MPI_Status> statuses_;
   std::vector<PendingReduction*> reductions_;
   std::map<std::vector<int>, std::unique_ptr<MpiComm>> comms_;  // by ascending global ranks
-  std::chrono::nanoseconds patience_;    // what is left of kPatience
+  std::chrono::nanoseconds patience_;                           // what is left of kPatience
   Status failure_;
 };
 

@@ -18,6 +18,7 @@ class Horon:
 
         hvd.init()
         self.hvd, self.rank, self.size = hvd, hvd.rank(), hvd.size()
+        self.names: dict[str, list[str]] = {}  # of a set's tensors, as an optimizer has them ready
         self.note = f"controller {hvd.controller()}, transport {hvd.transport()}"
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
@@ -25,10 +26,10 @@ class Horon:
         if len(tensors) == 1:
             hvd.allreduce_(tensors[0], op=hvd.Sum, name=name)
             return
-        handles = [
-            hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{name}.{i}")
-            for i, tensor in enumerate(tensors)
-        ]
+        if name not in self.names:
+            self.names[name] = [f"{name}.{i}" for i in range(len(tensors))]
+        handles = [hvd.allreduce_async_(tensor, op=hvd.Sum, name=own)
+                   for tensor, own in zip(tensors, self.names[name])]
         for handle in handles:
             hvd.synchronize(handle)
 

@@ -1,7 +1,7 @@
-// How near the machine's cores are to each other just now: two threads spin on one cache line each and
-// bounce a number. Prints the median round trip in nanoseconds and NEAR (below 200 ns: one cache
-// between them) or FAR. On a virtual machine the answer changes within seconds, so the benchmarks ask
-// again for every round.
+// How near the machine's cores are to each other just now: two threads spin on one cache line each
+// and bounce a number. Prints the median round trip in nanoseconds and NEAR (below 200 ns: one
+// cache between them) or FAR. On a virtual machine the answer changes within seconds, so the
+// benchmarks ask again for every round.
 #include <sched.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace {
 
-constexpr int kRounds = 40;       // the median is of these
-constexpr int kTrips = 500;       // round trips in each
+constexpr int kRounds = 40;  // the median is of these
+constexpr int kTrips = 500;  // round trips in each
 constexpr double kNearNs = 200.0;
-constexpr int kSpins = 10000;     // before yielding: with one core the other thread needs it
+constexpr int kSpins = 10000;  // before yielding: with one core the other thread needs it
 
 struct alignas(64) Line {
   std::atomic<int> value{0};

@@ -1,5 +1,6 @@
-// main() of the MPI tests: opens the plugin that lies beside the program, runs the tests on every rank,
-// and gives all ranks the same exit code. Rank 0 reports; the others print only when they fail.
+// main() of the MPI tests: opens the plugin that lies beside the program, runs the tests on every
+// rank, and gives all ranks the same exit code. Rank 0 reports; the others print only when they
+// fail.
 #define CATCH_CONFIG_RUNNER
 #include <dlfcn.h>
 #include <unistd.h>
@@ -34,7 +35,8 @@ F* Entry(const char* name) {
 }
 
 bool OpenPlugin() {
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libhoron_mpi.so";
+  const std::filesystem::path path =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libhoron_mpi.so";
   plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (plugin == nullptr) {
     std::fprintf(stderr, "cannot open the plugin: %s\n", dlerror());
@@ -47,7 +49,9 @@ int RunTests(int argc, char** argv) {
   Catch::Session session;
   std::vector<const char*> arguments(argv, argv + argc);
   arguments.insert(arguments.begin() + 1, {"--order", "decl"});
-  if (const int wrong = session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data())) return wrong;
+  if (const int wrong =
+          session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data()))
+    return wrong;
   if (world->rank() == 0) return session.run();
   std::ostringstream report;
   std::streambuf* terminal = std::cout.rdbuf(report.rdbuf());
@@ -66,7 +70,8 @@ int Main(int argc, char** argv) {
   const int mine = RunTests(argc, argv);
   const auto codes = world->Exchange(std::to_string(mine), std::chrono::seconds{30});
   bool failed = !codes.ok();
-  for (size_t r = 0; codes.ok() && r < codes.value().size(); ++r) failed = failed || codes.value()[r] != "0";
+  for (size_t r = 0; codes.ok() && r < codes.value().size(); ++r)
+    failed = failed || codes.value()[r] != "0";
   world.reset();
   Entry<HoronMpiFinalizeFn>(kMpiFinalizeSymbol)(10000);
   return failed ? 1 : 0;

@@ -31,7 +31,9 @@ inline bool Meet() { return World().Exchange("", std::chrono::seconds{30}).ok();
 inline int Next() { return (World().rank() + 1) % World().size(); }
 inline int Previous() { return (World().rank() + World().size() - 1) % World().size(); }
 
-inline Span Whole(std::vector<std::byte>& bytes) { return {bytes.data(), static_cast<int64_t>(bytes.size())}; }
+inline Span Whole(std::vector<std::byte>& bytes) {
+  return {bytes.data(), static_cast<int64_t>(bytes.size())};
+}
 
 // Bytes that tell who sent which message.
 inline std::vector<std::byte> Pattern(int64_t bytes, int rank, int message = 0) {
@@ -44,18 +46,20 @@ inline std::vector<std::byte> Pattern(int64_t bytes, int rank, int message = 0) 
   return pattern;
 }
 
-inline Status Start(Transport& transport, Transfer& transfer, Transfer::Direction direction, int peer, Tag tag,
-                    std::vector<Span> spans) {
+inline Status Start(Transport& transport, Transfer& transfer, Transfer::Direction direction,
+                    int peer, Tag tag, std::vector<Span> spans) {
   transfer.direction = direction;
   transfer.peer = peer;
   transfer.tag = tag;
   transfer.spans = std::move(spans);
   return transport.Post(transfer);
 }
-inline Status Send(Transport& transport, Transfer& transfer, int to, Tag tag, std::vector<Span> spans) {
+inline Status Send(Transport& transport, Transfer& transfer, int to, Tag tag,
+                   std::vector<Span> spans) {
   return Start(transport, transfer, Transfer::Direction::kSend, to, tag, std::move(spans));
 }
-inline Status Receive(Transport& transport, Transfer& transfer, int from, Tag tag, std::vector<Span> spans) {
+inline Status Receive(Transport& transport, Transfer& transfer, int from, Tag tag,
+                      std::vector<Span> spans) {
   return Start(transport, transfer, Transfer::Direction::kReceive, from, tag, std::move(spans));
 }
 

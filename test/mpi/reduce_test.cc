@@ -8,9 +8,11 @@
 namespace horon::test {
 namespace {
 
-constexpr DataType kReduced[] = {DataType::kUInt8, DataType::kInt8,    DataType::kInt16,  DataType::kInt32,
-                                 DataType::kInt64, DataType::kFloat32, DataType::kFloat64};
-constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProduct};
+constexpr DataType kReduced[] = {DataType::kUInt8,  DataType::kInt8,  DataType::kInt16,
+                                 DataType::kInt32,  DataType::kInt64, DataType::kFloat32,
+                                 DataType::kFloat64};
+constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax,
+                                 ReduceKind::kProduct};
 
 std::vector<int> AllRanks() {
   std::vector<int> ranks(static_cast<size_t>(World().size()));
@@ -40,13 +42,16 @@ class Block {
       : reduction_{nullptr, count, dtype, kind, std::move(ranks)},
         bytes_(static_cast<size_t>(count * SizeOf(dtype))) {
     reduction_.data = bytes_.data();
-    ForEach([&](auto& element, int64_t i) { element = static_cast<std::decay_t<decltype(element)>>(Number(World().rank(), i)); });
+    ForEach([&](auto& element, int64_t i) {
+      element = static_cast<std::decay_t<decltype(element)>>(Number(World().rank(), i));
+    });
   }
   const BlockReduction& reduction() const { return reduction_; }
   int64_t wrong() {
     int64_t wrong = 0;
     ForEach([&](auto& element, int64_t i) {
-      wrong += static_cast<double>(element) != Expected(reduction_.kind, reduction_.ranks, i) ? 1 : 0;
+      wrong +=
+          static_cast<double>(element) != Expected(reduction_.kind, reduction_.ranks, i) ? 1 : 0;
     });
     return wrong;
   }
@@ -102,7 +107,8 @@ TEST_CASE("blocks are reduced among some ranks, also when sets overlap", "[mpi]"
   if (size >= 2) sets.push_back({size - 1});
   if (size >= 3) sets.push_back({0, size - 1});
   if (size >= 4) sets.insert(sets.end(), {{1, 2}, {0, 1, 3}, {2, 3}});
-  for (int round = 0; round < 3; ++round) {  // the first makes the communicators, the others use them
+  for (int round = 0; round < 3;
+       ++round) {  // the first makes the communicators, the others use them
     for (const std::vector<int>& ranks : sets) {
       if (std::find(ranks.begin(), ranks.end(), World().rank()) == ranks.end()) continue;
       Block block(DataType::kFloat32, ReduceKind::kSum, 5000, ranks);

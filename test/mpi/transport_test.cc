@@ -101,20 +101,27 @@ TEST_CASE("messages of one tag arrive in the order of posting, whatever other ta
   constexpr int kMessages = 60;
   std::deque<std::vector<std::byte>> out, in;
   std::deque<Transfer> sends, receives;
-  const auto size = [](int i) { return int64_t{1} << (i % 20); };  // small ones must not overtake large ones
+  const auto size = [](int i) {
+    return int64_t{1} << (i % 20);
+  };  // small ones must not overtake large ones
   for (int i = 0; i < kMessages; ++i) {
     out.push_back(Pattern(size(i), World().rank(), i));
-    REQUIRE(Send(*wire, sends.emplace_back(), Next(), 50 + static_cast<Tag>(i % 2), {Whole(out.back())}).ok());
+    REQUIRE(
+        Send(*wire, sends.emplace_back(), Next(), 50 + static_cast<Tag>(i % 2), {Whole(out.back())})
+            .ok());
   }
   // The odd tag first: its receives are posted while the even messages wait.
   for (const int parity : {1, 0}) {
     for (int i = parity; i < kMessages; i += 2) {
       in.emplace_back(static_cast<size_t>(size(i)));
-      REQUIRE(Receive(*wire, receives.emplace_back(), Previous(), 50 + static_cast<Tag>(parity), {Whole(in.back())}).ok());
+      REQUIRE(Receive(*wire, receives.emplace_back(), Previous(), 50 + static_cast<Tag>(parity),
+                      {Whole(in.back())})
+                  .ok());
     }
   }
   const auto all_done = [](std::deque<Transfer>& transfers) {
-    return std::all_of(transfers.begin(), transfers.end(), [](const Transfer& t) { return t.done; });
+    return std::all_of(transfers.begin(), transfers.end(),
+                       [](const Transfer& t) { return t.done; });
   };
   REQUIRE(Drive(*wire, [&] { return all_done(sends) && all_done(receives); }));
   for (int k = 0; k < kMessages; ++k) {
@@ -168,7 +175,8 @@ TEST_CASE("cancelling among many leaves the others alone", "[mpi]") {
   for (int i = 0; i < kMessages; ++i) {
     in.emplace_back(100);
     const Tag tag = 200 + static_cast<Tag>(i);
-    REQUIRE(Receive(*wire, receives[static_cast<size_t>(i)], Previous(), tag, {Whole(in.back())}).ok());
+    REQUIRE(
+        Receive(*wire, receives[static_cast<size_t>(i)], Previous(), tag, {Whole(in.back())}).ok());
   }
   for (int i = 0; i < kMessages; i += 3) receives[static_cast<size_t>(i)].Cancel();
   REQUIRE(Meet());
@@ -183,7 +191,8 @@ TEST_CASE("cancelling among many leaves the others alone", "[mpi]") {
   }));
   for (int i = 0; i < kMessages; ++i) {
     const auto& bytes = in[static_cast<size_t>(i)];
-    CHECK((i % 3 == 0 ? bytes == std::vector<std::byte>(100) : bytes == Pattern(100, Previous(), i)));
+    CHECK(
+        (i % 3 == 0 ? bytes == std::vector<std::byte>(100) : bytes == Pattern(100, Previous(), i)));
   }
   REQUIRE(Drive(*wire, [&] {
     return std::all_of(sends.begin(), sends.end(), [](const Transfer& t) { return t.done; });
@@ -241,7 +250,8 @@ TEST_CASE("cancelling a send that nobody takes is bounded", "[mpi]") {
       REQUIRE(Receive(*transport, receives.emplace_back(), 0, 47, {Whole(in.back())}).ok());
     }
     REQUIRE(Drive(*transport, [&] {
-      return std::all_of(receives.begin(), receives.end(), [](const Transfer& t) { return t.done; });
+      return std::all_of(receives.begin(), receives.end(),
+                         [](const Transfer& t) { return t.done; });
     }));
   }
   CHECK(Meet());

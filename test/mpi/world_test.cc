@@ -15,12 +15,15 @@ TEST_CASE("ranks of one machine are one node", "[mpi]") {
 }
 
 TEST_CASE("an exchange brings everybody's text, by rank", "[mpi]") {
-  const auto text = [](int rank) { return std::string(static_cast<size_t>(rank * 1000), '\0') + std::to_string(rank); };
+  const auto text = [](int rank) {
+    return std::string(static_cast<size_t>(rank * 1000), '\0') + std::to_string(rank);
+  };
   for (int round = 0; round < 3; ++round) {
     const auto texts = World().Exchange(text(World().rank()), milliseconds{20000});
     REQUIRE(texts.ok());
     REQUIRE(texts.value().size() == static_cast<size_t>(World().size()));
-    for (int r = 0; r < World().size(); ++r) CHECK(texts.value()[static_cast<size_t>(r)] == text(r));
+    for (int r = 0; r < World().size(); ++r)
+      CHECK(texts.value()[static_cast<size_t>(r)] == text(r));
   }
   const auto nothing = World().Exchange("", milliseconds{20000});
   REQUIRE(nothing.ok());

@@ -39,8 +39,8 @@ void CheckAllPatterns(int exponent_bits, int fraction_bits) {
     const float value = static_cast<float>(half);
     const bool right = SameValue(value, Decode(pattern, exponent_bits, fraction_bits));
     const Half back(value);
-    const bool returns = std::isnan(value) ? std::isnan(static_cast<float>(back))
-                                           : back.bits == half.bits;
+    const bool returns =
+        std::isnan(value) ? std::isnan(static_cast<float>(back)) : back.bits == half.bits;
     if (!right || !returns) {
       ++wrong;
       UNSCOPED_INFO("pattern " << pattern << " reads " << value << ", returns as " << back.bits);
@@ -63,7 +63,8 @@ void CheckRounding(uint32_t largest) {
     const float below = std::nextafter(middle, -1.0f);
     const float above = std::nextafter(middle, std::numeric_limits<float>::infinity());
     const uint16_t even = (pattern & 1u) == 0 ? low.bits : high.bits;
-    if (Half(middle).bits != even || Half(below).bits != low.bits || Half(above).bits != high.bits) {
+    if (Half(middle).bits != even || Half(below).bits != low.bits ||
+        Half(above).bits != high.bits) {
       ++wrong;
       UNSCOPED_INFO("between patterns " << pattern << " and " << pattern + 1);
     }
@@ -94,7 +95,8 @@ TEST_CASE("bfloat16 rounds to nearest, ties to even", "[dtype]") {
 }
 
 TEST_CASE("a NaN stays one, whatever its payload", "[dtype]") {
-  for (const uint32_t word : {0x7f800001u, 0x7fbfffffu, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
+  for (const uint32_t word :
+       {0x7f800001u, 0x7fbfffffu, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
     const float nan = std::bit_cast<float>(word);
     CHECK(std::isnan(static_cast<float>(Float16(nan))));
     CHECK(std::isnan(static_cast<float>(BFloat16(nan))));
@@ -107,7 +109,8 @@ TEST_CASE("names, sizes and types of all dtypes agree", "[dtype]") {
     const auto dtype = static_cast<DataType>(i);
     names.insert(std::string(NameOf(dtype)));
     CHECK(ParseDataType(NameOf(dtype)) == dtype);
-    CHECK(SizeOf(dtype) == WithType(dtype, [](auto zero) { return static_cast<int64_t>(sizeof(zero)); }));
+    CHECK(SizeOf(dtype) ==
+          WithType(dtype, [](auto zero) { return static_cast<int64_t>(sizeof(zero)); }));
   }
   CHECK(names.size() == kDataTypes);
   CHECK(ParseDataType("float") == std::nullopt);

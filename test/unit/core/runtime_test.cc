@@ -1,5 +1,5 @@
 // The whole road with thread ranks: what users see of agreement, failure and order.
-#include <numeric>
+#include <latch>
 
 #include "test/support/catch.h"
 #include "test/support/world.h"
@@ -310,9 +310,11 @@ TEST_CASE("a rank that leaves fails what needs it, on every rank, and what does 
 TEST_CASE("a dead rank fails everything on the living, with its name") {
   World world(3);
   Verdicts verdicts;
+  std::latch first_done(3);
   world.Run([&](Rank& me) {
     std::vector<float> values(100000, 1);
     EXPECT(me.Reduce("first", "sum", values).ok(), "first");
+    first_done.arrive_and_wait();
     if (me.rank() == 1) {
       world.MarkDead(1, "rank 1 was killed by signal 9 (SIGKILL)");
       return;

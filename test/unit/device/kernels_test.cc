@@ -7,62 +7,18 @@
 #include <random>
 #include <vector>
 
-#include "runtime/device/kernels_host.h"
 #include "test/support/catch.h"
+#include "test/unit/device/elements.h"
 
 namespace horon {
 namespace {
 
-constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProduct};
+using test::Elements;
+using test::Get;
+
+constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax,
+                                 ReduceKind::kProduct};
 constexpr int64_t kCounts[] = {0, 1, 3, 7, 64, 1000, 4097};
-
-double Get(DataType dtype, const std::byte* at) {
-  return WithType(dtype, [&](auto value) {
-    std::memcpy(&value, at, sizeof value);
-    if constexpr (std::is_class_v<decltype(value)>) {
-      return static_cast<double>(static_cast<float>(value));
-    } else {
-      return static_cast<double>(value);
-    }
-  });
-}
-void Set(DataType dtype, std::byte* at, double number) {
-  WithType(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (std::is_class_v<T>) {
-      const T value(static_cast<float>(number));
-      std::memcpy(at, &value, sizeof value);
-    } else {
-      const T value = static_cast<T>(number);
-      std::memcpy(at, &value, sizeof value);
-    }
-  });
-}
-
-// A run of elements that begins `shift` elements into its allocation, with a guard behind it.
-class Elements {
- public:
-  Elements(DataType dtype, int64_t count, int64_t shift = 0)
-      : dtype_(dtype), count_(count), offset_(static_cast<size_t>(shift * SizeOf(dtype))) {
-    bytes_.assign(offset_ + static_cast<size_t>(count * SizeOf(dtype)) + kGuard, kPaint);
-  }
-  std::byte* data() { return bytes_.data() + offset_; }
-  const std::byte* data() const { return bytes_.data() + offset_; }
-  double at(int64_t i) const { return Get(dtype_, data() + i * SizeOf(dtype_)); }
-  void set(int64_t i, double value) { Set(dtype_, data() + i * SizeOf(dtype_), value); }
-  bool guarded() const {
-    return std::all_of(data() + count_ * SizeOf(dtype_), bytes_.data() + bytes_.size(),
-                       [](std::byte b) { return b == kPaint; });
-  }
-
- private:
-  static constexpr size_t kGuard = 64;
-  static constexpr std::byte kPaint{0x5a};
-  DataType dtype_;
-  int64_t count_;
-  size_t offset_;
-  std::vector<std::byte> bytes_;
-};
 
 // Small whole numbers: exact in every dtype, also as products of five.
 Elements Filled(DataType dtype, int64_t count, int64_t shift, unsigned seed) {
@@ -78,14 +34,19 @@ Elements Filled(DataType dtype, int64_t count, int64_t shift, unsigned seed) {
 
 double FoldOf(ReduceKind kind, double a, double b) {
   switch (kind) {
-    case ReduceKind::kSum: return a + b;
-    case ReduceKind::kMin: return std::min(a, b);
-    case ReduceKind::kMax: return std::max(a, b);
-    case ReduceKind::kProduct: return a * b;
+    case ReduceKind::kSum:
+      return a + b;
+    case ReduceKind::kMin:
+      return std::min(a, b);
+    case ReduceKind::kMax:
+      return std::max(a, b);
+    case ReduceKind::kProduct:
+      return a * b;
   }
   return std::nan("");
 }
-double Expected(ReduceKind kind, DataType dtype, double scale, const std::vector<Elements>& inputs, int64_t i) {
+double Expected(ReduceKind kind, DataType dtype, double scale, const std::vector<Elements>& inputs,
+                int64_t i) {
   double result = inputs[0].at(i);
   for (size_t k = 1; k < inputs.size(); ++k) result = FoldOf(kind, result, inputs[k].at(i));
   if (dtype == DataType::kBool) return std::min(result, 1.0);
@@ -94,7 +55,8 @@ double Expected(ReduceKind kind, DataType dtype, double scale, const std::vector
   return result;
 }
 
-// Reduces `inputs`, into a buffer of its own or over input number `over`, and counts wrong elements.
+// Reduces `inputs`, into a buffer of its own or over input number `over`, and counts wrong
+// elements.
 int64_t WrongElements(ReduceKind kind, DataType dtype, double scale, std::vector<Elements> inputs,
                       int64_t count, int over) {
   std::vector<double> want;
@@ -116,11 +78,14 @@ TEST_CASE("reductions agree with a reference in double", "[kernels]") {
       for (const int64_t count : kCounts) {
         for (int inputs = 1; inputs <= 5; ++inputs) {
           std::vector<Elements> filled;
-          for (int k = 0; k < inputs; ++k) filled.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
-          INFO(NameOf(dtype) << ", kind " << static_cast<int>(kind) << ", count " << count << ", inputs " << inputs);
+          for (int k = 0; k < inputs; ++k)
+            filled.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
+          INFO(NameOf(dtype) << ", kind " << static_cast<int>(kind) << ", count " << count
+                             << ", inputs " << inputs);
           for (int over = -1; over < inputs; ++over) {
             CHECK(WrongElements(kind, dtype, 1.0, filled, count, over) == 0);
-            if (dtype != DataType::kBool) CHECK(WrongElements(kind, dtype, 0.5, filled, count, over) == 0);
+            if (dtype != DataType::kBool)
+              CHECK(WrongElements(kind, dtype, 0.5, filled, count, over) == 0);
           }
         }
       }
@@ -132,7 +97,8 @@ TEST_CASE("sums of floats are added left to right in the accumulator's type", "[
   std::mt19937 random(7);
   std::uniform_real_distribution<float> number(-1.0f, 1.0f);
   constexpr int64_t kCount = 3001;
-  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+  for (const DataType dtype :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     std::vector<Elements> inputs(5, Elements(dtype, kCount));
     for (Elements& input : inputs) {
       for (int64_t i = 0; i < kCount; ++i) input.set(i, number(random));
@@ -161,7 +127,8 @@ TEST_CASE("integers wrap when they overflow", "[kernels]") {
   const auto fold = [](auto a, auto b, ReduceKind kind) {
     using T = decltype(a);
     std::vector<T> left(100, a), right(100, b), out(100);
-    const std::byte* in[] = {reinterpret_cast<std::byte*>(left.data()), reinterpret_cast<std::byte*>(right.data())};
+    const std::byte* in[] = {reinterpret_cast<std::byte*>(left.data()),
+                             reinterpret_cast<std::byte*>(right.data())};
     const DataType dtype = std::is_same_v<T, uint8_t>   ? DataType::kUInt8
                            : std::is_same_v<T, int8_t>  ? DataType::kInt8
                            : std::is_same_v<T, int16_t> ? DataType::kInt16
@@ -184,7 +151,8 @@ TEST_CASE("integers wrap when they overflow", "[kernels]") {
 template <typename T>
 T ScaledAlone(DataType dtype, double scale, T value) {
   std::vector<T> in(33, value), out(33);
-  ScaleInto(dtype, scale, reinterpret_cast<std::byte*>(in.data()), reinterpret_cast<std::byte*>(out.data()), 33);
+  ScaleInto(dtype, scale, reinterpret_cast<std::byte*>(in.data()),
+            reinterpret_cast<std::byte*>(out.data()), 33);
   CHECK(std::count(out.begin(), out.end(), out[0]) == 33);
   return out[0];
 }
@@ -201,12 +169,14 @@ TEST_CASE("scaled integers are truncated, and end at the ends of their range", "
   CHECK(ScaledAlone<int64_t>(DataType::kInt64, -2.0, INT64_MAX) == INT64_MIN);
   CHECK(ScaledAlone<int64_t>(DataType::kInt64, 0.5, int64_t{1} << 62) == int64_t{1} << 61);
   CHECK(ScaledAlone<int32_t>(DataType::kInt32, std::nan(""), 5) == 0);
-  CHECK(ScaledAlone<int32_t>(DataType::kInt32, std::numeric_limits<double>::infinity(), -5) == INT32_MIN);
+  CHECK(ScaledAlone<int32_t>(DataType::kInt32, std::numeric_limits<double>::infinity(), -5) ==
+        INT32_MIN);
 }
 
 TEST_CASE("any byte but zero is true", "[kernels]") {
   const std::vector<uint8_t> a = {0, 0, 2, 255, 0, 1}, b = {0, 4, 0, 3, 0, 2};
-  const std::byte* in[] = {reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<const std::byte*>(b.data())};
+  const std::byte* in[] = {reinterpret_cast<const std::byte*>(a.data()),
+                           reinterpret_cast<const std::byte*>(b.data())};
   std::vector<uint8_t> out(a.size());
   auto* to = reinterpret_cast<std::byte*>(out.data());
   for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMax}) {
@@ -222,14 +192,17 @@ TEST_CASE("any byte but zero is true", "[kernels]") {
   CHECK(Supports(ReduceKind::kProduct, DataType::kInt8, true));
 }
 
-TEST_CASE("a NaN wins in min and max, from either side; infinities and subnormals keep", "[kernels]") {
+TEST_CASE("a NaN wins in min and max, from either side; infinities and subnormals keep",
+          "[kernels]") {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
-  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+  for (const DataType dtype :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     const double tiny = dtype == DataType::kFloat16    ? 0x1p-24
                         : dtype == DataType::kBFloat16 ? 0x1p-133
                         : dtype == DataType::kFloat32  ? 0x1p-149
                                                        : 0x0.0000000000001p-1022;
-    const std::vector<std::vector<double>> rows = {{nan, 1}, {1, nan}, {nan, nan}, {inf, -inf}, {tiny, 0}, {-tiny, tiny}};
+    const std::vector<std::vector<double>> rows = {{nan, 1},    {1, nan},  {nan, nan},
+                                                   {inf, -inf}, {tiny, 0}, {-tiny, tiny}};
     constexpr int64_t kCount = 200;
     for (const std::vector<double>& row : rows) {
       std::vector<Elements> inputs(2, Elements(dtype, kCount));
@@ -242,9 +215,12 @@ TEST_CASE("a NaN wins in min and max, from either side; infinities and subnormal
       const bool any_nan = std::isnan(row[0]) || std::isnan(row[1]);
       int wrong = 0;
       for (int64_t i = 0; i < kCount; ++i) {
-        const bool right = any_nan ? std::isnan(low.at(i)) && std::isnan(high.at(i)) && std::isnan(sum.at(i))
-                                   : low.at(i) == std::min(row[0], row[1]) && high.at(i) == std::max(row[0], row[1]) &&
-                                         (std::isnan(row[0] + row[1]) ? std::isnan(sum.at(i)) : sum.at(i) == row[0] + row[1]);
+        const bool right =
+            any_nan
+                ? std::isnan(low.at(i)) && std::isnan(high.at(i)) && std::isnan(sum.at(i))
+                : low.at(i) == std::min(row[0], row[1]) && high.at(i) == std::max(row[0], row[1]) &&
+                      (std::isnan(row[0] + row[1]) ? std::isnan(sum.at(i))
+                                                   : sum.at(i) == row[0] + row[1]);
         wrong += right ? 0 : 1;
       }
       INFO(NameOf(dtype) << ": " << row[0] << " and " << row[1]);
@@ -254,16 +230,19 @@ TEST_CASE("a NaN wins in min and max, from either side; infinities and subnormal
 }
 
 TEST_CASE("combinations agree with a reference", "[kernels]") {
-  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+  for (const DataType dtype :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     for (const int64_t count : kCounts) {
       for (int over = 0; over < 3; ++over) {
-        Elements x = Filled(dtype, count, 1, 5), y = Filled(dtype, count, 3, 6), own(dtype, count, 2);
+        Elements x = Filled(dtype, count, 1, 5), y = Filled(dtype, count, 3, 6),
+                 own(dtype, count, 2);
         std::vector<double> want;
         for (int64_t i = 0; i < count; ++i) want.push_back(0.25 * x.at(i) - 3.0 * y.at(i));
         Elements& out = over == 0 ? own : over == 1 ? x : y;
         CombineInto(dtype, 0.25, x.data(), -3.0, y.data(), out.data(), count);
         int64_t wrong = out.guarded() ? 0 : 1;
-        for (int64_t i = 0; i < count; ++i) wrong += out.at(i) == want[static_cast<size_t>(i)] ? 0 : 1;
+        for (int64_t i = 0; i < count; ++i)
+          wrong += out.at(i) == want[static_cast<size_t>(i)] ? 0 : 1;
         INFO(NameOf(dtype) << ", count " << count << ", out " << over);
         CHECK(wrong == 0);
       }
@@ -281,7 +260,8 @@ TEST_CASE("widening and rounding in blocks agree with one element at a time", "[
     int wrong = 0;
     for (size_t i = 0; i < patterns.size(); ++i) {
       const auto want = static_cast<float>(Get(dtype, reinterpret_cast<std::byte*>(&patterns[i])));
-      const bool right = std::isnan(want) ? std::isnan(wide[i]) : wide[i] == want && back[i] == patterns[i];
+      const bool right =
+          std::isnan(want) ? std::isnan(wide[i]) : wide[i] == want && back[i] == patterns[i];
       wrong += right ? 0 : 1;
     }
     INFO(NameOf(dtype));
@@ -291,86 +271,10 @@ TEST_CASE("widening and rounding in blocks agree with one element at a time", "[
   std::vector<double> returned(4);
   ToFloat(DataType::kFloat64, reinterpret_cast<const std::byte*>(doubles.data()), wide.data(), 4);
   FromFloat(DataType::kFloat64, wide.data(), reinterpret_cast<std::byte*>(returned.data()), 4);
-  CHECK(returned == std::vector<double>{1.0, -2.5, std::numeric_limits<double>::infinity(), 0x1p-149});
+  CHECK(returned ==
+        std::vector<double>{1.0, -2.5, std::numeric_limits<double>::infinity(), 0x1p-149});
   FromFloat(DataType::kFloat32, wide.data(), reinterpret_cast<std::byte*>(back.data()), 4);
   CHECK(std::memcmp(back.data(), wide.data(), 16) == 0);
-}
-
-// --- the same bits on every instruction set ----------------------------------------------------------
-
-// Equal bytes, or a NaN on both sides.
-int64_t Differences(DataType dtype, const Elements& a, const Elements& b, int64_t count) {
-  int64_t differences = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto size = static_cast<size_t>(SizeOf(dtype));
-    const size_t offset = static_cast<size_t>(i) * size;
-    const bool same = std::memcmp(a.data() + offset, b.data() + offset, size) == 0;
-    if (!same && !(std::isnan(a.at(i)) && std::isnan(b.at(i)))) ++differences;
-  }
-  return differences;
-}
-
-Elements RandomBits(DataType dtype, int64_t count, unsigned seed) {
-  Elements elements(dtype, count, 1);
-  std::mt19937 random(seed);
-  std::byte* at = elements.data();
-  for (int64_t i = 0; i < count * SizeOf(dtype); ++i) {
-    at[i] = static_cast<std::byte>(dtype == DataType::kBool ? random() % 2 : random() % 256);
-  }
-  return elements;
-}
-
-TEST_CASE("every instruction set gives the same bits", "[kernels]") {
-  constexpr int64_t kCount = 5003;
-  const HostKernels& plain = *KernelsFor(Isa::kPlain);
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    const HostKernels* other = KernelsFor(isa);
-    if (other == nullptr) {
-      WARN("this CPU has no " << (isa == Isa::kAvx2 ? "AVX2" : "AVX-512") << "; not compared");
-      continue;
-    }
-    for (int type = 0; type < kDataTypes; ++type) {
-      const auto dtype = static_cast<DataType>(type);
-      std::vector<Elements> inputs;
-      for (unsigned k = 0; k < 3; ++k) inputs.push_back(RandomBits(dtype, kCount, 10 + k));
-      const std::byte* in[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
-      Elements a(dtype, kCount), b(dtype, kCount);
-      INFO(NameOf(dtype) << ", instruction set " << static_cast<int>(isa));
-      for (const ReduceKind kind : kKinds) {
-        for (const double scale : {1.0, 0.3333333333}) {
-          plain.reduce(kind, dtype, scale, {in, 3}, a.data(), kCount);
-          other->reduce(kind, dtype, scale, {in, 3}, b.data(), kCount);
-          CHECK(Differences(dtype, a, b, kCount) == 0);
-        }
-      }
-      if (!IsFloat(dtype)) continue;
-      plain.combine(dtype, 0.7, in[0], -1.3, in[1], a.data(), kCount);
-      other->combine(dtype, 0.7, in[0], -1.3, in[1], b.data(), kCount);
-      CHECK(Differences(dtype, a, b, kCount) == 0);
-    }
-  }
-}
-
-TEST_CASE("every instruction set rounds fp32 to the 16-bit floats alike, NaN payloads included", "[kernels]") {
-  const HostKernels& plain = *KernelsFor(Isa::kPlain);
-  std::vector<float> values(1 << 18);
-  std::mt19937 random(3);
-  for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
-  const auto count = static_cast<int64_t>(values.size());
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    const HostKernels* other = KernelsFor(isa);
-    if (other == nullptr) continue;
-    for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
-      std::vector<uint16_t> a(values.size()), b(values.size());
-      plain.from_float(dtype, values.data(), reinterpret_cast<std::byte*>(a.data()), count);
-      other->from_float(dtype, values.data(), reinterpret_cast<std::byte*>(b.data()), count);
-      CHECK(a == b);
-      std::vector<uint32_t> wide_a(values.size()), wide_b(values.size());
-      plain.to_float(dtype, reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<float*>(wide_a.data()), count);
-      other->to_float(dtype, reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<float*>(wide_b.data()), count);
-      CHECK(wide_a == wide_b);
-    }
-  }
 }
 
 }  // namespace

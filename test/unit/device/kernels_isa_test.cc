@@ -1,0 +1,98 @@
+// The same inputs give the same bits on every instruction set that this CPU has.
+#include <bit>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "runtime/device/kernels_host.h"
+#include "test/support/catch.h"
+#include "test/unit/device/elements.h"
+
+namespace horon {
+namespace {
+
+using test::Elements;
+
+constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax,
+                                 ReduceKind::kProduct};
+
+// Equal bytes, or a NaN on both sides.
+int64_t Differences(DataType dtype, const Elements& a, const Elements& b, int64_t count) {
+  int64_t differences = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto size = static_cast<size_t>(SizeOf(dtype));
+    const size_t offset = static_cast<size_t>(i) * size;
+    const bool same = std::memcmp(a.data() + offset, b.data() + offset, size) == 0;
+    if (!same && !(std::isnan(a.at(i)) && std::isnan(b.at(i)))) ++differences;
+  }
+  return differences;
+}
+
+Elements RandomBits(DataType dtype, int64_t count, unsigned seed) {
+  Elements elements(dtype, count, 1);
+  std::mt19937 random(seed);
+  std::byte* at = elements.data();
+  for (int64_t i = 0; i < count * SizeOf(dtype); ++i) {
+    at[i] = static_cast<std::byte>(dtype == DataType::kBool ? random() % 2 : random() % 256);
+  }
+  return elements;
+}
+
+TEST_CASE("every instruction set gives the same bits", "[kernels]") {
+  constexpr int64_t kCount = 5003;
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const HostKernels* other = KernelsFor(isa);
+    if (other == nullptr) {
+      WARN("this CPU has no " << (isa == Isa::kAvx2 ? "AVX2" : "AVX-512") << "; not compared");
+      continue;
+    }
+    for (int type = 0; type < kDataTypes; ++type) {
+      const auto dtype = static_cast<DataType>(type);
+      std::vector<Elements> inputs;
+      for (unsigned k = 0; k < 3; ++k) inputs.push_back(RandomBits(dtype, kCount, 10 + k));
+      const std::byte* in[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
+      Elements a(dtype, kCount), b(dtype, kCount);
+      INFO(NameOf(dtype) << ", instruction set " << static_cast<int>(isa));
+      for (const ReduceKind kind : kKinds) {
+        for (const double scale : {1.0, 0.3333333333}) {
+          plain.reduce(kind, dtype, scale, {in, 3}, a.data(), kCount);
+          other->reduce(kind, dtype, scale, {in, 3}, b.data(), kCount);
+          CHECK(Differences(dtype, a, b, kCount) == 0);
+        }
+      }
+      if (!IsFloat(dtype)) continue;
+      plain.combine(dtype, 0.7, in[0], -1.3, in[1], a.data(), kCount);
+      other->combine(dtype, 0.7, in[0], -1.3, in[1], b.data(), kCount);
+      CHECK(Differences(dtype, a, b, kCount) == 0);
+    }
+  }
+}
+
+TEST_CASE("every instruction set rounds fp32 to the 16-bit floats alike, NaN payloads included",
+          "[kernels]") {
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  std::vector<float> values(1 << 18);
+  std::mt19937 random(3);
+  for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+  const auto count = static_cast<int64_t>(values.size());
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const HostKernels* other = KernelsFor(isa);
+    if (other == nullptr) continue;
+    for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
+      std::vector<uint16_t> a(values.size()), b(values.size());
+      plain.from_float(dtype, values.data(), reinterpret_cast<std::byte*>(a.data()), count);
+      other->from_float(dtype, values.data(), reinterpret_cast<std::byte*>(b.data()), count);
+      CHECK(a == b);
+      std::vector<uint32_t> wide_a(values.size()), wide_b(values.size());
+      plain.to_float(dtype, reinterpret_cast<std::byte*>(a.data()),
+                     reinterpret_cast<float*>(wide_a.data()), count);
+      other->to_float(dtype, reinterpret_cast<std::byte*>(a.data()),
+                      reinterpret_cast<float*>(wide_b.data()), count);
+      CHECK(wide_a == wide_b);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon
