@@ -2,6 +2,7 @@
 // may differ between ranks. The output belongs to the Work. Any dtype. Direct exchange: every
 // tensor of a bucket in one message per peer, straight into the outputs.
 #include <cstring>
+#include <numeric>
 
 #include "ops/rows.h"
 #include "runtime/op/op.h"
@@ -22,6 +23,10 @@ class AllgatherOp final : public Op {
   }
 
   bool fusable() const override { return true; }
+  int64_t FusionBytes(const Request& request, const Agreement& agreed) const override {
+    const int64_t rows = std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0});
+    return rows * RowCount(request.shape) * SizeOf(request.dtype);
+  }
   Task Run(Stage& stage) override;
 };
 

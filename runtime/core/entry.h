@@ -17,7 +17,6 @@ struct Entry {
   Op* op = nullptr;                   // set by the negotiator
 
   std::string key() const { return KeyOf(request.process_set, request.name); }
-  int64_t bytes() const { return CountOf(request.shape) * SizeOf(request.dtype); }
 };
 
 }  // namespace horon

@@ -73,6 +73,9 @@ class Op {
   virtual std::optional<Elementwise> elementwise() const { return std::nullopt; }
   // Whether several tensors may share one bucket. Elementwise ops always may.
   virtual bool fusable() const { return elementwise().has_value(); }
+  // What the tensor weighs when buckets are filled; must come out the same on every rank, so an op
+  // whose shapes differ between ranks goes by the agreement. Default: the bytes of its shape.
+  virtual int64_t FusionBytes(const Request& request, const Agreement& agreed) const;
   // Whether equal requests give an equal agreement, so that the response cache may remember it.
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.

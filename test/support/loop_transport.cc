@@ -212,6 +212,7 @@ std::vector<Topology> TestTopologies() {
   all.push_back(Topology::Blocks(5, 3));
   all.push_back(Topology::FromNodes({0, 1, 1, 0}));
   all.push_back(Topology::FromNodes({0, 1, 2, 1, 0}));
+  all.push_back(Topology::FromNodes({0, 1, 2, 2, 1, 0}));  // local rank 1: nodes descend by rank
   return all;
 }
 

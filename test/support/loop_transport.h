@@ -128,7 +128,7 @@ class LoopWorld {
 std::vector<Status> RunRanks(const Topology& topology, uint64_t seed, const RankBody& body);
 
 // The layouts that every collective and op is tested on: one node, all apart, 2+2, 2+1, 3+2, and
-// nodes whose ranks are not neighbours. 1 to 5 ranks.
+// nodes whose ranks are not neighbours. 1 to 6 ranks.
 std::vector<Topology> TestTopologies();
 
 }  // namespace horon::test

@@ -79,7 +79,7 @@ Values SmallValues(DataType dtype, int rank, int64_t count) {
   Values values;
   for (int64_t i = 0; i < count; ++i) {
     const auto mixed = static_cast<double>((i * 7 + rank * 5 + i / 11) % 5);
-    double value = negative ? mixed - 2 : mixed / 2;  // unsigned: 2^5 fits with room
+    double value = negative ? mixed - 2 : mixed / 2;  // unsigned: 2^6 fits with room
     if (dtype == DataType::kBool) value = mixed > 1 ? 1 : 0;
     values.push_back(IsFloat(dtype) ? value : std::trunc(value));
   }

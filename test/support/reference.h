@@ -22,7 +22,7 @@ Bytes Encode(DataType dtype, const Values& values);
 Values Decode(DataType dtype, std::span<const std::byte> bytes);
 
 // Small whole numbers that differ from rank to rank and element to element; sums and products over
-// five ranks are exact in every dtype. For bool 0 and 1.
+// six ranks are exact in every dtype. For bool 0 and 1.
 Values SmallValues(DataType dtype, int rank, int64_t count);
 // Numbers with fractions, as a 32-bit float holds them, between -1 and 1.
 Values Fractions(int rank, int64_t count);

@@ -287,6 +287,31 @@ TEST_CASE("outputs whose size only negotiation knows belong to the work") {
   }
 }
 
+TEST_CASE("ragged allgathers fuse alike on ranks whose own parts weigh differently") {
+  WorldOptions options;
+  options.configure = [](Config& c) { c.fusion_bytes = 400; };  // some ranks' own bytes fit, others' do not
+  Verdicts verdicts;
+  World(3, options).Run([&](Rank& me) {
+    constexpr int kTensors = 12;
+    std::vector<std::vector<float>> mine(kTensors);
+    std::vector<Request> requests;
+    std::vector<const void*> inputs;
+    for (int t = 0; t < kTensors; ++t) {
+      const int rows = (me.rank() * 7 + t) % 30;
+      mine[static_cast<size_t>(t)].assign(static_cast<size_t>(rows), static_cast<float>(me.rank()));
+      requests.push_back(Tensor("t" + std::to_string(t), "allgather", {rows}));
+      inputs.push_back(mine[static_cast<size_t>(t)].data());
+    }
+    auto work = me.SubmitGroup(requests, inputs, std::vector<void*>(kTensors, nullptr), "g");
+    EXPECT(work.ok() && me.Wait(*work.value()).ok(), work.ok() ? work.value()->status().message() : "refused");
+    for (int t = 0; t < kTensors; ++t) {
+      const int64_t want = t % 30 + (7 + t) % 30 + (14 + t) % 30;
+      EXPECT(work.value()->outputs()[static_cast<size_t>(t)].shape == Shape({want}), "shape of tensor " + std::to_string(t));
+    }
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("a rank that leaves fails what needs it, on every rank, and what does not goes on") {
   Verdicts verdicts;
   World(3).Run([&](Rank& me) {
