@@ -32,7 +32,7 @@ SOURCES := CMakeLists.txt pyproject.toml setup.py \
 
 demo: $(VENV)/demo.stamp
 	@echo "== training on 4 ranks: docs/examples/torch_digits.py"
-	$(BIN)/horonrun -np 4 python docs/examples/torch_digits.py
+	$(BIN)/horonrun -np 4 python docs/examples/torch_digits.py --plot $(BUILD)/digits.png
 
 test: $(VENV)/test.stamp
 	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
@@ -59,9 +59,8 @@ sanitize: $(VENV)/test.stamp
 	done; exit $$status
 
 bench: $(VENV)/test.stamp
-	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
-	@$(CMAKE) --build $(BUILD) --parallel $(JOBS)
-	PATH="$(BIN):$$PATH" $(BIN)/python test/bench/compare.py
+	$(BIN)/python test/bench/allreduce_bench.py --np 2 \
+	  --json $(BUILD)/bench.json --plot $(BUILD)/bench.png --markdown $(BUILD)/bench.md
 
 clean:
 	rm -rf $(BUILD) $(VENV) *.egg-info

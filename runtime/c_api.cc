@@ -348,6 +348,7 @@ int horon_work_done(const horon_work* work) { return work->work->done() ? 1 : 0;
 int horon_work_wait(horon_work* work, int timeout_ms) {
   const auto limit = timeout_ms < 0 ? std::chrono::nanoseconds::max() : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work->work;
+  if (!w.done() && The().forked.load(std::memory_order_relaxed)) return Fail(NotInitialised());
   const std::shared_ptr<Job> job = w.done() ? nullptr : Current();
   const bool done = job ? job->runtime->Wait(w, limit) : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));
   return done ? Fail(w.status()) : HORON_WAIT_TIMEOUT;

@@ -89,6 +89,19 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id, st
   keys.push_back(std::move(key));
 }
 
+bool Coordinator::GroupsDiffer(const Row& row) {
+  const Request* first = nullptr;
+  for (const SharedRequest& r : row.by_rank) {
+    if (!r || r.get() == first) continue;
+    if (first == nullptr) {
+      first = r.get();
+    } else if (r->group_hash != first->group_hash || r->group_size != first->group_size || r->group != first->group) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Judges a name that every rank has reported; a group that differs from rank to rank can never be
 // complete, which shows before that.
 void Coordinator::Consider(const std::string& key) {
@@ -99,6 +112,7 @@ void Coordinator::Consider(const std::string& key) {
     Judge(key, row);
     return;
   }
+  if (!GroupsDiffer(row)) return;
   std::vector<const Request*> some;
   std::vector<int> who;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
@@ -108,7 +122,7 @@ void Coordinator::Consider(const std::string& key) {
     return r.group.empty() ? std::string("no group")
                            : "group '" + r.group + "' of " + std::to_string(r.group_size) + " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
   });
-  if (!status.ok()) Fail(key, status);
+  Fail(key, status);
 }
 
 // A rank that comes late to a name that has failed meanwhile gets the same sentence.

@@ -68,6 +68,7 @@ class Coordinator {
 
   void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<std::string>& keys);
   void Consider(const std::string& key);
+  static bool GroupsDiffer(const Row& row);
   bool AnswerOwed(int rank, const Request& request, const std::string& key);
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
   void Judge(const std::string& key, Row& row);

@@ -13,6 +13,9 @@ class Executor::Running final : public Stage {
     for (Entry& entry : entries_) {
       const Request& r = entry.request;
       segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
+      if (entry.output == nullptr) continue;
+      entry.promise.output().shape = r.shape;
+      entry.promise.output().data = entry.output;
     }
   }
 
@@ -38,19 +41,6 @@ class Executor::Running final : public Stage {
     return executor_.states_[entries_[i].request.op + "\n" + entries_[i].key()];
   }
 
-  // Outputs of the input's shape: the user's own, or the Work's.
-  Status PrepareOutputs() {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      if (entries_[i].output == nullptr) {
-        HORON_TRY(AllocateOutput(i, entries_[i].request.shape));
-      } else {
-        Output& output = entries_[i].promise.output();
-        output.shape = entries_[i].request.shape;
-        output.data = entries_[i].output;
-      }
-    }
-    return Status::Ok();
-  }
   void Finish(const Status& status) {
     for (Entry& entry : entries_) entry.promise.Finish(status);
   }
@@ -112,7 +102,7 @@ void Executor::Start(Bucket bucket) {
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
   if (const auto elementwise = op->elementwise()) {
-    const Status prepared = running->PrepareOutputs();
+    const Status prepared = PrepareOutputs(*running);
     if (!prepared.ok()) {
       running->Finish(prepared);
       return;

@@ -17,7 +17,7 @@ std::string Way(int rank, const std::vector<Transport*>& control) {
 
 Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
                        ProcessSets& sets, Counters& counters)
-    : config_(&config), rank_(rank), ops_(&ops), sets_(&sets), gone_(control.size()),
+    : rank_(rank), ops_(&ops), sets_(&sets), gone_(control.size()),
       requests_(counters["negotiation." + Way(rank, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, control) + ".responses"]),
@@ -39,7 +39,6 @@ void Negotiator::Add(std::vector<Entry> entries) {
     for (Entry& entry : entries) entry.promise.Finish(Status::Aborted(over_reason_));
     return;
   }
-  if (waiting_to_report_.empty()) report_at_ = std::chrono::steady_clock::now() + config_->cycle_time;
   for (Entry& entry : entries) {
     std::string key = entry.key();
     waiting_to_report_.push_back(key);
@@ -64,8 +63,7 @@ Status Negotiator::Send(horon::Report report) {
 
 Result<std::vector<Batch>> Negotiator::Advance() {
   moved_ = false;
-  const bool due = config_->cycle_time.count() == 0 || std::chrono::steady_clock::now() >= report_at_ || leaving_;
-  if (!over_ && ((holding() && due) || heard_ >= told_heard_ + kTellHeardEvery || (leaving_ && !left_))) {
+  if (!over_ && (!waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || (leaving_ && !left_))) {
     horon::Report report;
     for (const std::string& key : std::exchange(waiting_to_report_, {})) {
       const auto it = pending_.find(key);

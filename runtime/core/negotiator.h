@@ -6,7 +6,6 @@
 // Never blocks. Holder of the baton only.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -46,9 +45,6 @@ class Negotiator {
   // Fails everything that waits for agreement.
   void FailAll(const Status& status);
 
-  // Whether something is held back for HORON_CYCLE_TIME, and until when.
-  bool holding() const { return !waiting_to_report_.empty(); }
-  std::chrono::steady_clock::time_point report_at() const { return report_at_; }
   bool idle() const { return pending_.empty() && !sending(); }
   bool moved() const { return moved_; }  // whether the last Advance did anything
 
@@ -62,7 +58,6 @@ class Negotiator {
   bool ApplyMembership(const Verdict& verdict, Entry& entry);
   void ApplyLeft(const Decision& decision);
 
-  const Config* config_;
   int rank_;
   OpTable* ops_;
   ProcessSets* sets_;
@@ -71,7 +66,6 @@ class Negotiator {
   ResponseCache cache_;
   std::unordered_map<std::string, Entry> pending_;         // reported or about to be, by key
   std::vector<std::string> waiting_to_report_;
-  std::chrono::steady_clock::time_point report_at_;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
   std::vector<bool> gone_;                                 // rank 0: peers that have left

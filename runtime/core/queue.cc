@@ -15,7 +15,7 @@ class Queue::Lease final : public NameLease {
   std::string key_;
 };
 
-Status Queue::Push(std::vector<Submission> submissions) {
+Status Queue::Push(std::vector<Submission> submissions, bool* first) {
   {
     std::lock_guard lock(mutex_);
     HORON_TRY(closed_);
@@ -34,6 +34,7 @@ Status Queue::Push(std::vector<Submission> submissions) {
   }
   std::lock_guard lock(mutex_);
   HORON_TRY(closed_);
+  if (first != nullptr) *first = entries_.empty();
   for (size_t i = 0; i < submissions.size(); ++i) {
     Submission& s = submissions[i];
     s.entry.promise = Promise(std::move(s.work), s.member, std::move(leases[i]));

@@ -19,13 +19,14 @@ class Queue {
   Queue() : names_(std::make_shared<Names>()) {}
 
   // Any thread. All or none: kInvalidArgument if a name is pending (or twice in `entries`), the
-  // closing status after Close. On success each entry's promise got its name's lease.
+  // closing status after Close. On success each entry's promise got its name's lease, and *first says
+  // whether nothing else was waiting: then somebody must be woken to pop.
   struct Submission {
     Entry entry;
     std::shared_ptr<Work> work;
     int member = 0;
   };
-  Status Push(std::vector<Submission> submissions);
+  Status Push(std::vector<Submission> submissions, bool* first = nullptr);
 
   // Holder of the baton.
   std::vector<Entry> PopAll();

@@ -13,6 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdleSleep{10};
 constexpr std::chrono::milliseconds kLeaveSleep{20};
+constexpr std::chrono::microseconds kBurst{100};
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
 constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
 
@@ -63,17 +64,37 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 }
 
 Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
-  HORON_TRY(queue_.Push(std::move(submissions)));
-  if (wake) bell_->Ring();
+  bool first = false;
+  HORON_TRY(queue_.Push(std::move(submissions), &first));
+  if (wake && first) bell_->Ring();  // else whoever was rung for the first will find this one too
   return Status::Ok();
 }
 
 // --- the cycle: holder of the baton -----------------------------------------------------------------
 
+// A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for a
+// moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept waiting.
+bool Runtime::Due() {
+  if (hurry_ || baton_.wanted() || told_to_leave_) return true;
+  if (queue_.empty()) {
+    hold_until_.reset();
+    return true;
+  }
+  const auto now = Clock::now();
+  if (!hold_until_) hold_until_ = std::max(now + config_.cycle_time, popped_at_ + kBurst);
+  if (now < *hold_until_) return false;
+  hold_until_.reset();
+  return true;
+}
+
 Status Runtime::Cycle() {
-  std::vector<Entry> entries = queue_.PopAll();
-  moved_ = !entries.empty();
-  negotiator_.Add(std::move(entries));
+  moved_ = false;
+  if (Due()) {
+    std::vector<Entry> entries = queue_.PopAll();
+    moved_ = !entries.empty();
+    if (moved_) popped_at_ = Clock::now();
+    negotiator_.Add(std::move(entries));
+  }
   HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance());
   for (Batch& batch : batches) {
     for (Bucket& bucket : PlanFusion(std::move(batch), config_.fusion_bytes)) executor_.Start(std::move(bucket));
@@ -132,8 +153,8 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = kIdleSleep;
   if (told_to_leave_) limit = kLeaveSleep;
   if (!failure_.ok()) return limit;
-  if (negotiator_.holding()) {
-    limit = std::clamp<std::chrono::nanoseconds>(negotiator_.report_at() - Clock::now(), std::chrono::microseconds{1}, limit);
+  if (hold_until_) {
+    limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(), std::chrono::microseconds{1}, limit);
   }
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0) limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, transport->poll_interval()));
@@ -192,12 +213,14 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
   baton_.Want(-1);
   if (!taken) return;
   bell_->Awake();
+  hurry_ = true;
   while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
     if (!CycleMoved() && !LookAgain()) SleepAsLender(work, until);
   }
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Doorbell::kBackground);
-  const bool more = CycleMoved() || leaving_.load(std::memory_order_relaxed) || SleepLimit() < kIdleSleep;
+  const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) || SleepLimit() < kIdleSleep;
+  hurry_ = false;
   baton_.Give();
   if (more) bell_->Wake(Doorbell::kBackground);
 }

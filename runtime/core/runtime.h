@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -59,6 +60,7 @@ class Runtime {
 
  private:
   Status Cycle();
+  bool Due();
   bool CycleMoved();
   bool LookAgain();
   void Fail(const Status& status);
@@ -89,6 +91,9 @@ class Runtime {
   Executor executor_;
   Status failure_;
   bool moved_ = false, told_to_leave_ = false;
+  bool hurry_ = false;  // the holder waits for a work: nothing is held back
+  std::chrono::steady_clock::time_point popped_at_;
+  std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.

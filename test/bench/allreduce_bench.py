@@ -35,13 +35,14 @@ class PingPong:
         compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
         if program is None and compiler is not None:
             self.program = str(folder / "pingpong")
-            subprocess.run([compiler, "-std=c++20", "-O2", str(HERE / "pingpong.cc"), "-o", self.program,
-                            "-pthread"], check=True)
+            subprocess.run([compiler, "-std=c++20", "-O2", "-pthread", str(HERE / "pingpong.cc"),
+                            "-o", self.program], check=True)
 
     def ask(self) -> tuple[str, float | None]:
         if self.program is None:
             return "unknown", None
-        said = subprocess.run([self.program], check=True, capture_output=True, text=True, timeout=60)
+        said = subprocess.run([self.program], check=True, capture_output=True, text=True,
+                              timeout=60)
         ns, regime = said.stdout.split()
         return regime, float(ns)
 
@@ -63,6 +64,9 @@ class Bench:
         print(f"# missing: {library} ({missing})", flush=True)
 
     def measure(self, library: str, workload: workloads.Workload, iterations: int) -> list[float]:
+        """Empty if the library is missing, or goes missing now."""
+        if library not in self.groups:
+            return []
         try:
             return self.groups[library].measure(workload, self.options.dtype, iterations)
         except Missing as missing:
@@ -81,11 +85,10 @@ class Bench:
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
         for number in range(self.options.rounds):
             regime, _ = self.pingpong.ask()
-            for library in list(iterations):
-                if library in self.groups:
-                    seconds = self.measure(library, workload, iterations[library])
-                    if seconds:
-                        row.rounds.append(report.Round(library, number, regime, seconds))
+            for library in iterations:
+                seconds = self.measure(library, workload, iterations[library])
+                if seconds:
+                    row.rounds.append(report.Round(library, number, regime, seconds))
         return row
 
     def wanted(self, workload: workloads.Workload) -> list[str]:
@@ -99,17 +102,20 @@ class Bench:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     size = workloads.parse_size
     parser.add_argument("--np", type=int, default=2, help="ranks of each library (default 2)")
-    parser.add_argument("--min", type=size, default=4, help="smallest size, such as 4 or 1K (default 4)")
+    parser.add_argument("--min", type=size, default=4,
+                        help="smallest size, such as 4 or 1K (default 4)")
     parser.add_argument("--max", type=size, default=64 << 20, help="largest size (default 64M)")
     parser.add_argument("--factor", type=int, default=4, help="from size to size (default 4)")
     parser.add_argument("--dtype", choices=sorted(workloads.BYTES), default="float32")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
     parser.add_argument("--seconds", type=float, default=0.2,
                         help="about how long a library is measured in one round (default 0.2)")
-    parser.add_argument("--most-iterations", type=int, default=200, help="in one round (default 200)")
+    parser.add_argument("--most-iterations", type=int, default=200,
+                        help="in one round (default 200)")
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     parser.add_argument("--no-sets", action="store_true", help="single tensors only")
     parser.add_argument("--launcher", choices=("horonrun", "mpirun"), default="horonrun",
@@ -139,7 +145,8 @@ def about(options: argparse.Namespace, bench: Bench) -> dict:
 
 
 def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) -> None:
-    measured = [name for name in options.libraries if any(r.library == name for row in rows for r in row.rounds)]
+    measured = [name for name in options.libraries
+                if any(r.library == name for row in rows for r in row.rounds)]
     if not measured:
         sys.exit("nothing was measured")
     base = measured[0]
@@ -151,7 +158,8 @@ def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) ->
     if options.json:
         Path(options.json).write_text(json.dumps(report.as_json(rows, facts)))
     if options.plot:
-        report.plot(rows, measured, options.plot, f"allreduce, {options.np} ranks, {options.dtype}, {facts['processor']}")
+        title = f"allreduce, {options.np} ranks, {options.dtype}, {facts['processor']}"
+        report.plot(rows, measured, options.plot, title)
 
 
 def main() -> None:

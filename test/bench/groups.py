@@ -55,7 +55,8 @@ class Group:
             raise Missing(f"did not start: {self.last_words() or error}") from None
 
     def start(self, launcher: str) -> list[subprocess.Popen]:
-        worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address, str(self.words)]
+        worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address,
+                  str(self.words)]
         over_mpi = self.library == "mpi" or (self.library == "horon" and launcher == "mpirun")
         ranks = [{}]
         if over_mpi:
@@ -64,7 +65,8 @@ class Group:
         elif self.library == "horon":
             worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
         else:
-            common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(self.folder / f"{self.library}.store")}
+            store = self.folder / f"{self.library}.store"
+            common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(store)}
             ranks = [{**common, "RANK": str(rank)} for rank in range(self.np)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with open(self.log, "wb") as log:

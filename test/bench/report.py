@@ -1,4 +1,4 @@
-"""Tables and the picture: nccl-tests' words, medians, and ratios of rounds that ran side by side."""
+"""Tables and the picture: nccl-tests' words, medians, ratios of rounds that ran side by side."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
             if seconds is None:
                 continue
             note = "" if row.workload.single else f"  {row.workload.name}"
-            print(f"  {row.bytes:>12} {row.workload.count:>12} {row.dtype:>9} {'sum':>6} {library:>13} "
-                  f"{seconds * 1e6:>10.1f} {row.algbw(seconds):>7.3f} {row.busbw(seconds):>7.3f}{note}",
-                  flush=True)
+            print(f"  {row.bytes:>12} {row.workload.count:>12} {row.dtype:>9} {'sum':>6} "
+                  f"{library:>13} {seconds * 1e6:>10.1f} {row.algbw(seconds):>7.3f} "
+                  f"{row.busbw(seconds):>7.3f}{note}", flush=True)
 
 
 def regimes(rows: list[Row]) -> list[str]:
@@ -94,11 +94,13 @@ def markdown(rows: list[Row], libraries: list[str], base: str) -> str:
         head += [f"{library} / {base}" for library in others]
         lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for row in rows:
-            here = Row(row.workload, row.dtype, row.np, [r for r in row.rounds if r.regime == regime])
-            if not here.rounds:
+            rounds = [r for r in row.rounds if r.regime == regime]
+            if not rounds:
                 continue
+            here = Row(row.workload, row.dtype, row.np, rounds)
             own = here.median(base)
-            cells = [row.workload.name, *(text_of_time(here.median(library)) for library in libraries)]
+            times = [text_of_time(here.median(library)) for library in libraries]
+            cells = [row.workload.name, *times]
             cells.append(f"{here.busbw(own):.2f} GB/s" if own else "-")
             for library in others:
                 ratio = here.ratio(library, base)

@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 
 class Barrier:
-    """Each rank counts up its own word and looks at the others', yielding its core between looks."""
+    """Each rank counts up its own word and watches the others', yielding its core meanwhile."""
 
     STRIDE = 64  # bytes: a cache line each
 
