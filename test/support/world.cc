@@ -168,7 +168,7 @@ Status Rank::Reduce(const std::string& name, const std::string& op, std::vector<
 Result<int> Rank::AddProcessSet(const std::vector<int>& ranks) {
   Request request;
   request.op = "process_set.add";
-  request.name = request.op + ToString(Shape(ranks.begin(), ranks.end()));
+  request.name = "change of process sets";
   request.dtype = DataType::kUInt8;
   request.splits.assign(ranks.begin(), ranks.end());
   std::shared_ptr<Work> work;

@@ -266,6 +266,18 @@ TEST_CASE("process sets run side by side; outsiders are refused") {
   }
 }
 
+TEST_CASE("ranks that add different process sets are told so, and may try again") {
+  Verdicts verdicts;
+  World(3).Run([&](Rank& me) {
+    const auto wrong = me.AddProcessSet(me.rank() == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1});
+    EXPECT(!wrong.ok() && wrong.status().code() == Code::kInvalidArgument, "no error");
+    EXPECT(wrong.status().message().find("[1, 2]") != std::string::npos, wrong.status().message());
+    const auto right = me.AddProcessSet({0, 1});
+    EXPECT(right.ok() && right.value() == 1, "the second try");
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("outputs whose size only negotiation knows belong to the work") {
   for (const WorldOptions& layout : Layouts()) {
     Verdicts verdicts;
