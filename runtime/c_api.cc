@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 
 #include "runtime/base/log.h"
+#include "runtime/base/mutex.h"
 #include "runtime/include/horon/horon.h"
 #include "runtime/join.h"
 
@@ -22,9 +22,9 @@ namespace horon {
 namespace {
 
 struct Global {
-  std::mutex mutex;          // guards job; never held during a call into a runtime
-  std::shared_ptr<Job> job;  // null when not initialised
-  std::mutex joining;        // one init or shutdown at a time
+  Mutex mutex;          // guards job; never held during a call into a runtime
+  std::shared_ptr<Job> job HORON_GUARDED_BY(mutex);  // null when not initialised
+  Mutex joining;        // one init or shutdown at a time
   ProcessState process;
   Config config;             // of the last init
   std::atomic<bool> forked{false};  // in a child of the process that initialised
@@ -53,7 +53,7 @@ int Guard(F&& f) {
 
 std::shared_ptr<Job> Current() {
   if (The().forked.load(std::memory_order_relaxed)) return nullptr;
-  std::lock_guard lock(The().mutex);
+  MutexLock lock(The().mutex);
   return The().job;
 }
 
@@ -179,7 +179,7 @@ void AtExit() {
 
 Status Init() {
   Global& global = The();
-  std::lock_guard joining(global.joining);
+  MutexLock joining(global.joining);
   if (global.forked.load(std::memory_order_relaxed)) return NotInitialised();
   if (Current()) return Status::Ok();
   HORON_ASSIGN(global.config, ReadConfig());
@@ -190,7 +190,7 @@ Status Init() {
   }
   HORON_ASSIGN(std::shared_ptr<Job> job, Join(global.config, global.process));
   HORON_TRY(ConfigureLog(global.config.log, job->runtime->rank()));
-  std::lock_guard lock(global.mutex);
+  MutexLock lock(global.mutex);
   global.job = std::move(job);
   return Status::Ok();
 }
@@ -207,10 +207,10 @@ int horon_init(void) { return Guard(Init); }
 int horon_shutdown(void) {
   return Guard([] {
     if (The().forked.load(std::memory_order_relaxed)) return Status::Ok();
-    std::lock_guard joining(The().joining);
+    MutexLock joining(The().joining);
     std::shared_ptr<Job> job;
     {
-      std::lock_guard lock(The().mutex);
+      MutexLock lock(The().mutex);
       job = std::exchange(The().job, nullptr);
     }
     if (job) job->Leave();
@@ -248,7 +248,7 @@ const char* horon_transport(void) {
 
 int horon_mpi_available(void) {
   const int code = Guard([] {
-    std::lock_guard joining(The().joining);
+    MutexLock joining(The().joining);
     HORON_ASSIGN(const Config config, ReadConfig());
     return OpenMpiPlugin(config, The().process);
   });

@@ -7,10 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/base/mutex.h"
 
 namespace horon {
 
@@ -26,21 +27,21 @@ class Counter {
 class Counters {
  public:
   Counter& operator[](const std::string& name) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto& slot = counters_[name];
     if (!slot) slot = std::make_unique<Counter>();
     return *slot;
   }
   std::vector<std::pair<std::string, int64_t>> Snapshot() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::pair<std::string, int64_t>> rows;
     for (const auto& [name, counter] : counters_) rows.emplace_back(name, counter->value());
     return rows;
   }
 
  private:
-  mutable std::mutex mutex_;  // guards the map, not the counters
-  std::map<std::string, std::unique_ptr<Counter>> counters_;
+  mutable Mutex mutex_;  // guards the map, not the counters
+  std::map<std::string, std::unique_ptr<Counter>> counters_ HORON_GUARDED_BY(mutex_);
 };
 
 }  // namespace horon

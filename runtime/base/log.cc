@@ -5,8 +5,9 @@
 
 #include <array>
 #include <map>
-#include <mutex>
 #include <optional>
+
+#include "runtime/base/mutex.h"
 
 namespace horon {
 namespace {
@@ -24,10 +25,10 @@ std::optional<LogLevel> ParseLevel(std::string_view name) {
 
 // One per process, whatever the number of runtimes in it: logs go to one stderr.
 struct Sink {
-  std::mutex mutex;
-  LogLevel level = LogLevel::kWarn;
-  std::map<std::string, LogLevel, std::less<>> by_component;
-  std::shared_ptr<spdlog::logger> logger;
+  Mutex mutex;
+  LogLevel level HORON_GUARDED_BY(mutex) = LogLevel::kWarn;
+  std::map<std::string, LogLevel, std::less<>> by_component HORON_GUARDED_BY(mutex);
+  std::shared_ptr<spdlog::logger> logger HORON_GUARDED_BY(mutex);
 };
 Sink& TheSink() {
   static Sink* sink = new Sink;  // leaked: threads may log while statics are destroyed
@@ -58,7 +59,7 @@ Status ConfigureLog(std::string_view spec, int rank) {
     }
   }
   Sink& sink = TheSink();
-  std::lock_guard lock(sink.mutex);
+  MutexLock lock(sink.mutex);
   sink.level = level;
   sink.by_component = std::move(by_component);
   sink.logger = std::make_shared<spdlog::logger>("horon", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
@@ -69,7 +70,7 @@ Status ConfigureLog(std::string_view spec, int rank) {
 
 bool LogEnabled(LogLevel level, std::string_view component) {
   Sink& sink = TheSink();
-  std::lock_guard lock(sink.mutex);
+  MutexLock lock(sink.mutex);
   const auto it = sink.by_component.find(component);
   return level >= (it != sink.by_component.end() ? it->second : sink.level);
 }
@@ -80,7 +81,7 @@ void Log(LogLevel level, std::string_view component, const std::string& message)
                                   spdlog::level::warn, spdlog::level::err};
   std::shared_ptr<spdlog::logger> logger;
   {
-    std::lock_guard lock(TheSink().mutex);
+    MutexLock lock(TheSink().mutex);
     logger = TheSink().logger;
   }
   if (logger) logger->log(kSpdlog[static_cast<size_t>(level)], "{}: {}", component, message);

@@ -4,8 +4,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "runtime/base/mutex.h"
 
 namespace horon {
 
@@ -20,44 +21,44 @@ class ProcessSets {
     uses_[0] = 1;
   }
   Ranks Find(int32_t id) const {  // null: no such set
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = sets_.find(id);
     return it == sets_.end() ? nullptr : it->second;
   }
   void Add(int32_t id, std::vector<int> ranks) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sets_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
     ++uses_[id];
   }
   // How many sets have had this number so far; the same on every rank.
   int uses(int32_t id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = uses_.find(id);
     return it == uses_.end() ? 0 : it->second;
   }
   void Remove(int32_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sets_.erase(id);
   }
   // The set with exactly these ranks, or -1.
   int32_t IdOf(const std::vector<int>& ranks) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, set] : sets_) {
       if (*set == ranks) return id;
     }
     return -1;
   }
   int32_t NextId() const {  // ids are used again
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     int32_t id = 1;
     while (sets_.contains(id)) ++id;
     return id;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<int32_t, Ranks> sets_;
-  std::map<int32_t, int> uses_;
+  mutable Mutex mutex_;
+  std::map<int32_t, Ranks> sets_ HORON_GUARDED_BY(mutex_);
+  std::map<int32_t, int> uses_ HORON_GUARDED_BY(mutex_);
 };
 
 }  // namespace horon

@@ -6,7 +6,7 @@ class Queue::Lease final : public NameLease {
  public:
   Lease(std::shared_ptr<Names> names, std::string key) : names_(std::move(names)), key_(std::move(key)) {}
   ~Lease() override {
-    std::lock_guard lock(names_->mutex);
+    MutexLock lock(names_->mutex);
     names_->pending.erase(key_);
   }
 
@@ -17,14 +17,14 @@ class Queue::Lease final : public NameLease {
 
 Status Queue::Push(std::vector<Submission> submissions, bool* first) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     HORON_TRY(closed_);
   }
   std::vector<std::unique_ptr<Lease>> leases;
   for (Submission& s : submissions) {
     std::string key = s.entry.key();
     {
-      std::lock_guard lock(names_->mutex);
+      MutexLock lock(names_->mutex);
       if (!names_->pending.insert(key).second) {
         return Status::InvalidArgument("a tensor named '" + s.entry.request.name +
                                        "' is still pending on this rank: wait for it, or give this one another name");
@@ -32,7 +32,7 @@ Status Queue::Push(std::vector<Submission> submissions, bool* first) {
     }
     leases.push_back(std::make_unique<Lease>(names_, std::move(key)));
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   HORON_TRY(closed_);
   if (first != nullptr) *first = entries_.empty();
   for (size_t i = 0; i < submissions.size(); ++i) {
@@ -44,19 +44,19 @@ Status Queue::Push(std::vector<Submission> submissions, bool* first) {
 }
 
 std::vector<Entry> Queue::PopAll() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::exchange(entries_, {});
 }
 
 bool Queue::empty() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return entries_.empty();
 }
 
 void Queue::Close(Status status) {
   std::vector<Entry> dropped;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_.ok()) closed_ = status;
     dropped = std::exchange(entries_, {});
   }

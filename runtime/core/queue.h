@@ -5,11 +5,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/core/entry.h"
 
 namespace horon {
@@ -36,15 +36,15 @@ class Queue {
 
  private:
   struct Names {
-    std::mutex mutex;
-    std::unordered_set<std::string> pending;
+    Mutex mutex;
+    std::unordered_set<std::string> pending HORON_GUARDED_BY(mutex);
   };
   class Lease;
 
   std::shared_ptr<Names> names_;  // shared with the leases, which may outlive the queue
-  mutable std::mutex mutex_;      // guards the two below; names_->mutex is never taken inside it
-  std::vector<Entry> entries_;
-  Status closed_;
+  mutable Mutex mutex_;      // guards the two below; names_->mutex is never taken inside it
+  std::vector<Entry> entries_ HORON_GUARDED_BY(mutex_);
+  Status closed_ HORON_GUARDED_BY(mutex_);
 };
 
 }  // namespace horon

@@ -16,7 +16,7 @@ bool Work::WaitFor(std::chrono::nanoseconds limit) const {
 
 void Work::FinishOne(Status status) {
   if (!status.ok()) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (status_.ok()) status_ = std::move(status);
   }
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

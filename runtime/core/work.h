@@ -9,10 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
 #include "runtime/device/memory.h"
@@ -44,7 +44,7 @@ class Work {
 
   std::atomic<uint32_t> done_{0};
   std::atomic<int> remaining_;
-  std::mutex mutex_;        // guards status_ until done
+  Mutex mutex_;        // guards status_ until done
   Status status_;
   std::vector<Output> outputs_;
 };

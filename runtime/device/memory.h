@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
 
@@ -69,9 +69,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
  private:
   static constexpr int kClasses = 48;
   std::unique_ptr<Memory> memory_;
-  mutable std::mutex mutex_;                       // guards the two below
-  std::vector<std::byte*> free_[kClasses];
-  int64_t held_bytes_ = 0;
+  mutable Mutex mutex_;                       // guards the two below
+  std::vector<std::byte*> free_[kClasses] HORON_GUARDED_BY(mutex_);
+  int64_t held_bytes_ HORON_GUARDED_BY(mutex_) = 0;
 };
 using Buffer = Pool::Buffer;
 

@@ -51,7 +51,7 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   const int size_class = ClassOf(bytes);
   if (size_class >= kClasses) return Status::Unavailable("a buffer of " + std::to_string(bytes) + " bytes is too large");
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto& list = free_[size_class];
     if (!list.empty()) {
       buffer.data_ = list.back();
@@ -60,7 +60,7 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   }
   if (buffer.data_ == nullptr) {
     HORON_ASSIGN(buffer.data_, memory_->Allocate(int64_t{1} << size_class));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     held_bytes_ += int64_t{1} << size_class;
   }
   buffer.size_class_ = size_class;
@@ -69,7 +69,7 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
 }
 
 void Pool::Trim() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (int c = 0; c < kClasses; ++c) {
     for (std::byte* data : free_[c]) {
       memory_->Free(data, int64_t{1} << c);
@@ -80,7 +80,7 @@ void Pool::Trim() {
 }
 
 int64_t Pool::held_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return held_bytes_;
 }
 
@@ -96,7 +96,7 @@ Pool::Buffer& Pool::Buffer::operator=(Buffer&& other) noexcept {
 
 void Pool::Buffer::Release() {
   if (data_ != nullptr) {
-    std::lock_guard lock(pool_->mutex_);
+    MutexLock lock(pool_->mutex_);
     pool_->free_[size_class_].push_back(data_);
   }
   data_ = nullptr;

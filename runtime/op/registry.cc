@@ -1,9 +1,9 @@
 #include <charconv>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/mutex.h"
 #include "runtime/op/op.h"
 
 namespace horon {
@@ -120,15 +120,15 @@ std::vector<std::string> RegisteredOps() {
 }
 
 struct OpTable::Rows {
-  std::mutex mutex;  // guards the map; an op, once in it, stays where it is
-  std::map<std::string, std::unique_ptr<Op>> by_spec;
+  Mutex mutex;  // guards the map; an op, once in it, stays where it is
+  std::map<std::string, std::unique_ptr<Op>> by_spec HORON_GUARDED_BY(mutex);
 };
 
 OpTable::OpTable() : rows_(std::make_unique<Rows>()) {}
 OpTable::~OpTable() = default;
 
 Result<Op*> OpTable::Find(const std::string& spec) {
-  std::lock_guard lock(rows_->mutex);
+  MutexLock lock(rows_->mutex);
   const auto known = rows_->by_spec.find(spec);
   if (known != rows_->by_spec.end()) return known->second.get();
   HORON_ASSIGN(OpArguments arguments, OpArguments::Parse(spec));

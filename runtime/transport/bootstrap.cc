@@ -118,7 +118,7 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(std::shared_ptr<
   }
   std::vector<Packet> kept;
   {
-    std::lock_guard lock(launcher->mutex);
+    MutexLock lock(launcher->mutex);
     kept = std::exchange(launcher->kept, {});
   }
   while (!segment) {
@@ -275,7 +275,7 @@ bool NodeLink::HearLauncher() {
   const auto packet = ReceivePacket(launcher_->fd, Clock::now());
   if (!packet.ok()) return true;
   if (packet.value().fd >= 0) {
-    std::lock_guard lock(launcher_->mutex);
+    MutexLock lock(launcher_->mutex);
     launcher_->kept.push_back(packet.value());
     return true;
   }

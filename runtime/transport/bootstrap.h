@@ -11,11 +11,11 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/transport/segment.h"
 
 namespace horon {
@@ -28,8 +28,8 @@ struct LauncherSocket {
     int fd = -1;       // that came with it
   };
   int fd = -1;
-  std::mutex mutex;          // guards kept
-  std::vector<Packet> kept;  // segments of a later init that the watch thread of this one received
+  Mutex mutex;          // guards kept
+  std::vector<Packet> kept HORON_GUARDED_BY(mutex);  // segments of a later init that the watch thread of this one received
 };
 
 class NodeLink {
