@@ -3,8 +3,9 @@
     horonrun -np 4 python docs/examples/torch_digits.py
     horonrun -np 4 python docs/examples/torch_digits.py --op dissemination
 
-The global batch is cut into one part a rank, so that 1 rank and 4 ranks take the same steps. Rank 0
-shows a progress bar, prints the accuracy on images that were never trained on, and draws the curves.
+The global batch is cut into one part a rank, so that 1 rank and 4 ranks take the same steps.
+Rank 0 shows a progress bar, prints the accuracy on images that were never trained on, and draws
+the curves.
 """
 
 import argparse

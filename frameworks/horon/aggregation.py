@@ -3,7 +3,7 @@
     aggregate = horon.aggregation.Sparsified(ratio=0.01)
     aggregate(model, op="avg")        # a module: its gradients; also a tensor or a list of tensors
 
-Each names an op of the runtime by its spec, so the same algorithms serve op= in DistributedOptimizer.
+Each names an op of the runtime by its spec: the same algorithms serve op= in DistributedOptimizer.
 Every rank calls with the same shapes in the same order. Blocking.
 """
 

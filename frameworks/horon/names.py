@@ -1,7 +1,7 @@
 """Names of tensors that the program did not name.
 
-Ranks match tensors by name, so unnamed ones are counted, for each kind of collective and each process
-set by itself: ranks that take part in different sets still count alike.
+Ranks match tensors by name, so unnamed ones are counted, for each kind of collective and each
+process set by itself: ranks that take part in different sets still count alike.
 """
 
 import itertools

@@ -93,8 +93,8 @@ def add_process_set(process_set) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set on all ranks; every rank must call this. Blocks. False for the global set and for
-    one that is not registered."""
+    """Removes a set on all ranks; every rank must call this. Blocks. False for the global set and
+    for one that is not registered."""
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
     _core.remove_process_set(process_set.process_set_id)

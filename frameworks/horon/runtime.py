@@ -5,7 +5,12 @@ import os
 import sys
 
 from horon import _core, process_sets as sets_of_ranks
-from horon.errors import NOT_INITIALIZED, HoronInvalidArgument, HoronNotInitialized, HoronUnsupported
+from horon.errors import (
+    NOT_INITIALIZED,
+    HoronInvalidArgument,
+    HoronNotInitialized,
+    HoronUnsupported,
+)
 
 # The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
 os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)

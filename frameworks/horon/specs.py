@@ -34,7 +34,7 @@ Product = Op("product")
 
 
 def Dissemination() -> Op:
-    """Averages with one peer a call; the peer changes so that after log2(size) calls all have met."""
+    """Averages with one peer a call; it changes so that after log2(size) calls all have met."""
     return Op("dissemination")
 
 
@@ -52,6 +52,6 @@ def spec_of(op) -> str:
     spec = getattr(op, "spec", None)
     if not isinstance(spec, str):
         raise HoronInvalidArgument(
-            f"op is {op!r}: use hvd.Average, hvd.Sum, ... or a spec string such as 'topk:ratio=0.01'"
+            f"op is {op!r}: use hvd.Average, hvd.Sum, ... or a spec string like 'topk:ratio=0.01'"
         )
     return spec

@@ -95,7 +95,7 @@ const std::vector<Knob>& Table() {
        Text(&Config::python_prefix)},
       {"LOCAL_SIZE", false, "pretends that blocks of so many ranks are nodes",
        Integer(&Config::local_size, 0, 1 << 20)},
-      {"SPIN_TIME", false, "us a thread looks for work before it sleeps", Duration<microseconds>(&Config::spin)},
+      {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps", Duration<microseconds>(&Config::spin)},
       {"SHM_CHUNK_BYTES", false, "bytes of a chunk that streams through shared memory",
        Integer(&Config::shm_chunk_bytes, 4096, 64 << 20)},
       {"SHM_RING_BYTES", false, "bytes of the message ring of each pair of ranks; 0 chooses",

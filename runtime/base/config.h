@@ -25,7 +25,7 @@ struct Config {
   std::string mpi_lib;                              // MPI_LIB: path of libmpi
   std::string python_prefix;                        // PYTHON_PREFIX: set by the Python package
   int64_t local_size = 0;                           // LOCAL_SIZE: >0 pretends nodes of so many ranks
-  std::chrono::microseconds spin{20};               // SPIN_TIME (us): look this long before sleeping
+  std::chrono::microseconds spin{60};               // SPIN_TIME (us): longer than a wake-up takes
   int64_t shm_chunk_bytes = 256 << 10;              // SHM_CHUNK_BYTES: streaming unit
   int64_t shm_ring_bytes = 0;                       // SHM_RING_BYTES: per pair; 0 chooses by node size
   std::chrono::milliseconds shutdown_time{5000};    // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving

@@ -14,6 +14,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdleSleep{10};
 constexpr std::chrono::milliseconds kLeaveSleep{20};
 constexpr std::chrono::microseconds kBurst{100};
+// The background thread competes with the user's own threads for cores; a lender has nothing else to do.
+constexpr std::chrono::microseconds kBackgroundSpin{5};
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
 constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
 
@@ -134,9 +136,9 @@ void Runtime::Fail(const Status& status) {
 }
 
 // Looks for work for a short while before sleeping, if something is under way.
-bool Runtime::LookAgain() {
+bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (!may_spin_ || (executor_.idle() && negotiator_.idle())) return false;
-  const auto until = Clock::now() + config_.spin;
+  const auto until = Clock::now() + spin;
   do {
     if (CycleMoved()) return true;
   } while (Clock::now() < until);
@@ -162,6 +164,12 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   return limit;
 }
 
+void Runtime::FlushRings() {
+  for (const auto& transport : transports_) transport->Flush();
+}
+
+uint32_t Runtime::Sleeper() const { return executor_.idle() ? Doorbell::kIdle : Doorbell::kBackground; }
+
 // --- the background thread ------------------------------------------------------------------------------
 
 bool Runtime::parted() const {
@@ -174,22 +182,23 @@ void Runtime::Background() {
   baton_.Take();
   while (!parted()) {
     const bool moved = CycleMoved();
-    if (baton_.wanted() || (!moved && !LookAgain())) SleepInBackground();
+    if (baton_.wanted() || (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin)))) SleepInBackground();
   }
   Fail(Status::Aborted("Horon was shut down before this tensor was done"));
   // The baton stays taken: from here on nobody runs the cycle.
 }
 
 void Runtime::SleepInBackground() {
-  const uint32_t ticket = bell_->Announce(Doorbell::kBackground);
+  const uint32_t ticket = bell_->Announce(Sleeper());
   if ((CycleMoved() && !baton_.wanted()) || parted()) {
     bell_->Awake();
     return;
   }
   const auto limit = SleepLimit();
   BackOff();
+  FlushRings();
   baton_.Give();
-  bell_->Sleep(ticket, Doorbell::kBackground, limit);
+  bell_->Sleep(ticket, Doorbell::kAnyBackground, limit);
   baton_.Take();
   bell_->Awake();
 }
@@ -215,14 +224,15 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
   bell_->Awake();
   hurry_ = true;
   while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
-    if (!CycleMoved() && !LookAgain()) SleepAsLender(work, until);
+    if (!CycleMoved() && !LookAgain(config_.spin)) SleepAsLender(work, until);
   }
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
-  bell_->Announce(Doorbell::kBackground);
+  bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) || SleepLimit() < kIdleSleep;
   hurry_ = false;
+  FlushRings();
   baton_.Give();
-  if (more) bell_->Wake(Doorbell::kBackground);
+  if (more) bell_->Wake(Doorbell::kAnyBackground);
 }
 
 void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
@@ -231,6 +241,7 @@ void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
     const std::chrono::nanoseconds left = std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
     const auto limit = std::min(SleepLimit(), left);
     BackOff();
+    FlushRings();
     bell_->Sleep(ticket, Doorbell::kLender, limit);
   }
   bell_->Awake();

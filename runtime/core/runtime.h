@@ -62,7 +62,7 @@ class Runtime {
   Status Cycle();
   bool Due();
   bool CycleMoved();
-  bool LookAgain();
+  bool LookAgain(std::chrono::microseconds spin);
   void Fail(const Status& status);
   void Background();
   void SleepInBackground();
@@ -70,6 +70,8 @@ class Runtime {
   void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
   std::chrono::nanoseconds SleepLimit() const;
   void BackOff();
+  void FlushRings();
+  uint32_t Sleeper() const;
   bool parted() const;
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
 

@@ -176,7 +176,7 @@ Lane::Lane(std::shared_ptr<SharedSegment> segment, int lane, std::vector<int> me
 
 void Lane::Ring() {
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (static_cast<int>(i) != me_) segment_->rank(members_[i]).bell.Ring();
+    if (static_cast<int>(i) != me_) segment_->rank(members_[i]).bell.Ring(Doorbell::kBackground | Doorbell::kLender);
   }
 }
 

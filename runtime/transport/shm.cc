@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kDataBytes = 64 << 10;  // at most so much of a large message in one packet
 
+constexpr int kMostOwedFor = 500;         // rounds: a busy holder does not keep a sleeper waiting
+
 std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
   return "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes (tag " +
          std::to_string(tag) + ") where " + std::to_string(room) + " were expected";
@@ -20,6 +22,7 @@ ShmTransport::ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<i
                            std::string name)
     : segment_(std::move(segment)), members_(std::move(members)), local_rank_(local_rank), name_(std::move(name)) {
   const int64_t capacity = segment_->shape().ring_bytes;
+  owed_.resize(members_.size());
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     local_of_[members_[static_cast<size_t>(i)]] = i;
     peers_.push_back(i == local_rank_ ? nullptr
@@ -31,6 +34,26 @@ ShmTransport::ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<i
 }
 
 ShmTransport::~ShmTransport() { FailAll(Status::Aborted("the transport was closed")); }
+
+// A sleeping lender is a user who waits: woken at once. A background thread: see doorbell.h.
+void ShmTransport::Ring(int local) {
+  const uint32_t who = segment_->rank(local).bell.Ring(Doorbell::kLender);
+  if ((who & Doorbell::kAnyBackground) == 0) return;
+  owed_[static_cast<size_t>(local)] = true;
+  owed_for_ = std::max(owed_for_, 1);
+}
+
+void ShmTransport::Flush() {
+  if (owed_for_ == 0) return;
+  owed_for_ = 0;
+  for (size_t i = 0; i < owed_.size(); ++i) {
+    if (!owed_[i]) continue;
+    owed_[i] = false;
+    // Read meanwhile by a lender that came and went? Then there is nothing to wake for.
+    const RingWords& words = segment_->ring(local_rank_, static_cast<int>(i));
+    if (words.tail.load(std::memory_order_acquire) != words.head.load(std::memory_order_relaxed)) segment_->rank(static_cast<int>(i)).bell.Ring();
+  }
+}
 
 bool ShmTransport::Reaches(int peer) const {
   const auto it = local_of_.find(peer);
@@ -57,7 +80,7 @@ Status ShmTransport::Post(Transfer& transfer) {
   transfer.transport = this;
   if (transfer.direction == Transfer::Direction::kSend) {
     peer.starting.push_back(&transfer);
-    if (ProgressSends(peer)) segment_->rank(it->second).bell.Ring();
+    if (ProgressSends(peer)) Ring(it->second);
   } else {
     PostReceive(peer, transfer);
   }
@@ -105,7 +128,7 @@ void ShmTransport::Grant(Peer& peer, Transfer& transfer, uint64_t id, int64_t by
   peer.incoming[id] = incoming;
   peer.replies.push_back({Kind::kGrant, transfer.tag, 0, id});
   ProgressSends(peer);
-  segment_->rank(local_of_[peer.rank]).bell.Ring();
+  Ring(local_of_[peer.rank]);
 }
 
 Status ShmTransport::CheckDeaths() {
@@ -144,12 +167,14 @@ Result<bool> ShmTransport::Progress() {
   bool moved = false;
   for (size_t i = 0; i < peers_.size(); ++i) {
     if (!peers_[i]) continue;
+    const bool was_full = peers_[i]->reader.available() >= segment_->shape().ring_bytes / 4;
     HORON_ASSIGN(const bool received, ProgressReceives(*peers_[i]));
     const bool sent = ProgressSends(*peers_[i]);
-    // What was read makes room for the peer, what was written is news for it.
-    if (received || sent) segment_->rank(static_cast<int>(i)).bell.Ring();
+    if (received && was_full) segment_->rank(static_cast<int>(i)).bell.Ring();  // it may wait for room
+    if (sent) Ring(static_cast<int>(i));
     moved = moved || received || sent;
   }
+  if (owed_for_ > 0 && ++owed_for_ > kMostOwedFor) Flush();
   // After the rings were read: what a rank sent before it died still counts.
   Status status = CheckDeaths();
   if (!status.ok()) {

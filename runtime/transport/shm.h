@@ -33,6 +33,7 @@ class ShmTransport final : public Transport {
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
+  void Flush() override;
 
  private:
   enum class Kind : uint32_t { kEager = 1, kAnnounce = 2, kGrant = 3, kData = 4, kAbandon = 5 };
@@ -70,6 +71,7 @@ class ShmTransport final : public Transport {
     uint64_t next_id = 1;
   };
 
+  void Ring(int local);
   Status CheckDeaths();
   void FailAll(const Status& status);
   bool ProgressSends(Peer& peer);
@@ -91,6 +93,8 @@ class ShmTransport final : public Transport {
   std::vector<std::unique_ptr<Peer>> peers_;   // by local rank; null for myself
   std::unordered_map<int, int> local_of_;      // global rank -> local rank
   Status failure_;
+  std::vector<bool> owed_;  // by local rank: a background thread that was not woken yet
+  int owed_for_ = 0;        // rounds of Progress since the first of them; 0: none
 };
 
 // Messages to myself: matched and copied when both sides are posted.

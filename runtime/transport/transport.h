@@ -91,6 +91,9 @@ class Transport {
   // Afterwards the transport does not touch the transfer or its memory any more.
   virtual void Cancel(Transfer& transfer) = 0;
 
+  // Wakes peers whose waking was put off. Called before the holder of the baton sleeps or goes.
+  virtual void Flush() {}
+
   // Zero: peers ring the doorbell, the runtime may sleep. Otherwise: while transfers are pending or
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).
   virtual std::chrono::microseconds poll_interval() const { return std::chrono::microseconds{0}; }

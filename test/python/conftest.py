@@ -1,4 +1,4 @@
-"""Starting ranks for tests. A test names files of checks; every rank runs them and must say so itself.
+"""Starting ranks for tests. A test names files of checks; every rank runs them and must say so.
 
 HORON_TEST_MPI=0 leaves out the jobs under mpirun.
 """
@@ -45,8 +45,8 @@ def run_job(command, np, env=None, timeout=120, expect_done=True) -> str:
     rank must have printed a line "done RANK": an exit code of 0 alone proves nothing."""
     single_host = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env={**os.environ, **single_host, **(env or {})}, start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+        command, env={**os.environ, **single_host, **(env or {})}, start_new_session=True,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
     )
     try:
         output, _ = process.communicate(timeout=timeout)

@@ -11,7 +11,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "torch_dig
 @pytest.mark.parametrize("np", [1, 4])
 def test_digits(launch_script, tmp_path, np):
     for package in ("sklearn", "matplotlib", "tqdm"):
-        pytest.importorskip(package, reason=f"the example needs {package}: pip install '.[examples]'")
+        pytest.importorskip(package, reason=f"needs {package}: pip install '.[examples]'")
     picture = tmp_path / "curves.png"
     output = launch_script(np, EXAMPLE, "--plot", str(picture))
     found = re.search(rf"^{np} ranks, op average: test accuracy ([\d.]+)%", output, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""One rank of a test: runs the check_... functions of the files given, in order, on every rank alike.
+"""One rank of a test: runs the check_... functions of the files given, in order, on all ranks.
 
 A file with `OWN_LIFE = True` calls init() and shutdown() itself; the others find Horon initialised.
 """

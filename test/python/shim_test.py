@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-ALL = ["collectives", "errors", "gradients", "optimizers", "objects", "process_sets", "aggregations"]
+ALL = ["collectives", "errors", "gradients", "optimizers", "optimizer_use", "objects",
+       "process_sets", "aggregations"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

@@ -32,6 +32,7 @@ class Network final : public Transport {
   Status Post(Transfer& transfer) override { return rings_.Post(transfer); }
   Result<bool> Progress() override { return rings_.Progress(); }
   void Cancel(Transfer& transfer) override { rings_.Cancel(transfer); }
+  void Flush() override { rings_.Flush(); }
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 
  private:

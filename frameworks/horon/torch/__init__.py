@@ -1,7 +1,7 @@
 """Horon for PyTorch. `import horon.torch as hvd` runs a script written for horovod.torch.
 
-Signatures and semantics are Horovod's; beside them, op= also takes hvd.Dissemination(), hvd.TopK(...)
-and any spec string. docs/api.md is the reference.
+Signatures and semantics are Horovod's; beside them, op= also takes hvd.Dissemination(),
+hvd.TopK(...) and any spec string. docs/api.md is the reference.
 """
 
 from horon.errors import (

@@ -120,8 +120,9 @@ def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
     return finish
 
 
-def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0, in_place=False) -> Call:
-    """Any op whose output has the shape of its input. Tensors that do not lie densely are copied."""
+def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
+                in_place=False) -> Call:
+    """Any op whose output has the shape of its input. Tensors with gaps are copied."""
     shape = None if tensor.layout is not torch.strided else shape_in_memory(tensor)
     scales = (_scale(prescale), _scale(postscale))
     if shape is None and tensor.layout is torch.strided:

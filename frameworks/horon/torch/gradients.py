@@ -1,6 +1,6 @@
 """One gradient's, or one group's, way through the runtime, as GradientReducer starts it.
 
-What start() returns is under way: its wait() blocks, then puts the reduced gradient where p.grad is.
+What start() returns is under way: its wait() blocks, then puts the reduced gradient in p.grad.
 """
 
 import torch

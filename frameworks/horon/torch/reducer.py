@@ -1,7 +1,7 @@
 """GradientReducer: starts each gradient's reduction as soon as backward has produced it.
 
-Owned by a DistributedOptimizer. Its hooks run on autograd's threads, one at a time; everything else on
-the thread that trains.
+Owned by a DistributedOptimizer. Its hooks run on autograd's threads, one at a time; everything else
+on the thread that trains.
 """
 
 import torch

@@ -23,7 +23,8 @@ def reduction_spec(op, average=None) -> str:
         return spec_of(Average if op is None else op)
     if op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=3)
+    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning,
+                  stacklevel=3)
     return spec_of(Average if average else Sum)
 
 

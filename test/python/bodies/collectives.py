@@ -1,4 +1,4 @@
-"""Every collective with every element type against what one process computes from all ranks' data."""
+"""Every collective with every element type against what one process computes from all data."""
 
 import torch
 from common import NUMBERS, SHAPES, all_values, close, same, values
@@ -39,7 +39,8 @@ def check_average_truncates_toward_zero():
     size = hvd.size()
     for start in (-7, 7):
         tensor = torch.tensor([start + (hvd.rank() == 0)], dtype=torch.int32)
-        same(hvd.allreduce(tensor), torch.tensor([int((start * size + 1) / size)], dtype=torch.int32))
+        mean = int((start * size + 1) / size)
+        same(hvd.allreduce(tensor), torch.tensor([mean], dtype=torch.int32))
 
 
 def check_bool():
@@ -253,7 +254,8 @@ def check_barrier_and_counters():
 
 def check_names_may_change_shape_and_type():
     me, size = hvd.rank(), hvd.size()
-    for count, dtype in ((3, torch.float32), (5, torch.float32), (5, torch.int64), (3, torch.float32)):
+    forms = ((3, torch.float32), (5, torch.float32), (5, torch.int64), (3, torch.float32))
+    for count, dtype in forms:
         for op in (hvd.Sum, hvd.Max):
             stacked = all_values(size, (count,), dtype)
             same(hvd.allreduce(stacked[me], op=op, name="changing"), reference(op, stacked))

@@ -1,5 +1,5 @@
-"""Wrong calls: typed errors, the same on every rank, that name the tensor and both sides; afterwards
-the runtime goes on."""
+"""Wrong calls: typed errors, the same on every rank, that name the tensor and both sides;
+afterwards the runtime goes on."""
 
 import torch
 from common import raises, same
