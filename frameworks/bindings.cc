@@ -19,7 +19,6 @@ using horon_python::CheckSubmit;
 using horon_python::DroppedWorks;
 using horon_python::ParsedRequest;
 using horon_python::PyWork;
-using horon_python::ThrowError;
 
 std::unique_ptr<PyWork> Submit(const py::handle& fields, py::object keep) {
   DroppedWorks().Sweep();
@@ -43,21 +42,17 @@ std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const char* group, 
   return std::make_unique<PyWork>(work, std::move(keep));
 }
 
-// Submits and waits. The tensors are borrowed from the caller, whose frame stays until we return.
-std::unique_ptr<PyWork> Run(const py::handle& fields) {
+// Submits and waits on this thread. `keep` matters when a signal ends the wait: the runtime then still
+// uses the tensors.
+std::unique_ptr<PyWork> Run(const py::handle& fields, py::object keep) {
   DroppedWorks().Sweep();
   ParsedRequest parsed;
   parsed.Parse(fields.ptr());
   horon_work* work = nullptr;
-  const bool joined = horon_is_initialized() != 0;
-  int code;
-  {
-    const py::gil_scoped_release released;
-    code = horon_run(&parsed.request(), parsed.request().output == nullptr ? &work : nullptr);
-  }
-  // The C API does not say whether it failed here or with the other ranks: take the wider class.
-  if (code != HORON_OK) ThrowError(code, horon_last_error(), joined);
-  return work == nullptr ? nullptr : std::make_unique<PyWork>(work, py::none());
+  CheckSubmit(horon_begin(&parsed.request(), &work));
+  auto pending = std::make_unique<PyWork>(work, std::move(keep));
+  pending->Wait(-1);
+  return parsed.request().output == nullptr ? std::move(pending) : nullptr;
 }
 
 int AddProcessSet(const py::tuple& ranks) {
@@ -156,7 +151,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("process_set_ranks", &ProcessSetRanks);
   module.def("submit", &Submit, py::arg("request"), py::arg("keep"));
   module.def("submit_group", &SubmitGroup, py::arg("requests"), py::arg("group"), py::arg("keep"));
-  module.def("run", &Run, py::arg("request"));
+  module.def("run", &Run, py::arg("request"), py::arg("keep"));
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)
       .def("wait", &PyWork::Wait, py::arg("timeout_ms") = -1)

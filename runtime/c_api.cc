@@ -146,6 +146,15 @@ horon_work* Handle(std::shared_ptr<Work> work) {
   return handle;
 }
 
+Status SubmitOne(const horon_request* request, bool wake, horon_work** work) {
+  const auto job = Current();
+  if (!job) return NotInitialised();
+  std::shared_ptr<Work> made;
+  HORON_TRY(Submit(*job->runtime, {request, 1}, nullptr, wake, &made));
+  *work = Handle(std::move(made));
+  return Status::Ok();
+}
+
 // A change of process sets is a request like any other; the negotiator applies it.
 Status ChangeSets(const char* op, std::vector<int64_t> numbers, int* id) {
   const std::shared_ptr<Job> job = Current();
@@ -307,14 +316,11 @@ int horon_process_set_ranks(int id, int* out) {
 }
 
 int horon_submit(const horon_request* request, horon_work** work) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    std::shared_ptr<Work> made;
-    HORON_TRY(Submit(*job->runtime, {request, 1}, nullptr, true, &made));
-    *work = Handle(std::move(made));
-    return Status::Ok();
-  });
+  return Guard([&] { return SubmitOne(request, true, work); });
+}
+
+int horon_begin(const horon_request* request, horon_work** work) {
+  return Guard([&] { return SubmitOne(request, false, work); });
 }
 
 int horon_submit_group(const horon_request* requests, int count, const char* group, horon_work** work) {

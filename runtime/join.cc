@@ -158,6 +158,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
     parts.control.push_back(r == parts.rank || by_shm ? parts.route[static_cast<size_t>(r)] : mpi);
   }
   parts.may_lend = job->mpi->serialized();
+  if (job->mpi->multiple()) (*parts.counters)["mpi.thread_multiple"].Add();
   job->controller = parts.topology.size() == 1 ? "self" : by_shm ? "shm" : "mpi";
   job->transport = parts.topology.size() == 1 ? "self" : parts.topology.nodes() == 1 ? "shm" : node != nullptr ? "shm+mpi" : "mpi";
   job->runtime = std::make_unique<Runtime>(std::move(parts));

@@ -27,12 +27,6 @@ std::string DescribeMpiError(int code) {
   return std::string(text, static_cast<size_t>(length));
 }
 
-MpiComm::~MpiComm() {
-  int finalised = 0;
-  MPI_Finalized(&finalised);
-  if (finalised == 0) MPI_Comm_free(&comm_);
-}
-
 MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters)
     : world_(std::move(world)),
       pool_(std::make_shared<Pool>(MakeHostMemory())),

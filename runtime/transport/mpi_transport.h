@@ -26,13 +26,14 @@ namespace horon {
 
 std::string DescribeMpiError(int code);
 
-// Owns a communicator; frees it unless MPI is finalised by then.
+// A communicator of ours. Never freed before MPI_Finalize: a message to a runtime that has left may
+// still be on its way, and MPI gives the number of a freed communicator to the next one, where that
+// message would then be received (seen with Open MPI 5.0: "rank 0 has left" in a new life).
 class MpiComm {
  public:
   explicit MpiComm(MPI_Comm comm) : comm_(comm) {}
   MpiComm(const MpiComm&) = delete;
   MpiComm& operator=(const MpiComm&) = delete;
-  ~MpiComm();
   MPI_Comm get() const { return comm_; }
 
  private:

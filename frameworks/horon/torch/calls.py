@@ -47,7 +47,7 @@ class Call:
         return Handle(_core.submit(self._request, self._tensors), self._finish)
 
     def run(self):
-        return self._finish(_core.run(self._request), 0)
+        return self._finish(_core.run(self._request, self._tensors), 0)
 
 
 class GroupCall:

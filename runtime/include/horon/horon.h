@@ -133,8 +133,12 @@ HORON_API int horon_submit(const horon_request* request, horon_work** work);
  * is enqueued unless all are. `group` names the group, the same on all ranks. count >= 1. */
 HORON_API int horon_submit_group(const horon_request* requests, int count, const char* group, horon_work** work);
 
-/* Submits and waits in one call, on this thread where possible: the fast way to block. On failure *work
- * is null. `work` may be null when the request has its own output. */
+/* horon_submit for a caller that waits at once: wakes nobody, because horon_work_wait then does the
+ * work on the caller's thread. Whoever does not wait may leave the tensor lying until the next call. */
+HORON_API int horon_begin(const horon_request* request, horon_work** work);
+
+/* horon_begin and horon_work_wait in one call. On failure *work is null. `work` may be null when the
+ * request has its own output. */
 HORON_API int horon_run(const horon_request* request, horon_work** work);
 
 /* 1 when finished (well or not), 0 when pending. */
