@@ -90,7 +90,7 @@ def draw(path, losses, accuracies, title):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     epochs = range(1, len(losses) + 1)
     left.plot(epochs, losses, marker=".")
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
@@ -98,7 +98,6 @@ def draw(path, losses, accuracies, title):
     right.set(xlabel="epoch", ylabel="test accuracy, %")
     right.axhline(97, color="gray", linewidth=0.8, linestyle="--")
     figure.suptitle(title)
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 

@@ -1,0 +1,122 @@
+"""By which way names, bits and bytes travel: the counters say so, for both controllers by hand; and
+what a job costs to start and to hold."""
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import _command, run_job
+
+STEPS = """
+import torch, horon, horon.torch as hvd
+hvd.init()
+for _ in range(5):
+    assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum)[0] == hvd.size()
+tensors = [torch.ones(10) for _ in range(100)]
+before = horon.counters().get("mpi.collectives", 0)
+for total in hvd.grouped_allreduce(tensors, name="g", op=hvd.Sum):
+    assert total.sum() == 10 * hvd.size()
+calls = horon.counters().get("mpi.collectives", 0) - before
+print(f"way {horon.controller()} {horon.transport()} calls={calls}", flush=True)
+counts = horon.counters()
+for name in ("requests", "bits"):
+    ways = [key.split(".")[1] for key, value in counts.items()
+            if key.startswith("negotiation.") and key.endswith("." + name) and value > 0]
+    print(f"{name} by {' '.join(ways)}", flush=True)
+print("done", hvd.rank(), flush=True)
+"""
+
+
+def steps(tmp_path, launcher, np, **env):
+    script = tmp_path / "steps.py"
+    script.write_text(STEPS)
+    return run_job([*_command(launcher, np), sys.executable, str(script)], np, env)
+
+
+@pytest.mark.parametrize("launcher, controller, local_size, way, by", [
+    ("horonrun", None, None, "shm shm", "shm"),
+    ("mpirun", None, None, "mpi shm", "mpi"),
+    ("mpirun", "shm", None, "shm shm", "shm"),
+    ("mpirun", "mpi", "2", "mpi shm+mpi", "mpi"),
+    ("mpirun", None, "1", "mpi mpi", "mpi"),
+])
+def test_ways(tmp_path, needs_mpi, launcher, controller, local_size, way, by):
+    env = {"HORON_CONTROLLER": controller, "HORON_LOCAL_SIZE": local_size}
+    out = steps(tmp_path, launcher, 4, **{key: value for key, value in env.items() if value})
+    assert len(re.findall(rf"^way {re.escape(way)} ", out, re.MULTILINE)) == 4, out
+    assert len(re.findall(rf"^requests by {by}$", out, re.MULTILINE)) == 4, out
+    assert len(re.findall(rf"^bits by {by}$", out, re.MULTILINE)) == 4, out
+
+
+def test_shm_controller_between_nodes_is_refused(tmp_path, needs_mpi):
+    script = tmp_path / "refused.py"
+    script.write_text("import horon.torch as hvd\n"
+                      "try:\n    hvd.init()\n"
+                      "except ValueError as error:\n    print('refused:', error, flush=True)\n")
+    env = {"HORON_CONTROLLER": "shm", "HORON_LOCAL_SIZE": "2"}
+    out = run_job([*_command("mpirun", 4), sys.executable, str(script)], 4, env, expect_done=False)
+    assert out.count("refused: HORON_CONTROLLER=shm cannot negotiate between 2 nodes") == 4, out
+
+
+@pytest.mark.parametrize("threshold, calls", [(None, 1), ("0", 100)])
+def test_100_small_tensors_are_one_mpi_call(tmp_path, needs_mpi, threshold, calls):
+    env = {"HORON_LOCAL_SIZE": "1", **({"HORON_FUSION_THRESHOLD": threshold} if threshold else {})}
+    out = steps(tmp_path, "mpirun", 2, **env)
+    assert out.count(f" calls={calls}\n") == 2, out
+
+
+@pytest.mark.parametrize("ending, words", [
+    ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
+    ("os._exit(7)", "code 7"),
+])
+def test_a_rank_that_dies_is_named_on_every_other(tmp_path, ending, words):
+    """Within a second of the death, as a HorovodInternalError; the launcher names it too."""
+    script = tmp_path / "dies.py"
+    script.write_text(
+        "import os, signal, time, torch, horon.torch as hvd\n"
+        "hvd.init()\n"
+        "hvd.allreduce(torch.ones(1000), name='first')\n"
+        "if hvd.rank() == 1:\n"
+        f"    {ending}\n"
+        "start = time.monotonic()\n"
+        "try:\n"
+        "    hvd.allreduce(torch.ones(1000), name='second')\n"
+        "except hvd.HorovodInternalError as error:\n"
+        "    print(f'survivor {hvd.rank()} {time.monotonic() - start < 1} {error}', flush=True)\n")
+    out = run_job([*_command("horonrun", 3), sys.executable, str(script)], 3, expect_done=False)
+    for rank in (0, 2):
+        assert re.search(rf"^survivor {rank} True .*rank 1 .*{words}", out, re.MULTILINE), out
+
+
+def seconds(command):
+    start = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return time.perf_counter() - start
+
+
+def test_starting_a_job_costs_little_beside_importing_torch():
+    """At most 0.5 s more than two Pythons that import torch side by side; medians, interleaved."""
+    source = "import horon.torch as hvd; hvd.init()"
+    bare = ["sh", "-c", '"$0" -c "import torch" & "$0" -c "import torch"; wait', sys.executable]
+    job = [*_command("horonrun", 2), sys.executable, "-c", source]
+    seconds(bare)
+    pairs = [(seconds(bare), seconds(job)) for _ in range(5)]
+    assert statistics.median(b - a for a, b in pairs) < 0.5, pairs
+
+
+def test_an_idle_runtime_holds_little_memory(tmp_path):
+    """Resident memory of two ranks that have only joined, beyond what Python and horon took before."""
+    script = tmp_path / "memory.py"
+    script.write_text(
+        "import horon\n"
+        "def resident():\n"
+        "    return next(int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS'))\n"
+        "before = resident()\n"
+        "horon.init()\n"
+        "grown = resident() - before\n"
+        "assert grown < 20 * 1024, grown\n"
+        "print('grown', grown, 'KiB'); print('done', horon.rank(), flush=True)\n")
+    run_job([*_command("horonrun", 2), sys.executable, str(script)], 2)
