@@ -85,7 +85,7 @@ Status CheckTensor(const horon_request& r) {
     if (count > (int64_t{1} << 56)) return Status::InvalidArgument(who + "more elements than memory can hold");
   }
   if (count > 0 && r.input == nullptr) return Status::InvalidArgument(who + "input is null");
-  if (r.splits_count < 0 || r.weights_count < 0) return Status::InvalidArgument(who + "a negative number of splits or weights");
+  if (r.splits_count < 0 || r.weights_count < 0 || (r.splits_count > 0 && r.splits == nullptr) || (r.weights_count > 0 && r.weights == nullptr)) return Status::InvalidArgument(who + "splits or weights are missing");
   if (!std::isfinite(r.prescale) || !std::isfinite(r.postscale)) return Status::InvalidArgument(who + "a scale factor is not finite");
   return Status::Ok();
 }
@@ -377,7 +377,9 @@ const char* horon_work_message(const horon_work* work) {
 }
 void horon_work_retain(horon_work* work) { work->references.fetch_add(1, std::memory_order_relaxed); }
 void horon_work_release(horon_work* work) {
-  if (work != nullptr && work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete work;
+  // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
+  if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
+  if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete work;
 }
 
 int horon_work_output_ndim(const horon_work* work, int index) {

@@ -61,11 +61,12 @@ Status ControlChannel::Advance() {
     }
     HORON_TRY(StartFrame());
   }
-  for (;;) {
+  while (!closed_) {
     if (receiving_ && !receive_.done) return Status::Ok();
     if (receiving_) HORON_TRY(TakeFrame());
     HORON_TRY(PostReceive());
   }
+  return Status::Ok();
 }
 
 std::optional<std::vector<std::byte>> ControlChannel::Receive() {

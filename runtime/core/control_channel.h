@@ -28,7 +28,11 @@ class ControlChannel {
   // The next whole message, if one has come.
   std::optional<std::vector<std::byte>> Receive();
   bool sending() const { return !outgoing_.empty(); }
-  void CloseReceiving() { receive_.Cancel(); }
+  // The peer sends nothing more; what is to be sent to it still goes.
+  void CloseReceiving() {
+    receive_.Cancel();
+    closed_ = true;
+  }
 
  private:
   Status StartFrame();
@@ -46,7 +50,7 @@ class ControlChannel {
   std::vector<std::byte> frame_;
   std::vector<std::byte> partial_;
   std::deque<std::vector<std::byte>> arrived_;
-  bool receiving_ = false;
+  bool receiving_ = false, closed_ = false;
   Transfer send_, receive_;                      // last: cancelled before the buffers go
 };
 

@@ -25,11 +25,9 @@ Status Coordinator::Hear(int rank, Report report) {
   std::vector<std::string> keys;
   for (uint64_t id : report.bits) {
     const auto it = cache_.find(id);
-    const int index = it == cache_.end() ? -1
-                                         : [&] {
-                                             const auto ranks = sets_->Find(it->second.process_set);
-                                             return ranks ? IndexOf(*ranks, rank) : -1;
-                                           }();
+    // Of a set that was removed meanwhile any request will do: HearOne tells the rank so.
+    const auto ranks = it == cache_.end() ? nullptr : sets_->Find(it->second.process_set);
+    const int index = it == cache_.end() ? -1 : ranks ? IndexOf(*ranks, rank) : 0;
     if (index < 0 || index >= static_cast<int>(it->second.by_rank.size())) {
       return Status::Internal("rank " + std::to_string(rank) + " sent a cache id that it was never given");
     }
@@ -168,7 +166,9 @@ Status Coordinator::CheckMembership(const Row& row, Agreement* agreed) const {
       return Status::InvalidArgument("a process set with the ranks " + ToString(first.splits) +
                                      " exists already: it is number " + std::to_string(known));
     }
-    agreed->sizes = {sets_->NextId()};
+    const int32_t id = sets_->NextId();
+    if (id < 0) return Status::InvalidArgument("there are 255 process sets already; remove one first");
+    agreed->sizes = {id};
   } else {
     agreed->sizes = first.splits;
   }
@@ -207,7 +207,8 @@ void Coordinator::Ready(const std::string& key) {
     ready_.push_back(key);
     return;
   }
-  const std::string group = GroupKey(request.process_set, request.group);
+  // With the hash: two groups of one name may be on their way at once.
+  const std::string group = GroupKey(request.process_set, request.group) + "\n" + std::to_string(request.group_hash);
   auto& members = group_ready_[group];
   members.push_back(key);
   if (static_cast<int>(members.size()) < request.group_size) return;
@@ -230,6 +231,7 @@ void Coordinator::FailRow(const std::string& key, const Status& status, const st
   const auto it = rows_.find(key);
   if (it == rows_.end()) return;
   Row& row = it->second;
+  if (row.ready) std::erase(ready_, key);
   Owed owed;
   owed.status = status;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
@@ -248,7 +250,7 @@ void Coordinator::FailRow(const std::string& key, const Status& status, const st
 // has reported its tensors alone may still owe some of them; one that has reported nothing owes the group.
 void Coordinator::FailGroup(int32_t set, const std::string& group, const Status& status) {
   const std::string group_key = GroupKey(set, group);
-  group_ready_.erase(group_key);
+  std::erase_if(group_ready_, [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
   std::vector<std::string> keys;
   std::set<int> as_group, somehow;
   int members = 0;
@@ -286,7 +288,7 @@ void Coordinator::Leave(int rank) {
   newly_left_.push_back(rank);
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (!row.ready && IndexOf(*row.ranks, rank) >= 0) keys.push_back(key);
+    if (IndexOf(*row.ranks, rank) >= 0) keys.push_back(key);  // also what is ready: it could not run any more
   }
   for (const std::string& key : keys) {
     const auto it = rows_.find(key);
@@ -308,8 +310,12 @@ Decision Coordinator::Decide() {
   decision.sequence = ++sequence_;
   decision.verdicts = std::exchange(failed_, {});
   decision.left = std::exchange(newly_left_, {});
+  std::set<int32_t> removed;
   for (const std::string& key : std::exchange(ready_, {})) {
     Row& row = rows_[key];
+    row.ready = false;
+    if (removed.contains(row.by_rank[0]->process_set)) continue;  // fails below
+    if (row.by_rank[0]->op == "process_set.remove") removed.insert(static_cast<int32_t>(row.agreed.sizes[0]));
     const auto remembered = cache_.find(row.cache_id);
     if (remembered == cache_.end() || remembered->second.evicted_at != 0) row.cache_id = 0;
     Verdict verdict;
@@ -329,9 +335,32 @@ Decision Coordinator::Decide() {
     decision.verdicts.push_back(std::move(verdict));
     rows_.erase(key);
   }
+  for (int32_t set : removed) ForgetSet(set);
   Evict(decision);
   ForgetHeard();
   return decision;
+}
+
+// What still waits in a removed set fails with the next decision; what was remembered is forgotten.
+void Coordinator::ForgetSet(int32_t set) {
+  std::vector<std::string> keys;
+  for (const auto& [key, row] : rows_) {
+    const auto& some = *std::find_if(row.by_rank.begin(), row.by_rank.end(), [](const SharedRequest& r) { return r != nullptr; });
+    if (some->process_set == set) keys.push_back(key);
+  }
+  for (const std::string& key : keys) {
+    if (!rows_.contains(key)) continue;  // failed with its group
+    const std::string name = key.substr(key.find('/') + 1);
+    Fail(key, Status::InvalidArgument("tensor '" + name + "': process set " + std::to_string(set) + " was removed while it was pending"));
+    owed_names_.erase(key);  // later submits are refused anyway
+  }
+  for (auto& [id, entry] : cache_) {
+    if (entry.process_set != set || entry.evicted_at != 0) continue;
+    entry.evicted_at = sequence_;
+    cache_id_of_.erase(entry.key);
+    std::erase(by_use_[entry.used], id);
+    if (by_use_[entry.used].empty()) by_use_.erase(entry.used);
+  }
 }
 
 void Coordinator::Remember(const std::string& key, Row& row, Verdict& verdict, uint64_t sequence) {
@@ -344,6 +373,7 @@ void Coordinator::Remember(const std::string& key, Row& row, Verdict& verdict, u
     Remembered& entry = cache_[old->second];
     entry.evicted_at = sequence;
     std::erase(by_use_[entry.used], old->second);
+    if (by_use_[entry.used].empty()) by_use_.erase(entry.used);
   }
   const uint64_t id = next_cache_id_++;
   Remembered entry{key, first.process_set, row.by_rank, verdict.agreed, sequence, 0};

@@ -81,6 +81,7 @@ class Coordinator {
   void TellOne(int rank, const Request& request, const Status& status);
   void Leave(int rank);
   void Remember(const std::string& key, Row& row, Verdict& verdict, uint64_t sequence);
+  void ForgetSet(int32_t set);
   void Evict(Decision& decision);
   void ForgetHeard();
 

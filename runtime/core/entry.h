@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "runtime/core/process_sets.h"
 #include "runtime/core/work.h"
 #include "runtime/op/op.h"
 
@@ -15,6 +16,7 @@ struct Entry {
   Promise promise;
   Agreement agreed;                   // set by the negotiator
   Op* op = nullptr;                   // set by the negotiator
+  ProcessSets::Ranks ranks;           // of its process set when it was agreed; set by the negotiator
 
   std::string key() const { return KeyOf(request.process_set, request.name); }
 };

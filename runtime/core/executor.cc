@@ -10,6 +10,7 @@ class Executor::Running final : public Stage {
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
       : executor_(executor), entries_(std::move(bucket.entries)), group_(group),
         comm_(*executor.fabric_, *group.ranks, base, group.lane.get()) {
+    ++group_.running;
     for (Entry& entry : entries_) {
       const Request& r = entry.request;
       segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
@@ -19,6 +20,7 @@ class Executor::Running final : public Stage {
     }
   }
 
+  ~Running() override { --group_.running; }
   Communicator& comm() override { return comm_; }
   std::span<Segment> segments() override { return segments_; }
   DataType dtype() const override { return entries_[0].request.dtype; }
@@ -46,6 +48,7 @@ class Executor::Running final : public Stage {
   }
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   RootTask& task() { return *task_; }
+  void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
   uint64_t lane_ticket = 0;
   const std::vector<Entry>& entries() const { return entries_; }
@@ -79,21 +82,20 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports, con
 
 Executor::~Executor() = default;
 
-Executor::Group& Executor::GroupOf(int32_t process_set) {
-  const ProcessSets::Ranks ranks = sets_->Find(process_set);
+Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks) {
+  const auto known = groups_.find(process_set);
+  if (known != groups_.end()) return known->second;
+  std::erase_if(groups_, [&](const auto& item) { return item.second.running == 0 && !sets_->Find(item.first); });
   Group& group = groups_[process_set];
-  if (group.ranks != ranks) {  // new, or a number used again for other ranks
-    group = Group{};
-    group.ranks = ranks;
-    group.lane = make_lane_(process_set, *ranks);
-  }
+  group.ranks = ranks;
+  group.lane = make_lane_(process_set, *ranks);
   return group;
 }
 
 void Executor::Start(Bucket bucket) {
-  Group& group = GroupOf(bucket.entries[0].request.process_set);
+  Group& group = GroupOf(bucket.entries[0].request.process_set, bucket.entries[0].ranks);
   group.sequence = group.sequence % 4095 + 1;
-  const Tag set = static_cast<Tag>(bucket.entries[0].request.process_set) % 256;
+  const Tag set = static_cast<Tag>(bucket.entries[0].request.process_set % ProcessSets::kSlots);
   const Tag base = ((set << 12) | group.sequence) << 7;
   Op* op = bucket.entries[0].op;
   buckets_.Add();
@@ -104,6 +106,7 @@ void Executor::Start(Bucket bucket) {
   if (const auto elementwise = op->elementwise()) {
     const Status prepared = PrepareOutputs(*running);
     if (!prepared.ok()) {
+      fault_ = prepared;  // the others run this bucket: nothing after it can be trusted
       running->Finish(prepared);
       return;
     }
@@ -118,7 +121,7 @@ void Executor::Start(Bucket bucket) {
 Result<bool> Executor::Advance() {
   bool moved = false;
   for (Transport* transport : transports_) {
-    const Result<bool> progress = transport->Progress();
+    const Result<bool> progress = fault_.ok() ? transport->Progress() : Result<bool>(fault_);
     if (!progress.ok()) {
       FailAll(progress.status());
       return progress.status();
@@ -132,13 +135,22 @@ Result<bool> Executor::Advance() {
       ++it;
       continue;
     }
-    running.Finish(running.task().status());
+    const Status status = running.task().status();
+    const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
+    if (fault && running.comm().size() > 1) fault_ = status;  // on this rank only, perhaps
+    running.Withdraw();
+    running.Finish(status);
     it = running_.erase(it);
+  }
+  if (!fault_.ok()) {
+    FailAll(fault_);
+    return fault_;
   }
   return moved;
 }
 
 void Executor::FailAll(const Status& status) {
+  for (auto& running : running_) running->Withdraw();
   for (auto& running : running_) running->Finish(status);
   running_.clear();
 }

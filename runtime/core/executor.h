@@ -42,10 +42,11 @@ class Executor {
     Tag sequence = 0;
     Buffer fusion;              // persistent; grows to the largest bucket
     uint64_t next_ticket = 0, serving = 0;
+    int running = 0;            // buckets in flight
   };
   class FusionTurn;
 
-  Group& GroupOf(int32_t process_set);
+  Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   Task RunElementwise(Running& running, Elementwise kind);
   Task RunBlock(Running& running, Elementwise kind, uint64_t ticket);
 
@@ -56,6 +57,7 @@ class Executor {
   std::map<int32_t, Group> groups_;
   std::map<std::string, std::unique_ptr<TensorState>> states_;  // by op spec and tensor
   std::list<std::unique_ptr<Running>> running_;
+  Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
   Counter &buckets_, &tensors_, &fused_tensors_, &fused_bytes_, &bytes_;
 };
 

@@ -4,8 +4,8 @@ namespace horon {
 namespace {
 
 bool Alike(const Request& a, const Request& b) {
-  return a.op == b.op && a.dtype == b.dtype && a.device == b.device && a.process_set == b.process_set &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.round == b.round && a.weights == b.weights;
+  return a.op == b.op && a.dtype == b.dtype && a.device.kind == b.device.kind && a.process_set == b.process_set &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.round == b.round;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::string Way(int rank, const std::vector<Transport*>& control) {
 
 Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
                        ProcessSets& sets, Counters& counters)
-    : rank_(rank), ops_(&ops), sets_(&sets), gone_(control.size()),
+    : rank_(rank), fusion_bytes_(config.fusion_bytes), ops_(&ops), sets_(&sets), gone_(control.size()),
       requests_(counters["negotiation." + Way(rank, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, control) + ".responses"]),
@@ -48,7 +48,7 @@ void Negotiator::Add(std::vector<Entry> entries) {
 
 bool Negotiator::sending() const {
   for (size_t peer = 0; peer < channels_.size(); ++peer) {
-    if (channels_[peer] && !gone_[peer] && channels_[peer]->sending()) return true;
+    if (channels_[peer] && channels_[peer]->sending()) return true;
   }
   return false;
 }
@@ -88,7 +88,7 @@ Result<std::vector<Batch>> Negotiator::Advance() {
 
 Status Negotiator::HearPeers() {
   for (size_t peer = 0; peer < channels_.size(); ++peer) {
-    if (!channels_[peer] || gone_[peer] || (over_ && rank_ != 0)) continue;
+    if (!channels_[peer] || (over_ && rank_ != 0)) continue;
     HORON_TRY(channels_[peer]->Advance());
     while (auto message = channels_[peer]->Receive()) {
       moved_ = true;
@@ -97,7 +97,6 @@ Status Negotiator::HearPeers() {
         const bool leaving = report.leaving;
         HORON_TRY(coordinator_->Hear(static_cast<int>(peer), std::move(report)));
         if (leaving) {
-          gone_[peer] = true;
           channels_[peer]->CloseReceiving();
           break;
         }
@@ -111,13 +110,15 @@ Status Negotiator::HearPeers() {
 }
 
 Status Negotiator::Decide() {
-  const Decision decision = coordinator_->Decide();
+  Decision decision = coordinator_->Decide();
+  decision.fusion_bytes = fusion_bytes_;
   const std::vector<std::byte> bytes = Encode(decision);
   for (size_t peer = 1; peer < channels_.size(); ++peer) {
     if (gone_[peer]) continue;
     channels_[peer]->Send(bytes);
     HORON_TRY(channels_[peer]->Advance());
   }
+  for (int32_t rank : decision.left) gone_[static_cast<size_t>(rank)] = true;  // this decision was its last
   moved_ = true;
   return Apply(decision);
 }
@@ -127,6 +128,7 @@ Status Negotiator::Apply(const Decision& decision) {
     return Status::Internal("decision " + std::to_string(decision.sequence) + " came after " + std::to_string(heard_));
   }
   heard_ = decision.sequence;
+  fusion_bytes_ = decision.fusion_bytes;
   Batch batch;
   for (const Verdict& verdict : decision.verdicts) ApplyVerdict(verdict, batch);
   for (uint64_t id : decision.evicted) cache_.Forget(id);
@@ -159,6 +161,7 @@ void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
     return;
   }
   entry.op = op.value();
+  entry.ranks = sets_->Find(entry.request.process_set);  // before a later verdict removes the set
   batch.push_back(std::move(entry));
 }
 
@@ -171,6 +174,7 @@ bool Negotiator::ApplyMembership(const Verdict& verdict, Entry& entry) {
     sets_->Add(id, std::vector<int>(entry.request.splits.begin(), entry.request.splits.end()));
   } else {
     sets_->Remove(id);
+    cache_.ForgetSet(id);
   }
   entry.promise.output().received_splits = {id};
   entry.promise.Finish(Status::Ok());
@@ -179,6 +183,7 @@ bool Negotiator::ApplyMembership(const Verdict& verdict, Entry& entry) {
 
 void Negotiator::ApplyLeft(const Decision& decision) {
   for (int32_t rank : decision.left) {
+    if (rank == rank_) confirmed_ = true;
     if (rank != 0 || over_) continue;
     over_ = true;
     over_reason_ = rank_ == 0 ? "this rank has left the job"

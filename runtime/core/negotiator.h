@@ -37,11 +37,14 @@ class Negotiator {
 
   // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
   void Leave();
-  // Everyone who must know, knows; nothing is left to send. Without a coordinator nobody must.
-  bool left() const { return (left_ && !sending()) || (over_ && rank_ != 0); }
+  // Everyone who must know, knows, and nothing more can be agreed with this rank. Without a coordinator
+  // nobody must know.
+  bool left() const { return rank_ == 0 ? left_ && !sending() : confirmed_ || over_; }
   // The coordinator has left: nothing can be agreed any more.
   bool over() const { return over_; }
   const std::string& over_reason() const { return over_reason_; }
+  // What every rank plans its buckets with: rank 0's.
+  int64_t fusion_bytes() const { return fusion_bytes_; }
   // Fails everything that waits for agreement.
   void FailAll(const Status& status);
 
@@ -59,6 +62,7 @@ class Negotiator {
   void ApplyLeft(const Decision& decision);
 
   int rank_;
+  int64_t fusion_bytes_;
   OpTable* ops_;
   ProcessSets* sets_;
   std::vector<std::unique_ptr<ControlChannel>> channels_;  // by peer; only [0] on other ranks than 0
@@ -68,8 +72,8 @@ class Negotiator {
   std::vector<std::string> waiting_to_report_;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
-  std::vector<bool> gone_;                                 // rank 0: peers that have left
-  bool leaving_ = false, left_ = false, over_ = false, moved_ = false;
+  std::vector<bool> gone_;                                 // rank 0: peers that know that they have left
+  bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   Counter &requests_, &bits_, &responses_, &cached_responses_;
 };

@@ -2,6 +2,7 @@
 // the stream of responses. Set 0 is all ranks. Changed by the negotiator, read by any thread.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -18,7 +19,6 @@ class ProcessSets {
     auto all = std::make_shared<std::vector<int>>();
     for (int r = 0; r < size; ++r) all->push_back(r);
     sets_[0] = all;
-    uses_[0] = 1;
   }
   Ranks Find(int32_t id) const {  // null: no such set
     MutexLock lock(mutex_);
@@ -28,13 +28,7 @@ class ProcessSets {
   void Add(int32_t id, std::vector<int> ranks) {
     MutexLock lock(mutex_);
     sets_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
-    ++uses_[id];
-  }
-  // How many sets have had this number so far; the same on every rank.
-  int uses(int32_t id) const {
-    MutexLock lock(mutex_);
-    const auto it = uses_.find(id);
-    return it == uses_.end() ? 0 : it->second;
+    last_ = std::max(last_, id);
   }
   void Remove(int32_t id) {
     MutexLock lock(mutex_);
@@ -48,17 +42,23 @@ class ProcessSets {
     }
     return -1;
   }
-  int32_t NextId() const {  // ids are used again
+  // Never used before, so that nothing of an old set can be taken for a new one's; and different from
+  // every live one modulo kSlots, which is what tags have room for. -1 when all slots are taken.
+  static constexpr int32_t kSlots = 256;
+  int32_t NextId() const {
     MutexLock lock(mutex_);
-    int32_t id = 1;
-    while (sets_.contains(id)) ++id;
-    return id;
+    for (int32_t id = last_ + 1; id <= last_ + kSlots; ++id) {
+      bool taken = false;
+      for (const auto& [live, set] : sets_) taken = taken || live % kSlots == id % kSlots;
+      if (!taken) return id;
+    }
+    return -1;
   }
 
  private:
   mutable Mutex mutex_;
   std::map<int32_t, Ranks> sets_ HORON_GUARDED_BY(mutex_);
-  std::map<int32_t, int> uses_ HORON_GUARDED_BY(mutex_);
+  int32_t last_ HORON_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace horon

@@ -15,7 +15,7 @@ class Queue::Lease final : public NameLease {
   std::string key_;
 };
 
-Status Queue::Push(std::vector<Submission> submissions, bool* first) {
+Status Queue::Push(std::vector<Submission> submissions, bool* wake) {
   {
     MutexLock lock(mutex_);
     HORON_TRY(closed_);
@@ -34,7 +34,7 @@ Status Queue::Push(std::vector<Submission> submissions, bool* first) {
   }
   MutexLock lock(mutex_);
   HORON_TRY(closed_);
-  if (first != nullptr) *first = entries_.empty();
+  if (wake != nullptr && *wake) *wake = !std::exchange(rung_, true);
   for (size_t i = 0; i < submissions.size(); ++i) {
     Submission& s = submissions[i];
     s.entry.promise = Promise(std::move(s.work), s.member, std::move(leases[i]));
@@ -45,6 +45,7 @@ Status Queue::Push(std::vector<Submission> submissions, bool* first) {
 
 std::vector<Entry> Queue::PopAll() {
   MutexLock lock(mutex_);
+  rung_ = false;
   return std::exchange(entries_, {});
 }
 

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/op/request.h"
 
@@ -39,6 +40,13 @@ class ResponseCache {
     const auto key = id_of_.find(it->second.key);
     if (key != id_of_.end() && key->second == id) id_of_.erase(key);
     lines_.erase(it);
+  }
+  void ForgetSet(int32_t process_set) {
+    std::vector<uint64_t> ids;
+    for (const auto& [id, line] : lines_) {
+      if (line.request.process_set == process_set) ids.push_back(id);
+    }
+    for (uint64_t id : ids) Forget(id);
   }
   size_t size() const { return lines_.size(); }
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "runtime/base/log.h"
 
@@ -50,11 +51,11 @@ Runtime::Runtime(RuntimeParts parts)
 
 Runtime::~Runtime() { Shutdown(); }
 
-// The first process sets inside one node get a lane each, as many as the segment has; others use
-// messages. A number that is used again does not: its lane's counters belong to the old members.
+// The first process sets inside one node get a lane each, as many as the segment has; later ones use
+// messages. Numbers are never used again, so a lane never changes its members.
 std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<int>& ranks) {
   if (!segment_ || ranks.size() < 2) return nullptr;
-  if (process_set >= segment_->shape().lanes || sets_.uses(process_set) != 1) return nullptr;
+  if (process_set >= segment_->shape().lanes) return nullptr;
   std::vector<int> members;
   int me = 0;
   for (int r : ranks) {
@@ -66,9 +67,8 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 }
 
 Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
-  bool first = false;
-  HORON_TRY(queue_.Push(std::move(submissions), &first));
-  if (wake && first) bell_->Ring();  // else whoever was rung for the first will find this one too
+  HORON_TRY(queue_.Push(std::move(submissions), &wake));
+  if (wake) bell_->Ring();
   return Status::Ok();
 }
 
@@ -99,7 +99,7 @@ Status Runtime::Cycle() {
   }
   HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance());
   for (Batch& batch : batches) {
-    for (Bucket& bucket : PlanFusion(std::move(batch), config_.fusion_bytes)) executor_.Start(std::move(bucket));
+    for (Bucket& bucket : PlanFusion(std::move(batch), negotiator_.fusion_bytes())) executor_.Start(std::move(bucket));
   }
   HORON_ASSIGN(const bool progress, executor_.Advance());
   moved_ = moved_ || negotiator_.moved() || progress;
@@ -117,7 +117,12 @@ bool Runtime::CycleMoved() {
     Fail(failure_);  // what came in since
     return false;
   }
-  const Status status = Cycle();
+  Status status;
+  try {
+    status = Cycle();
+  } catch (const std::exception& e) {  // out of memory; the baton must be given on all the same
+    status = Status::Internal(std::string("the runtime stopped: ") + e.what());
+  }
   if (!status.ok()) {
     Fail(status);
     return true;
@@ -130,10 +135,16 @@ void Runtime::Fail(const Status& status) {
   const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
   if (failure_.ok() && fault) Log(LogLevel::kError, "runtime", status.message());
   failure_ = status;
+  // A fault of this rank's own is a death to the others: they must not wait for it.
+  if (fault && segment_ && segment_->deaths().load(std::memory_order_acquire) == 0) {
+    segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " failed: " + status.message());
+  }
+  executor_.FailAll(status);
   queue_.Close(status);
   negotiator_.FailAll(status);
-  executor_.FailAll(status);
 }
+
+int Runtime::local_rank() const { return fabric_.topology.local_rank(rank_); }
 
 // Looks for work for a short while before sleeping, if something is under way.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
@@ -184,13 +195,23 @@ void Runtime::Background() {
     const bool moved = CycleMoved();
     if (baton_.wanted() || (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin)))) SleepInBackground();
   }
+  if (failure_.ok() && !executor_.idle()) {
+    Fail(Status::Unavailable("rank " + std::to_string(rank_) + " shut down while a collective was under way, and the others did not finish it in time"));
+  }
   Fail(Status::Aborted("Horon was shut down before this tensor was done"));
+  FlushRings();
   // The baton stays taken: from here on nobody runs the cycle.
 }
 
 void Runtime::SleepInBackground() {
-  const uint32_t ticket = bell_->Announce(Sleeper());
-  if ((CycleMoved() && !baton_.wanted()) || parted()) {
+  uint32_t ticket = bell_->Announce(Sleeper());
+  bool moved = CycleMoved();
+  if (moved && baton_.wanted()) {  // gives way to a lender; what it waits for now may be another thing
+    ticket = bell_->Announce(Sleeper());
+    CycleMoved();
+    moved = false;
+  }
+  if (moved || parted()) {
     bell_->Awake();
     return;
   }
@@ -220,7 +241,10 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
   const auto give_up = Clock::now() + config_.spin;
   while (!taken && !work.done() && may_spin_ && Clock::now() < give_up) taken = baton_.TryTake();
   baton_.Want(-1);
-  if (!taken) return;
+  if (!taken) {
+    bell_->Ring();  // the background thread may have given way to us
+    return;
+  }
   bell_->Awake();
   hurry_ = true;
   while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
@@ -252,9 +276,7 @@ void Runtime::Shutdown() {
   leaving_.store(true, std::memory_order_release);
   bell_->Ring();
   background_.join();
-  if (segment_) {
-    segment_->rank(fabric_.topology.local_rank(rank_)).state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_release);
-  }
+  if (segment_) segment_->MarkLeft(local_rank());
 }
 
 int64_t Runtime::memory_bytes() const { return fabric_.host_pool->held_bytes(); }

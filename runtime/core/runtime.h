@@ -73,6 +73,7 @@ class Runtime {
   void FlushRings();
   uint32_t Sleeper() const;
   bool parted() const;
+  int local_rank() const;
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
 
   Config config_;

@@ -194,6 +194,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
 std::vector<std::byte> Encode(const Decision& decision) {
   Writer out;
   out.Number(decision.sequence);
+  out.Number(decision.fusion_bytes);
   WriteIds(out, decision.evicted);
   out.Number(static_cast<uint32_t>(decision.verdicts.size()));
   for (const Verdict& v : decision.verdicts) {
@@ -213,6 +214,7 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   Reader in(bytes);
   Decision decision;
   decision.sequence = in.Number<uint64_t>();
+  decision.fusion_bytes = in.Number<int64_t>();
   decision.evicted = ReadIds(in);
   const uint32_t count = in.Count(kLeastVerdict);
   for (uint32_t i = 0; i < count; ++i) {

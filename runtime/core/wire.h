@@ -31,6 +31,7 @@ struct Verdict {
 // From the coordinator to every rank, the same bytes for all.
 struct Decision {
   uint64_t sequence = 0;           // 1, 2, ...
+  int64_t fusion_bytes = 0;        // rank 0's HORON_FUSION_THRESHOLD: plans must come out alike
   std::vector<uint64_t> evicted;   // cache ids to forget, after the verdicts
   std::vector<Verdict> verdicts;   // in the order in which every rank runs them
   std::vector<int32_t> left;       // ranks that have left the job

@@ -96,12 +96,15 @@ NodeLink::NodeLink(std::shared_ptr<SharedSegment> segment, std::vector<int> memb
   segment_->rank(local_rank_).state.store(static_cast<uint32_t>(RankState::kJoined), std::memory_order_release);
 }
 
+void NodeLink::StopWatching() {
+  if (!watch_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(stop_fd_, &one, sizeof(one));
+  watch_.join();
+}
+
 NodeLink::~NodeLink() {
-  if (watch_.joinable()) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = write(stop_fd_, &one, sizeof(one));
-    watch_.join();
-  }
+  StopWatching();
   if (stop_fd_ >= 0) close(stop_fd_);
   for (const auto& [fd, rank] : peers_) close(fd);
 }
@@ -144,7 +147,11 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(std::shared_ptr<
   link->launcher_ = std::move(launcher);
   link->StartWatching();
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-  HORON_TRY(link->WaitForAll(std::max(left, std::chrono::milliseconds{0})));
+  const Status all_there = link->WaitForAll(std::max(left, std::chrono::milliseconds{0}));
+  if (!all_there.ok()) {  // whoever comes later must not count on this rank
+    link->segment_->MarkDead(local_rank, "rank " + std::to_string(link->members_[static_cast<size_t>(local_rank)]) + " gave up waiting in init");
+    return all_there;
+  }
   return link;
 }
 
@@ -295,7 +302,8 @@ bool NodeLink::HearLauncher() {
 }
 
 void NodeLink::SayBye() {
-  segment_->rank(local_rank_).state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_release);
+  segment_->MarkLeft(local_rank_);
+  StopWatching();  // what comes from now on is for the next init
   if (launcher_) {
     const Status sent = SendPacket(launcher_->fd, "bye", -1);
     (void)sent;  // a launcher that is gone needs no goodbye

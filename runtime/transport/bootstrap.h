@@ -62,6 +62,7 @@ class NodeLink {
   NodeLink(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank);
   Status WaitForAll(std::chrono::milliseconds limit);
   void StartWatching();
+  void StopWatching();
   void Watch();
   bool HearLauncher();
 

@@ -132,6 +132,14 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
   for (int i = 0; i < shape_.ranks; ++i) rank(i).bell.Ring();
 }
 
+void SharedSegment::MarkLeft(int r) {
+  auto joined = static_cast<uint32_t>(RankState::kJoined), absent = static_cast<uint32_t>(RankState::kAbsent);
+  const auto left = static_cast<uint32_t>(RankState::kLeft);
+  if (!rank(r).state.compare_exchange_strong(joined, left, std::memory_order_release)) {
+    rank(r).state.compare_exchange_strong(absent, left, std::memory_order_release);  // thread ranks never join
+  }
+}
+
 RingWords& SharedSegment::ring(int from, int to) {
   return *reinterpret_cast<RingWords*>(base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to));
 }

@@ -70,6 +70,8 @@ class SharedSegment {
   std::atomic<uint32_t>& deaths();
   // Marks a rank dead and rings everybody. Any thread, any process; the first sentence wins.
   void MarkDead(int rank, const std::string& sentence);
+  // I leave in peace; a rank that was marked dead stays so.
+  void MarkLeft(int rank);
   RingWords& ring(int from, int to);
   std::byte* ring_bytes(int from, int to);
   LaneWords& lane(int lane, int rank);

@@ -135,7 +135,8 @@ Status ShmTransport::CheckDeaths() {
   if (segment_->deaths().load(std::memory_order_acquire) == 0) return Status::Ok();
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     RankWords& words = segment_->rank(i);
-    if (i == local_rank_ || words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead)) continue;
+    if (words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead)) continue;
+    if (i == local_rank_) return Status::Unavailable("the other ranks have given this one up: " + std::string(words.death));
     return Status::Unavailable(words.death[0] != '\0' ? std::string(words.death)
                                                       : "rank " + std::to_string(members_[static_cast<size_t>(i)]) + " died");
   }
@@ -167,10 +168,10 @@ Result<bool> ShmTransport::Progress() {
   bool moved = false;
   for (size_t i = 0; i < peers_.size(); ++i) {
     if (!peers_[i]) continue;
-    const bool was_full = peers_[i]->reader.available() >= segment_->shape().ring_bytes / 4;
-    HORON_ASSIGN(const bool received, ProgressReceives(*peers_[i]));
+    bool was_full = false;
+    HORON_ASSIGN(const bool received, ProgressReceives(*peers_[i], &was_full));
     const bool sent = ProgressSends(*peers_[i]);
-    if (received && was_full) segment_->rank(static_cast<int>(i)).bell.Ring();  // it may wait for room
+    if (was_full) segment_->rank(static_cast<int>(i)).bell.Ring();  // it may wait for room
     if (sent) Ring(static_cast<int>(i));
     moved = moved || received || sent;
   }
@@ -245,11 +246,14 @@ bool ShmTransport::WriteData(Peer& peer) {
   return true;
 }
 
-Result<bool> ShmTransport::ProgressReceives(Peer& peer) {
+// *was_full: whether the writer may have found no room at any time during this.
+Result<bool> ShmTransport::ProgressReceives(Peer& peer, bool* was_full) {
   bool moved = false;
   // Bounded per call: a peer that never stops sending must not keep the others waiting.
   for (int budget = 64; budget > 0; --budget) {
-    if (peer.reader.available() < static_cast<int64_t>(sizeof(Packet))) break;
+    const int64_t available = peer.reader.available();
+    if (available < static_cast<int64_t>(sizeof(Packet))) break;
+    *was_full = *was_full || available >= segment_->shape().ring_bytes / 4;
     Packet packet{};
     peer.reader.Read(&packet, sizeof(Packet));
     HORON_TRY(ReadPacket(peer, packet));

@@ -77,7 +77,7 @@ class ShmTransport final : public Transport {
   bool ProgressSends(Peer& peer);
   bool WriteStart(Peer& peer, Transfer& transfer);
   bool WriteData(Peer& peer);
-  Result<bool> ProgressReceives(Peer& peer);
+  Result<bool> ProgressReceives(Peer& peer, bool* was_full);
   Status ReadPacket(Peer& peer, const Packet& packet);
   Status ReadEager(Peer& peer, const Packet& packet);
   Transfer* TakeReceive(Peer& peer, Tag tag);

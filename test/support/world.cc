@@ -59,6 +59,7 @@ World::World(int size, WorldOptions options)
   for (int r = 0; r < size; ++r) {
     RuntimeParts parts;
     parts.config = config;
+    options_.configure_rank(r, parts.config);
     parts.rank = r;
     parts.topology = topology_;
     parts.counters = std::make_shared<Counters>();
@@ -166,15 +167,24 @@ Status Rank::Reduce(const std::string& name, const std::string& op, std::vector<
   return Run(std::move(request), values.data(), values.data());
 }
 
-Result<int> Rank::AddProcessSet(const std::vector<int>& ranks) {
+Result<int> Rank::ChangeSets(const std::string& op, std::vector<int64_t> numbers) {
   Request request;
-  request.op = "process_set.add";
+  request.op = op;
   request.name = "change of process sets";
   request.dtype = DataType::kUInt8;
-  request.splits.assign(ranks.begin(), ranks.end());
+  request.splits = std::move(numbers);
   std::shared_ptr<Work> work;
   HORON_TRY(Run(std::move(request), nullptr, nullptr, &work));
   return static_cast<int>(work->outputs()[0].received_splits[0]);
+}
+
+Result<int> Rank::AddProcessSet(const std::vector<int>& ranks) {
+  return ChangeSets("process_set.add", {ranks.begin(), ranks.end()});
+}
+
+Status Rank::RemoveProcessSet(int id) {
+  HORON_TRY(ChangeSets("process_set.remove", {id}).status());
+  return Status::Ok();
 }
 
 }  // namespace horon::test

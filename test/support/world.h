@@ -21,6 +21,7 @@ struct WorldOptions {
   int local_size = 0;                    // 0: all ranks on one node
   bool lanes = true;                     // false: no streaming, collectives over messages only
   std::function<void(Config&)> configure = [](Config&) {};
+  std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
   std::chrono::seconds limit{120};
 };
 
@@ -44,8 +45,10 @@ class Rank {
   Status Reduce(const std::string& name, const std::string& op, std::vector<float>& values);
   // Collective over all ranks. Gives the set's number.
   Result<int> AddProcessSet(const std::vector<int>& ranks);
+  Status RemoveProcessSet(int id);  // collective over all ranks too
 
  private:
+  Result<int> ChangeSets(const std::string& op, std::vector<int64_t> numbers);
   Runtime* runtime_;
 };
 

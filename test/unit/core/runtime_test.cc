@@ -1,4 +1,6 @@
 // The whole road with thread ranks: what users see of agreement, failure and order.
+#include <algorithm>
+#include <atomic>
 #include <latch>
 
 #include "test/support/catch.h"
@@ -342,6 +344,94 @@ TEST_CASE("a rank that leaves fails what needs it, on every rank, and what does 
     EXPECT(me.Run(request, values.data(), values.data()).ok() && values[0] == 2, "the pair must go on");
   });
   RequireNone(verdicts);
+}
+
+TEST_CASE("a rank that submits and leaves without waiting keeps nobody waiting") {
+  for (int round = 0; round < 20; ++round) {
+    Verdicts verdicts;
+    World(3, round % 2 == 0 ? WorldOptions{} : Layouts()[1]).Run([&](Rank& me) {
+      std::vector<float> values(round % 3 == 0 ? 100000 : 4, 1);
+      const auto count = static_cast<int64_t>(values.size());
+      if (me.rank() == round % 3) {
+        auto work = me.Submit(Tensor("x", "sum", {count}), values.data(), values.data());
+        me.runtime().Shutdown();
+        EXPECT(work.value()->done(), "its own work is still pending");
+        return;
+      }
+      const Status status = me.Run(Tensor("x", "sum", {count}), values.data(), values.data());
+      EXPECT(status.ok() || status.code() == Code::kAborted, status.message());
+      if (status.ok()) EXPECT(values.front() == 3 && values.back() == 3, "a wrong sum");
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("process sets come and go under tensors that still travel in them") {
+  for (const WorldOptions& layout : Layouts()) {
+    Verdicts verdicts;
+    World(3, layout).Run([&](Rank& me) {
+      const std::vector<std::vector<int>> kinds = {{0, 1}, {1, 2}, {0, 1, 2}, {0, 2}};
+      for (int round = 0; round < 24; ++round) {
+        const std::vector<int>& ranks = kinds[static_cast<size_t>(round) % 4];
+        const bool in = std::find(ranks.begin(), ranks.end(), me.rank()) != ranks.end();
+        if (ranks.size() == 3) continue;
+        const auto set = me.AddProcessSet(ranks);
+        EXPECT(set.ok(), set.status().message());
+        std::vector<float> values(20000, 1);
+        std::shared_ptr<Work> rows, sum, last;
+        if (in) {
+          Request request = Tensor("rows", "allgather", {me.rank() + 1});
+          request.process_set = set.value();
+          rows = me.Submit(request, values.data(), nullptr).value();
+          request = Tensor("sum", "sum", {20000});
+          request.process_set = set.value();
+          sum = me.Submit(request, values.data(), values.data()).value();
+          if (me.rank() == ranks[0]) {  // the other never submits this one
+            request = Tensor("never", "sum", {1});
+            request.process_set = set.value();
+            static float lone[3];
+            last = me.Submit(request, &lone[me.rank()], &lone[me.rank()]).value();
+          }
+        }
+        const Status removed = me.RemoveProcessSet(set.value());
+        EXPECT(removed.ok(), removed.message());
+        if (!in) continue;
+        for (const auto& work : {rows, sum}) {
+          const Status status = me.Wait(*work);
+          EXPECT(status.ok() || status.code() == Code::kInvalidArgument, status.message());
+        }
+        if (sum->status().ok()) EXPECT(values[19999] == 2, "a wrong sum");
+        if (last) EXPECT(me.Wait(*last).code() == Code::kInvalidArgument, "what was pending in a removed set");
+      }
+      std::vector<float> all(3, 1);
+      EXPECT(me.Reduce("all", "sum", all).ok() && all[0] == 3, "the job goes on");
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("rank 0's fusion threshold holds for all") {
+  std::atomic<int> made{0};
+  WorldOptions options;
+  options.configure = [](Config&) {};
+  options.configure_rank = [&](int rank, Config& c) { c.fusion_bytes = rank == 0 ? 80 : 1 << 20, ++made; };
+  Verdicts verdicts;
+  World(3, options).Run([&](Rank& me) {
+    std::vector<std::vector<float>> tensors(6, std::vector<float>(10, 1));
+    std::vector<Request> requests;
+    std::vector<const void*> inputs;
+    std::vector<void*> outputs;
+    for (auto& t : tensors) {
+      requests.push_back(Tensor("t" + std::to_string(requests.size()), "sum", {10}));
+      inputs.push_back(t.data());
+      outputs.push_back(t.data());
+    }
+    auto work = me.SubmitGroup(requests, inputs, outputs, "g");
+    EXPECT(me.Wait(*work.value()).ok() && tensors[5][9] == 3, "wrong sum");
+    EXPECT(me.runtime().counters()["executor.buckets"].value() == 3, "not rank 0's plan");
+  });
+  RequireNone(verdicts);
+  CHECK(made == 3);
 }
 
 TEST_CASE("a dead rank fails everything on the living, with its name") {
