@@ -89,6 +89,9 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   Group& group = groups_[process_set];
   group.ranks = ranks;
   group.lane = make_lane_(process_set, *ranks);
+  Transport* only = group.lane ? nullptr : Communicator(*fabric_, *ranks, 0).only_transport();
+  const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
+  if (!prepared.ok()) fault_ = prepared;
   return group;
 }
 
@@ -173,49 +176,50 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
     Task streamed = comm.lane()->Allreduce(running.lane_ticket, std::move(tensors), reduction);
     co_return co_await streamed;
   }
+  // One bucket of a group after the other: they share the fusion buffer, and a transport's own
+  // collectives match by their order.
+  Group& group = running.group();
+  FusionTurn turn(group, group.next_ticket++);
+  co_await Until(turn);
   const Reduction reduction{running.dtype(), kind.kind, scale};
-  if (running.segments().size() == 1) {  // alone: in its own output, no fusion buffer
-    const Segment& s = running.segments()[0];
-    ScaleInto(running.dtype(), running.prescale(), s.input, s.output, s.count);
-    Task alone = horon::Allreduce(comm, s.output, s.count, reduction);
-    co_return co_await alone;
-  }
-  Task block = RunBlock(running, kind, running.group().next_ticket++);
-  co_return co_await block;
+  Task block = running.segments().size() == 1 ? RunAlone(running, reduction) : RunFused(running, reduction);
+  const Status status = co_await block;
+  ++group.serving;
+  co_return status;
+}
+
+// In its own output, without a copy into the fusion buffer.
+Task Executor::RunAlone(Running& running, Reduction reduction) {
+  const Segment& s = running.segments()[0];
+  ScaleInto(reduction.dtype, running.prescale(), s.input, s.output, s.count);
+  Task reduce = horon::Allreduce(running.comm(), s.output, s.count, reduction);
+  co_return co_await reduce;
 }
 
 // Through the fusion buffer: one pack, one collective, one unpack.
-Task Executor::RunBlock(Running& running, Elementwise kind, uint64_t ticket) {
-  Group& group = running.group();
-  FusionTurn turn(group, ticket);
-  co_await Until(turn);
-  const int64_t element = SizeOf(running.dtype());
+Task Executor::RunFused(Running& running, Reduction reduction) {
+  Buffer& fusion = running.group().fusion;
+  const int64_t element = SizeOf(reduction.dtype);
   int64_t count = 0;
   for (const Segment& s : running.segments()) count += s.count;
-  if (group.fusion.bytes() < count * element) {
-    group.fusion = Buffer();
+  if (fusion.bytes() < count * element) {
+    fusion = Buffer();
     auto larger = fabric_->host_pool->Take(count * element);
-    if (!larger.ok()) {
-      ++group.serving;
-      co_return larger.status();
-    }
-    group.fusion = std::move(larger).value();
+    if (!larger.ok()) co_return larger.status();
+    fusion = std::move(larger).value();
   }
   fused_tensors_.Add(static_cast<int64_t>(running.segments().size()));
   fused_bytes_.Add(count * element);
   int64_t at = 0;
   for (const Segment& s : running.segments()) {
-    ScaleInto(running.dtype(), running.prescale(), s.input, group.fusion.data() + at * element, s.count);
+    ScaleInto(reduction.dtype, running.prescale(), s.input, fusion.data() + at * element, s.count);
     at += s.count;
   }
-  const double scale = running.postscale() / (kind.average ? running.comm().size() : 1);
-  Task reduce = horon::Allreduce(running.comm(), group.fusion.data(), count, {running.dtype(), kind.kind, scale});
-  const Status status = co_await reduce;
-  ++group.serving;  // nobody else runs before this function returns
-  HORON_CO_TRY(status);
+  Task reduce = horon::Allreduce(running.comm(), fusion.data(), count, reduction);
+  HORON_CO_TRY(co_await reduce);
   at = 0;
   for (const Segment& s : running.segments()) {
-    ScaleInto(running.dtype(), 1.0, group.fusion.data() + at * element, s.output, s.count);
+    ScaleInto(reduction.dtype, 1.0, fusion.data() + at * element, s.output, s.count);
     at += s.count;
   }
   co_return Status::Ok();

@@ -48,7 +48,8 @@ class Executor {
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   Task RunElementwise(Running& running, Elementwise kind);
-  Task RunBlock(Running& running, Elementwise kind, uint64_t ticket);
+  Task RunAlone(Running& running, Reduction reduction);
+  Task RunFused(Running& running, Reduction reduction);
 
   const Fabric* fabric_;
   std::vector<Transport*> transports_;

@@ -198,7 +198,7 @@ Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction re
     Transport* transport = comm.only_transport();
     BlockReduction whole{block, count, reduction.dtype, reduction.kind, comm.ranks()};
     std::sort(whole.ranks.begin(), whole.ranks.end());
-    if (transport != nullptr && transport->ReducesBlocks(whole)) {
+    if (comm.top() && transport != nullptr && transport->ReducesBlocks(whole)) {
       HORON_CO_TRY(co_await transport->ReduceBlock(std::move(whole)));
       Scale(block, count, reduction);
       co_return Status::Ok();

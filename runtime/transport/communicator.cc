@@ -55,6 +55,8 @@ Communicator Communicator::Sub(const std::vector<int>& members, int level) const
   return Communicator(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
 }
 
+bool Communicator::top() const { return base_ % kTags / kStreams == 0; }
+
 Transport* Communicator::only_transport() const {
   Transport* only = nullptr;
   for (int member = 0; member < size(); ++member) {

@@ -66,6 +66,9 @@ class Communicator {
 
   // Streams elementwise reductions through the shared segment when all members share a node.
   Lane* lane() const { return lane_; }
+  // Whether this is the bucket's whole group, not a part of it made by Sub.
+  bool top() const;
+
   // The one transport between this rank and all others; null when there are several or none.
   Transport* only_transport() const;
 

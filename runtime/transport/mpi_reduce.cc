@@ -90,6 +90,12 @@ Result<MPI_Comm> MpiTransport::CommOf(const std::vector<int>& ranks) {
   return comm;
 }
 
+Status MpiTransport::Prepare(const std::vector<int>& ranks) {
+  HORON_TRY(failure_);
+  HORON_TRY(CommOf(ranks).status());
+  return Status::Ok();
+}
+
 Task MpiTransport::ReduceBlock(BlockReduction reduction) {
   if (!failure_.ok()) co_return failure_;
   if (!ReducesBlocks(reduction)) co_return Status::Unsupported("MPI does not reduce this type");

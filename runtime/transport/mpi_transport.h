@@ -74,6 +74,7 @@ class MpiTransport final : public Transport {
   // MPI wakes nobody, so a sleeper looks at least this often.
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 
+  Status Prepare(const std::vector<int>& ranks) override;
   bool ReducesBlocks(const BlockReduction& reduction) const override;
   Task ReduceBlock(BlockReduction reduction) override;
 

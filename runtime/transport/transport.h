@@ -98,8 +98,11 @@ class Transport {
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).
   virtual std::chrono::microseconds poll_interval() const { return std::chrono::microseconds{0}; }
 
-  // A collective of the transport's own for a whole block, or an empty Task if it has none for these
-  // ranks and this dtype. The task is started by its awaiter.
+  // A collective of the transport's own for a whole block. The calls of one group of ranks match by
+  // their order, so whoever calls makes it the same on all of them.
+  // Prepare comes before the group's first, on all its ranks, in an order that is the same for all
+  // groups; it may block until they have all called it.
+  virtual Status Prepare(const std::vector<int>&) { return Status::Ok(); }
   virtual bool ReducesBlocks(const BlockReduction&) const { return false; }
   virtual Task ReduceBlock(BlockReduction) { co_return Status::Unsupported("no block reduction"); }
 };

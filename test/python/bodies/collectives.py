@@ -103,6 +103,19 @@ def check_dropped_handles_keep_their_tensors():
     same(hvd.allreduce(torch.ones(3), op=hvd.Min), torch.ones(3))
 
 
+def check_buckets_of_several_kinds_in_flight():
+    """Fused, alone and of other ops at once: transports whose collectives match by order must not mix them."""
+    size = hvd.size()
+    for step in range(30):
+        handles = [hvd.allreduce_async(torch.full((1000,), float(i)), name=f"kinds.{i}.{step}", op=hvd.Sum)
+                   for i in range(20)]
+        low = hvd.allreduce_async(torch.full((3,), float(hvd.rank())), name=f"low.{step}", op=hvd.Min)
+        same(hvd.allreduce(torch.full((7,), float(hvd.rank())), op=hvd.Max), torch.full((7,), size - 1.0))
+        for i, handle in enumerate(handles):
+            same(hvd.synchronize(handle), torch.full((1000,), float(i * size)))
+        same(hvd.synchronize(low), torch.zeros(3))
+
+
 def check_layouts():
     me, size = hvd.rank(), hvd.size()
     total = float(sum(r + 1 for r in range(size)))
