@@ -89,7 +89,10 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   Group& group = groups_[process_set];
   group.ranks = ranks;
   group.lane = make_lane_(process_set, *ranks);
-  Transport* only = group.lane ? nullptr : Communicator(*fabric_, *ranks, 0).only_transport();
+  const Communicator whole(*fabric_, *ranks, 0);
+  // Only where all members see the same: in a mixed layout some have one transport to all others, some two.
+  const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
+  Transport* only = !group.lane && alike ? whole.only_transport() : nullptr;
   const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
   if (!prepared.ok()) fault_ = prepared;
   return group;
