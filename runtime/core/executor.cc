@@ -51,7 +51,6 @@ class Executor::Running final : public Stage {
   void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
   uint64_t lane_ticket = 0;
-  const std::vector<Entry>& entries() const { return entries_; }
 
  private:
   Executor& executor_;

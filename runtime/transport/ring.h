@@ -18,10 +18,6 @@ class RingWriter {
       : words_(&words), bytes_(bytes), capacity_(static_cast<uint64_t>(capacity)),
         head_(words.head.load(std::memory_order_relaxed)) {}
 
-  int64_t room() {
-    if (capacity_ - (head_ - tail_) < capacity_ / 2) tail_ = words_->tail.load(std::memory_order_acquire);
-    return static_cast<int64_t>(capacity_ - (head_ - tail_));
-  }
   int64_t room_now() {
     tail_ = words_->tail.load(std::memory_order_acquire);
     return static_cast<int64_t>(capacity_ - (head_ - tail_));
