@@ -42,8 +42,8 @@ std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const char* group, 
   return std::make_unique<PyWork>(work, std::move(keep));
 }
 
-// Submits and waits on this thread. `keep` matters when a signal ends the wait: the runtime then still
-// uses the tensors.
+// Submits and waits on this thread. `keep` matters when a signal ends the wait: the runtime then
+// still uses the tensors.
 std::unique_ptr<PyWork> Run(const py::handle& fields, py::object keep) {
   DroppedWorks().Sweep();
   ParsedRequest parsed;
@@ -138,9 +138,8 @@ void DefineQueries(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The C API of Horon; use horon or horon.torch.";
   module.attr("REQUEST_FIELDS") = horon_python::kFields;
-  module.def("set_error_factory", [](py::object factory) {
-    horon_python::error_factory = factory.release().ptr();
-  });
+  module.def("set_error_factory",
+             [](py::object factory) { horon_python::error_factory = factory.release().ptr(); });
   module.def("init", &Blocking<&horon_init>);
   module.def("shutdown", &Blocking<&horon_shutdown>);
   DefineQueries(module);

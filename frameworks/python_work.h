@@ -78,9 +78,17 @@ struct DlType {
   uint8_t code, bits;
 };
 inline constexpr uint8_t kDlInt = 0, kDlUint = 1, kDlFloat = 2, kDlBfloat = 4, kDlBool = 6;
-inline constexpr std::array<DlType, 10> kDlTypes = {{  // by horon_dtype
-    {kDlUint, 8}, {kDlInt, 8}, {kDlInt, 16}, {kDlInt, 32}, {kDlInt, 64},
-    {kDlFloat, 16}, {kDlBfloat, 16}, {kDlFloat, 32}, {kDlFloat, 64}, {kDlBool, 8}}};
+inline constexpr std::array<DlType, 10> kDlTypes = {{// by horon_dtype
+                                                     {kDlUint, 8},
+                                                     {kDlInt, 8},
+                                                     {kDlInt, 16},
+                                                     {kDlInt, 32},
+                                                     {kDlInt, 64},
+                                                     {kDlFloat, 16},
+                                                     {kDlBfloat, 16},
+                                                     {kDlFloat, 32},
+                                                     {kDlFloat, 64},
+                                                     {kDlBool, 8}}};
 
 inline void DeleteDlTensor(DlOwnedTensor* owned) {
   horon_work_release(static_cast<horon_work*>(owned->owner));

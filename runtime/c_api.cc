@@ -22,11 +22,11 @@ namespace horon {
 namespace {
 
 struct Global {
-  Mutex mutex;          // guards job; never held during a call into a runtime
+  Mutex mutex;  // guards job; never held during a call into a runtime
   std::shared_ptr<Job> job HORON_GUARDED_BY(mutex);  // null when not initialised
-  Mutex joining;        // one init or shutdown at a time
+  Mutex joining;                                     // one init or shutdown at a time
   ProcessState process;
-  Config config;             // of the last init
+  Config config;                    // of the last init
   std::atomic<bool> forked{false};  // in a child of the process that initialised
 };
 Global& The() {
@@ -47,7 +47,8 @@ int Guard(F&& f) {
   try {
     return Fail(f());
   } catch (const std::exception& e) {
-    return Fail(Status::Internal(std::string("out of memory or another fault of the standard library: ") + e.what()));
+    return Fail(Status::Internal(
+        std::string("out of memory or another fault of the standard library: ") + e.what()));
   }
 }
 
@@ -59,7 +60,8 @@ std::shared_ptr<Job> Current() {
 
 Status NotInitialised() {
   if (The().forked.load(std::memory_order_relaxed)) {
-    return Status::Aborted("this process was forked from one that had initialised Horon; only the parent may use it");
+    return Status::Aborted(
+        "this process was forked from one that had initialised Horon; only the parent may use it");
   }
   return Status::Aborted("Horon has not been initialised, or was shut down; call init first");
 }
@@ -71,32 +73,48 @@ int Query(F&& f) {
 }
 
 Status CheckTensor(const horon_request& r) {
-  if (r.struct_bytes != sizeof(horon_request)) return Status::InvalidArgument("horon_request.struct_bytes is not sizeof(horon_request)");
+  if (r.struct_bytes != sizeof(horon_request))
+    return Status::InvalidArgument("horon_request.struct_bytes is not sizeof(horon_request)");
   if (r.name == nullptr || *r.name == '\0') return Status::InvalidArgument("a tensor needs a name");
   const std::string who = "tensor '" + std::string(r.name) + "': ";
-  if (r.op == nullptr || std::strncmp(r.op, "process_set.", 12) == 0) return Status::InvalidArgument(who + "no op was given");
-  if (r.dtype < 0 || r.dtype >= kDataTypes) return Status::InvalidArgument(who + "dtype " + std::to_string(r.dtype) + " is not supported");
-  if (r.ndim < 0 || r.ndim > 64 || (r.ndim > 0 && r.shape == nullptr)) return Status::InvalidArgument(who + std::to_string(r.ndim) + " dimensions");
-  if (r.device >= 0) return Status::Unsupported(who + "it lies on GPU " + std::to_string(r.device) + ", and this build of Horon has no CUDA support");
+  if (r.op == nullptr || std::strncmp(r.op, "process_set.", 12) == 0)
+    return Status::InvalidArgument(who + "no op was given");
+  if (r.dtype < 0 || r.dtype >= kDataTypes)
+    return Status::InvalidArgument(who + "dtype " + std::to_string(r.dtype) + " is not supported");
+  if (r.ndim < 0 || r.ndim > 64 || (r.ndim > 0 && r.shape == nullptr))
+    return Status::InvalidArgument(who + std::to_string(r.ndim) + " dimensions");
+  if (r.device >= 0)
+    return Status::Unsupported(who + "it lies on GPU " + std::to_string(r.device) +
+                               ", and this build of Horon has no CUDA support");
   __int128 count = 1;
   for (int i = 0; i < r.ndim; ++i) {
-    if (r.shape[i] < 0) return Status::InvalidArgument(who + "dimension " + std::to_string(i) + " is negative");
+    if (r.shape[i] < 0)
+      return Status::InvalidArgument(who + "dimension " + std::to_string(i) + " is negative");
     count *= r.shape[i];
-    if (count > (int64_t{1} << 56)) return Status::InvalidArgument(who + "more elements than memory can hold");
+    if (count > (int64_t{1} << 56))
+      return Status::InvalidArgument(who + "more elements than memory can hold");
   }
   if (count > 0 && r.input == nullptr) return Status::InvalidArgument(who + "input is null");
-  if (r.splits_count < 0 || r.weights_count < 0 || (r.splits_count > 0 && r.splits == nullptr) || (r.weights_count > 0 && r.weights == nullptr)) return Status::InvalidArgument(who + "splits or weights are missing");
-  if (!std::isfinite(r.prescale) || !std::isfinite(r.postscale)) return Status::InvalidArgument(who + "a scale factor is not finite");
+  if (r.splits_count < 0 || r.weights_count < 0 || (r.splits_count > 0 && r.splits == nullptr) ||
+      (r.weights_count > 0 && r.weights == nullptr))
+    return Status::InvalidArgument(who + "splits or weights are missing");
+  if (!std::isfinite(r.prescale) || !std::isfinite(r.postscale))
+    return Status::InvalidArgument(who + "a scale factor is not finite");
   return Status::Ok();
 }
 
 Status CheckMember(const Runtime& runtime, const horon_request& r) {
   const auto ranks = runtime.process_sets().Find(r.process_set);
-  if (!ranks) return Status::InvalidArgument("tensor '" + std::string(r.name) + "': process set " + std::to_string(r.process_set) + " does not exist or was removed");
+  if (!ranks)
+    return Status::InvalidArgument("tensor '" + std::string(r.name) + "': process set " +
+                                   std::to_string(r.process_set) +
+                                   " does not exist or was removed");
   for (int member : *ranks) {
     if (member == runtime.rank()) return Status::Ok();
   }
-  return Status::InvalidArgument("tensor '" + std::string(r.name) + "': rank " + std::to_string(runtime.rank()) + " is not a member of process set " + std::to_string(r.process_set));
+  return Status::InvalidArgument(
+      "tensor '" + std::string(r.name) + "': rank " + std::to_string(runtime.rank()) +
+      " is not a member of process set " + std::to_string(r.process_set));
 }
 
 Result<Entry> MakeEntry(Runtime& runtime, const horon_request& r) {
@@ -120,7 +138,8 @@ Result<Entry> MakeEntry(Runtime& runtime, const horon_request& r) {
   return entry;
 }
 
-Status Submit(Runtime& runtime, std::span<const horon_request> requests, const char* group, bool wake, std::shared_ptr<Work>* work) {
+Status Submit(Runtime& runtime, std::span<const horon_request> requests, const char* group,
+              bool wake, std::shared_ptr<Work>* work) {
   *work = std::make_shared<Work>(static_cast<int>(requests.size()));
   std::vector<Queue::Submission> submissions;
   std::string names;
@@ -162,7 +181,8 @@ Status ChangeSets(const char* op, std::vector<int64_t> numbers, int* id) {
   auto work = std::make_shared<Work>(1);
   Entry entry;
   entry.request.op = op;
-  entry.request.name = "change of process sets";  // one name for all: ranks that change different sets meet
+  entry.request.name =
+      "change of process sets";  // one name for all: ranks that change different sets meet
   entry.request.splits = std::move(numbers);
   entry.request.dtype = DataType::kUInt8;
   std::vector<Queue::Submission> submissions;
@@ -177,13 +197,16 @@ Status ChangeSets(const char* op, std::vector<int64_t> numbers, int* id) {
 const Output* OutputOf(const horon_work* work, int index) {
   if (work == nullptr || !work->work->done() || !work->work->status().ok()) return nullptr;
   const auto& outputs = work->work->outputs();
-  return index >= 0 && index < static_cast<int>(outputs.size()) ? &outputs[static_cast<size_t>(index)] : nullptr;
+  return index >= 0 && index < static_cast<int>(outputs.size())
+             ? &outputs[static_cast<size_t>(index)]
+             : nullptr;
 }
 
 void AtExit() {
   if (The().forked.load(std::memory_order_relaxed)) return;
   horon_shutdown();
-  if (The().process.finalize_mpi != nullptr) The().process.finalize_mpi(static_cast<int>(The().config.shutdown_time.count()));
+  if (The().process.finalize_mpi != nullptr)
+    The().process.finalize_mpi(static_cast<int>(The().config.shutdown_time.count()));
 }
 
 Status Init() {
@@ -192,7 +215,8 @@ Status Init() {
   if (global.forked.load(std::memory_order_relaxed)) return NotInitialised();
   if (Current()) return Status::Ok();
   HORON_ASSIGN(global.config, ReadConfig());
-  HORON_TRY(ConfigureLog(global.config.log, static_cast<int>(std::max<int64_t>(0, global.config.rank))));
+  HORON_TRY(
+      ConfigureLog(global.config.log, static_cast<int>(std::max<int64_t>(0, global.config.rank))));
   if (global.process.generation == 0) {
     pthread_atfork(nullptr, nullptr, [] { The().forked.store(true, std::memory_order_relaxed); });
     std::atexit(AtExit);
@@ -231,13 +255,27 @@ int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
 const char* horon_last_error(void) { return last_error.c_str(); }
 const char* horon_version(void) { return HORON_VERSION; }
 
-int horon_rank(void) { return Query([](Runtime& r) { return r.rank(); }); }
-int horon_size(void) { return Query([](Runtime& r) { return r.topology().size(); }); }
-int horon_local_rank(void) { return Query([](Runtime& r) { return r.topology().local_rank(r.rank()); }); }
-int horon_local_size(void) { return Query([](Runtime& r) { return r.topology().local_size(r.rank()); }); }
-int horon_cross_rank(void) { return Query([](Runtime& r) { return r.topology().cross_rank(r.rank()); }); }
-int horon_cross_size(void) { return Query([](Runtime& r) { return r.topology().cross_size(r.rank()); }); }
-int horon_is_homogeneous(void) { return Query([](Runtime& r) { return r.topology().homogeneous() ? 1 : 0; }); }
+int horon_rank(void) {
+  return Query([](Runtime& r) { return r.rank(); });
+}
+int horon_size(void) {
+  return Query([](Runtime& r) { return r.topology().size(); });
+}
+int horon_local_rank(void) {
+  return Query([](Runtime& r) { return r.topology().local_rank(r.rank()); });
+}
+int horon_local_size(void) {
+  return Query([](Runtime& r) { return r.topology().local_size(r.rank()); });
+}
+int horon_cross_rank(void) {
+  return Query([](Runtime& r) { return r.topology().cross_rank(r.rank()); });
+}
+int horon_cross_size(void) {
+  return Query([](Runtime& r) { return r.topology().cross_size(r.rank()); });
+}
+int horon_is_homogeneous(void) {
+  return Query([](Runtime& r) { return r.topology().homogeneous() ? 1 : 0; });
+}
 
 // The names are literals, so they outlive the job.
 const char* horon_controller(void) {
@@ -270,9 +308,10 @@ int horon_add_process_set(const int* ranks, int count, int* id) {
     if (!job) return NotInitialised();
     std::vector<int64_t> sorted(ranks, ranks + std::max(0, count));
     std::sort(sorted.begin(), sorted.end());
-    if (sorted.empty() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() || sorted.front() < 0 ||
-        sorted.back() >= job->runtime->topology().size()) {
-      return Status::InvalidArgument("a process set needs different ranks between 0 and size - 1, not " + ToString(sorted));
+    if (sorted.empty() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
+        sorted.front() < 0 || sorted.back() >= job->runtime->topology().size()) {
+      return Status::InvalidArgument(
+          "a process set needs different ranks between 0 and size - 1, not " + ToString(sorted));
     }
     return ChangeSets("process_set.add", std::move(sorted), id);
   });
@@ -283,7 +322,8 @@ int horon_remove_process_set(int id) {
     const auto job = Current();
     if (!job) return NotInitialised();
     if (id == 0 || !job->runtime->process_sets().Find(id)) {
-      return Status::InvalidArgument("process set " + std::to_string(id) + (id == 0 ? " is all ranks and stays" : " does not exist"));
+      return Status::InvalidArgument("process set " + std::to_string(id) +
+                                     (id == 0 ? " is all ranks and stays" : " does not exist"));
     }
     return ChangeSets("process_set.remove", {id}, nullptr);
   });
@@ -309,7 +349,8 @@ int horon_process_set_ranks(int id, int* out) {
     const auto job = Current();
     if (!job) return NotInitialised();
     const auto ranks = job->runtime->process_sets().Find(id);
-    if (!ranks) return Status::InvalidArgument("process set " + std::to_string(id) + " does not exist");
+    if (!ranks)
+      return Status::InvalidArgument("process set " + std::to_string(id) + " does not exist");
     std::copy(ranks->begin(), ranks->end(), out);
     return Status::Ok();
   });
@@ -323,11 +364,13 @@ int horon_begin(const horon_request* request, horon_work** work) {
   return Guard([&] { return SubmitOne(request, false, work); });
 }
 
-int horon_submit_group(const horon_request* requests, int count, const char* group, horon_work** work) {
+int horon_submit_group(const horon_request* requests, int count, const char* group,
+                       horon_work** work) {
   return Guard([&]() -> Status {
     const auto job = Current();
     if (!job) return NotInitialised();
-    if (count < 1 || group == nullptr || *group == '\0') return Status::InvalidArgument("a group needs a name and at least one tensor");
+    if (count < 1 || group == nullptr || *group == '\0')
+      return Status::InvalidArgument("a group needs a name and at least one tensor");
     std::shared_ptr<Work> made;
     HORON_TRY(Submit(*job->runtime, {requests, static_cast<size_t>(count)}, group, true, &made));
     *work = Handle(std::move(made));
@@ -351,11 +394,15 @@ int horon_run(const horon_request* request, horon_work** work) {
 int horon_work_done(const horon_work* work) { return work->work->done() ? 1 : 0; }
 
 int horon_work_wait(horon_work* work, int timeout_ms) {
-  const auto limit = timeout_ms < 0 ? std::chrono::nanoseconds::max() : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
+  const auto limit = timeout_ms < 0
+                         ? std::chrono::nanoseconds::max()
+                         : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work->work;
   if (!w.done() && The().forked.load(std::memory_order_relaxed)) return Fail(NotInitialised());
   const std::shared_ptr<Job> job = w.done() ? nullptr : Current();
-  const bool done = job ? job->runtime->Wait(w, limit) : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));
+  const bool done =
+      job ? job->runtime->Wait(w, limit)
+          : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));
   return done ? Fail(w.status()) : HORON_WAIT_TIMEOUT;
 }
 
@@ -375,7 +422,9 @@ int horon_work_wait_all(horon_work* const* works, int count) {
 const char* horon_work_message(const horon_work* work) {
   return work->work->done() ? work->work->status().message().c_str() : "";
 }
-void horon_work_retain(horon_work* work) { work->references.fetch_add(1, std::memory_order_relaxed); }
+void horon_work_retain(horon_work* work) {
+  work->references.fetch_add(1, std::memory_order_relaxed);
+}
 void horon_work_release(horon_work* work) {
   // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
   if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
@@ -412,7 +461,8 @@ int64_t horon_counter(const char* name) {
 void horon_counters(void (*visit)(const char*, int64_t, void*), void* user) {
   const auto job = Current();
   if (!job) return;
-  for (const auto& [name, value] : job->runtime->counters().Snapshot()) visit(name.c_str(), value, user);
+  for (const auto& [name, value] : job->runtime->counters().Snapshot())
+    visit(name.c_str(), value, user);
 }
 int64_t horon_memory_bytes(void) {
   const auto job = Current();

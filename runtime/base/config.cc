@@ -15,15 +15,16 @@ Status Wrong(const std::string& value, const char* want) {
 
 using Setter = std::function<Status(Config&, const std::string&)>;
 
-Setter Integer(int64_t Config::*field, int64_t least, int64_t most = INT64_MAX) {
+Setter Integer(int64_t Config::* field, int64_t least, int64_t most = INT64_MAX) {
   return [=](Config& config, const std::string& value) {
     char* end = nullptr;
     errno = 0;
     const long long parsed = std::strtoll(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || errno != 0) return Wrong(value, "a whole number");
     if (parsed < least || parsed > most) {
-      return Status::InvalidArgument("'" + value + "' is out of range: at least " + std::to_string(least) +
-                                     (most == INT64_MAX ? "" : ", at most " + std::to_string(most)));
+      return Status::InvalidArgument(
+          "'" + value + "' is out of range: at least " + std::to_string(least) +
+          (most == INT64_MAX ? "" : ", at most " + std::to_string(most)));
     }
     config.*field = parsed;
     return Status::Ok();
@@ -32,19 +33,20 @@ Setter Integer(int64_t Config::*field, int64_t least, int64_t most = INT64_MAX) 
 
 // A duration given in units of `Unit`, fractions allowed.
 template <typename Unit, typename Field>
-Setter Duration(Field Config::*field) {
+Setter Duration(Field Config::* field) {
   return [=](Config& config, const std::string& value) {
     char* end = nullptr;
     const double parsed = std::strtod(value.c_str(), &end);
     if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < 0 || parsed > 1e9) {
       return Wrong(value, "a non-negative number");
     }
-    config.*field = std::chrono::duration_cast<Field>(std::chrono::duration<double, typename Unit::period>(parsed));
+    config.*field = std::chrono::duration_cast<Field>(
+        std::chrono::duration<double, typename Unit::period>(parsed));
     return Status::Ok();
   };
 }
 
-Setter Boolean(bool Config::*field) {
+Setter Boolean(bool Config::* field) {
   return [=](Config& config, const std::string& value) {
     if (value == "1" || value == "true" || value == "on" || value == "yes") {
       config.*field = true;
@@ -57,7 +59,7 @@ Setter Boolean(bool Config::*field) {
   };
 }
 
-Setter Text(std::string Config::*field) {
+Setter Text(std::string Config::* field) {
   return [=](Config& config, const std::string& value) {
     config.*field = value;
     return Status::Ok();
@@ -86,26 +88,32 @@ const std::vector<Knob>& Table() {
        Duration<milliseconds>(&Config::cycle_time)},
       {"CACHE_CAPACITY", true, "tensors whose agreement is remembered; 0 switches the cache off",
        Integer(&Config::cache_capacity, 0, 1 << 24)},
-      {"LEND", false, "whether a blocking call runs the cycle on its own thread", Boolean(&Config::lend)},
-      {"LOG", false, "log level, and levels by component: info,negotiator=trace", Text(&Config::log)},
+      {"LEND", false, "whether a blocking call runs the cycle on its own thread",
+       Boolean(&Config::lend)},
+      {"LOG", false, "log level, and levels by component: info,negotiator=trace",
+       Text(&Config::log)},
       {"LOG_LEVEL", true, "Horovod's name of HORON_LOG", Text(&Config::log)},
-      {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset", SetController},
+      {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset",
+       SetController},
       {"MPI_LIB", false, "path of libmpi to open", Text(&Config::mpi_lib)},
       {"PYTHON_PREFIX", false, "prefix whose lib/ may hold libmpi; set by the Python package",
        Text(&Config::python_prefix)},
       {"LOCAL_SIZE", false, "pretends that blocks of so many ranks are nodes",
        Integer(&Config::local_size, 0, 1 << 20)},
-      {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps", Duration<microseconds>(&Config::spin)},
+      {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps",
+       Duration<microseconds>(&Config::spin)},
       {"SHM_CHUNK_BYTES", false, "bytes of a chunk that streams through shared memory",
        Integer(&Config::shm_chunk_bytes, 4096, 64 << 20)},
       {"SHM_RING_BYTES", false, "bytes of the message ring of each pair of ranks; 0 chooses",
        Integer(&Config::shm_ring_bytes, 0, 1 << 30)},
       {"SHUTDOWN_TIMEOUT_SECONDS", false, "s that shutdown waits for the other ranks",
        Duration<seconds>(&Config::shutdown_time)},
-      {"START_TIMEOUT", true, "s that init waits for the other ranks", Duration<seconds>(&Config::start_time)},
+      {"START_TIMEOUT", true, "s that init waits for the other ranks",
+       Duration<seconds>(&Config::start_time)},
       {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
       {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},
-      {"LAUNCHER_FD", false, "socket to the launcher; set by horonrun", Integer(&Config::launcher_fd, 0, INT_MAX)},
+      {"LAUNCHER_FD", false, "socket to the launcher; set by horonrun",
+       Integer(&Config::launcher_fd, 0, INT_MAX)},
   };
   return knobs;
 }
@@ -123,13 +131,16 @@ Result<Config> ReadConfig(const Environment& get) {
       const char* value = get(name.c_str());
       if (value == nullptr) continue;
       const Status status = knob.set(config, value);
-      if (!status.ok()) return Status::InvalidArgument(name + ": " + status.message() + " (" + knob.meaning + ")");
+      if (!status.ok())
+        return Status::InvalidArgument(name + ": " + status.message() + " (" + knob.meaning + ")");
     }
   }
   return config;
 }
 
-Result<Config> ReadConfig() { return ReadConfig([](const char* name) { return std::getenv(name); }); }
+Result<Config> ReadConfig() {
+  return ReadConfig([](const char* name) { return std::getenv(name); });
+}
 
 const char* EnvironmentVariable(const char* name) { return std::getenv(name); }
 

@@ -1,8 +1,8 @@
 // Config: the one table of knobs, and the only place that reads the environment.
 //
-// Each knob is HORON_NAME; HOROVOD_NAME is accepted where Horovod has the same one, HORON_NAME wins.
-// A value that does not parse is kInvalidArgument with the variable's name, never a silent default.
-// docs/configuration.md is the user's view of this table (a test keeps the two equal).
+// Each knob is HORON_NAME; HOROVOD_NAME is accepted where Horovod has the same one, HORON_NAME
+// wins. A value that does not parse is kInvalidArgument with the variable's name, never a silent
+// default. docs/configuration.md is the user's view of this table (a test keeps the two equal).
 #pragma once
 
 #include <chrono>
@@ -16,23 +16,23 @@
 namespace horon {
 
 struct Config {
-  int64_t fusion_bytes = 128 << 20;                 // FUSION_THRESHOLD; 0: every tensor alone
-  std::chrono::microseconds cycle_time{0};          // CYCLE_TIME (ms): wait this long for more tensors
-  int64_t cache_capacity = 8192;                    // CACHE_CAPACITY; 0: no response cache
-  bool lend = true;                                 // LEND: blocking calls run the cycle themselves
-  std::string log = "warn";                         // LOG
-  std::string controller;                           // CONTROLLER: "", "shm" or "mpi"
-  std::string mpi_lib;                              // MPI_LIB: path of libmpi
-  std::string python_prefix;                        // PYTHON_PREFIX: set by the Python package
-  int64_t local_size = 0;                           // LOCAL_SIZE: >0 pretends nodes of so many ranks
-  std::chrono::microseconds spin{60};               // SPIN_TIME (us): longer than a wake-up takes
-  int64_t shm_chunk_bytes = 256 << 10;              // SHM_CHUNK_BYTES: streaming unit
-  int64_t shm_ring_bytes = 0;                       // SHM_RING_BYTES: per pair; 0 chooses by node size
-  std::chrono::milliseconds shutdown_time{5000};    // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
-  std::chrono::milliseconds start_time{60000};      // START_TIMEOUT (s): limit of init
+  int64_t fusion_bytes = 128 << 20;         // FUSION_THRESHOLD; 0: every tensor alone
+  std::chrono::microseconds cycle_time{0};  // CYCLE_TIME (ms): wait this long for more tensors
+  int64_t cache_capacity = 8192;            // CACHE_CAPACITY; 0: no response cache
+  bool lend = true;                         // LEND: blocking calls run the cycle themselves
+  std::string log = "warn";                 // LOG
+  std::string controller;                   // CONTROLLER: "", "shm" or "mpi"
+  std::string mpi_lib;                      // MPI_LIB: path of libmpi
+  std::string python_prefix;                // PYTHON_PREFIX: set by the Python package
+  int64_t local_size = 0;                   // LOCAL_SIZE: >0 pretends nodes of so many ranks
+  std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes
+  int64_t shm_chunk_bytes = 256 << 10;      // SHM_CHUNK_BYTES: streaming unit
+  int64_t shm_ring_bytes = 0;               // SHM_RING_BYTES: per pair; 0 chooses by node size
+  std::chrono::milliseconds shutdown_time{5000};  // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
+  std::chrono::milliseconds start_time{60000};    // START_TIMEOUT (s): limit of init
   // Where horonrun put this process; rank < 0 when it did not.
-  int64_t rank = -1, size = -1;                     // RANK, SIZE
-  int64_t launcher_fd = -1;                         // LAUNCHER_FD: socket to the launcher
+  int64_t rank = -1, size = -1;  // RANK, SIZE
+  int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher
 };
 
 // Returns the variable's value or null. Config::Read(getenv) in production, a map in tests.

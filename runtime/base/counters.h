@@ -1,6 +1,6 @@
 // Counters: what the runtime did, by name, readable at any time through the C API.
-// Any thread may read or add; names are fixed strings such as "mpi.collectives" (docs/configuration.md
-// lists them). A Counter keeps its address, so stages look theirs up once.
+// Any thread may read or add; names are fixed strings such as "mpi.collectives"
+// (docs/configuration.md lists them). A Counter keeps its address, so stages look theirs up once.
 #pragma once
 
 #include <atomic>

@@ -1,17 +1,19 @@
 // Doorbell: how a sleeping runtime is woken, from its own process or from a peer's.
 //
-// One per rank, in memory that all who may ring it can see (a shared segment, or the process's own).
-// The sleeper announces itself, looks once more for work, then sleeps; the ringer first publishes
-// its work, then looks whether anybody sleeps. Both sides have a full fence in between, so one of
-// the two always sees the other (Dekker). Ringing a rank that is awake costs one load.
+// One per rank, in memory that all who may ring it can see (a shared segment, or the process's
+// own). The sleeper announces itself, looks once more for work, then sleeps; the ringer first
+// publishes its work, then looks whether anybody sleeps. Both sides have a full fence in between,
+// so one of the two always sees the other (Dekker). Ringing a rank that is awake costs one load.
 //
-// At most one thread sleeps at a time on behalf of a rank: the last holder of the baton (core/baton.h).
-// The sleeper's word tells which of the two threads that is, so that a ring wakes only that one, and
-// what it waits for: kIdle is the background thread with no bucket in flight, whom only messages concern.
+// At most one thread sleeps at a time on behalf of a rank: the last holder of the baton
+// (core/baton.h). The sleeper's word tells which of the two threads that is, so that a ring wakes
+// only that one, and what it waits for: kIdle is the background thread with no bucket in flight,
+// whom only messages concern.
 //
-// Waking costs 20-26 us, and a rank in a loop of blocking calls is back before that. So a message to a
-// background thread is not rung for at once: the sender remembers it (ShmTransport::Flush) and rings
-// before it goes to sleep itself, or returns to its user, if the message has not been read by then.
+// Waking costs 20-26 us, and a rank in a loop of blocking calls is back before that. So a message
+// to a background thread is not rung for at once: the sender remembers it (ShmTransport::Flush) and
+// rings before it goes to sleep itself, or returns to its user, if the message has not been read by
+// then.
 #pragma once
 
 #include <atomic>

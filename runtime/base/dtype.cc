@@ -58,7 +58,8 @@ Float16::Float16(float value) {
 Float16::operator float() const {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
-  if (magnitude >= (0x7c00u << 13)) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x7fffffu));
+  if (magnitude >= (0x7c00u << 13))
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x7fffffu));
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, subnormals included
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
 }

@@ -24,8 +24,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypes = 10;
 
-int64_t SizeOf(DataType dtype);                // bytes of one element
-std::string_view NameOf(DataType dtype);       // "float32"
+int64_t SizeOf(DataType dtype);           // bytes of one element
+std::string_view NameOf(DataType dtype);  // "float32"
 std::optional<DataType> ParseDataType(std::string_view name);
 bool IsFloat(DataType dtype);
 
@@ -47,23 +47,35 @@ struct BFloat16 {
     bits = nan ? static_cast<uint16_t>((word >> 16) | 0x40u)
                : static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
 };
 
 // Calls f with a value of the C++ type of `dtype` (bool as uint8_t is not done here: bool is bool).
 template <typename F>
 decltype(auto) WithType(DataType dtype, F&& f) {
   switch (dtype) {
-    case DataType::kUInt8: return f(uint8_t{});
-    case DataType::kInt8: return f(int8_t{});
-    case DataType::kInt16: return f(int16_t{});
-    case DataType::kInt32: return f(int32_t{});
-    case DataType::kInt64: return f(int64_t{});
-    case DataType::kFloat16: return f(Float16{});
-    case DataType::kBFloat16: return f(BFloat16{});
-    case DataType::kFloat32: return f(float{});
-    case DataType::kFloat64: return f(double{});
-    case DataType::kBool: return f(bool{});
+    case DataType::kUInt8:
+      return f(uint8_t{});
+    case DataType::kInt8:
+      return f(int8_t{});
+    case DataType::kInt16:
+      return f(int16_t{});
+    case DataType::kInt32:
+      return f(int32_t{});
+    case DataType::kInt64:
+      return f(int64_t{});
+    case DataType::kFloat16:
+      return f(Float16{});
+    case DataType::kBFloat16:
+      return f(BFloat16{});
+    case DataType::kFloat32:
+      return f(float{});
+    case DataType::kFloat64:
+      return f(double{});
+    case DataType::kBool:
+      return f(bool{});
   }
   __builtin_unreachable();  // every decoder checks the number before it becomes a DataType
 }

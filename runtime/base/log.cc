@@ -12,7 +12,8 @@
 namespace horon {
 namespace {
 
-constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info", "warn", "error", "off"};
+constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info",
+                                                     "warn",  "error", "off"};
 
 std::optional<LogLevel> ParseLevel(std::string_view name) {
   for (size_t i = 0; i < kLevels.size(); ++i) {
@@ -49,8 +50,10 @@ Status ConfigureLog(std::string_view spec, int rank) {
     for (char& c : lower) c = static_cast<char>(std::tolower(c));
     const auto parsed = ParseLevel(lower);
     if (!parsed) {
-      return Status::InvalidArgument("HORON_LOG: '" + lower + "' is not a level; use one of trace, "
-                                     "debug, info, warn, error, off, as in HORON_LOG=info,negotiator=trace");
+      return Status::InvalidArgument(
+          "HORON_LOG: '" + lower +
+          "' is not a level; use one of trace, "
+          "debug, info, warn, error, off, as in HORON_LOG=info,negotiator=trace");
     }
     if (equals == std::string_view::npos) {
       level = *parsed;
@@ -62,7 +65,8 @@ Status ConfigureLog(std::string_view spec, int rank) {
   MutexLock lock(sink.mutex);
   sink.level = level;
   sink.by_component = std::move(by_component);
-  sink.logger = std::make_shared<spdlog::logger>("horon", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  sink.logger = std::make_shared<spdlog::logger>(
+      "horon", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   sink.logger->set_level(spdlog::level::trace);
   sink.logger->set_pattern("%Y-%m-%d %H:%M:%S.%f horon[" + std::to_string(rank) + "] %^%l%$ %v");
   return Status::Ok();

@@ -25,7 +25,9 @@ class HORON_ANNOTATE(capability("mutex")) Mutex {
 
 class HORON_ANNOTATE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) HORON_ANNOTATE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  explicit MutexLock(Mutex& mutex) HORON_ANNOTATE(acquire_capability(mutex)) : mutex_(mutex) {
+    mutex_.lock();
+  }
   ~MutexLock() HORON_ANNOTATE(release_capability()) { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -52,8 +52,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {}     // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit on purpose
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
   T& value() & { return *value_; }
@@ -71,9 +71,9 @@ class [[nodiscard]] Result {
 #define HORON_CONCAT(a, b) HORON_CONCAT_(a, b)
 
 // Returns from the enclosing function when `expr` (a Status) is not ok.
-#define HORON_TRY(expr)                            \
-  do {                                             \
-    ::horon::Status horon_try_status = (expr);     \
+#define HORON_TRY(expr)                                  \
+  do {                                                   \
+    ::horon::Status horon_try_status = (expr);           \
     if (!horon_try_status.ok()) return horon_try_status; \
   } while (false)
 

@@ -1,16 +1,18 @@
 // Task: an operation written top to bottom that stops wherever it would have to wait.
 //
 // Collectives, ops and the executor's buckets are coroutines. `co_await` on a Waitable (a transfer,
-// a counter of a peer) suspends the whole chain of tasks until `Ready()`; `co_await` on another Task
-// runs it as a sub-step and gives its Status. Nothing here blocks, and nothing is scheduled: whoever
-// owns a RootTask calls Advance(), which runs until the next wait. All on the holder of the baton.
+// a counter of a peer) suspends the whole chain of tasks until `Ready()`; `co_await` on another
+// Task runs it as a sub-step and gives its Status. Nothing here blocks, and nothing is scheduled:
+// whoever owns a RootTask calls Advance(), which runs until the next wait. All on the holder of the
+// baton.
 //
 // Destroying a RootTask destroys every suspended frame in it; transfers that live in those frames
 // cancel themselves, so no transport touches their memory afterwards.
 //
 // Control always returns to Advance() between steps (a trampoline, not symmetric transfer), because
-// compilers guarantee tail calls only when they optimise: a loop of 10,000 ready steps must not grow
-// the stack in a sanitizer build. docs/decisions/0001-coroutines.md has the reasons and gcc 12's traps.
+// compilers guarantee tail calls only when they optimise: a loop of 10,000 ready steps must not
+// grow the stack in a sanitizer build. docs/decisions/0001-coroutines.md has the reasons and gcc
+// 12's traps.
 #pragma once
 
 #include <coroutine>
@@ -31,8 +33,8 @@ class Waitable {
 class [[nodiscard]] Task {
  public:
   struct Root {
-    std::coroutine_handle<> leaf;     // what to resume next
-    Waitable* waiting = nullptr;      // null: runnable
+    std::coroutine_handle<> leaf;  // what to resume next
+    Waitable* waiting = nullptr;   // null: runnable
   };
 
   struct promise_type {
@@ -40,7 +42,9 @@ class [[nodiscard]] Task {
     std::coroutine_handle<> continuation;  // null for the outermost task
     Status status;
 
-    Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+    Task get_return_object() {
+      return Task(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
     std::suspend_always initial_suspend() noexcept { return {}; }
     struct Final {
       bool await_ready() noexcept { return false; }
@@ -136,8 +140,8 @@ class RootTask {
 }  // namespace horon
 
 // co_return when a Status (of an awaited Task, say) is not ok.
-#define HORON_CO_TRY(expr)                                     \
-  do {                                                         \
-    ::horon::Status horon_co_status = (expr);                  \
-    if (!horon_co_status.ok()) co_return horon_co_status;      \
+#define HORON_CO_TRY(expr)                                \
+  do {                                                    \
+    ::horon::Status horon_co_status = (expr);             \
+    if (!horon_co_status.ok()) co_return horon_co_status; \
   } while (false)

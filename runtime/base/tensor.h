@@ -20,9 +20,9 @@ struct Device {
 
 using Shape = std::vector<int64_t>;  // elements per dimension; empty is a scalar
 
-int64_t CountOf(const Shape& shape);        // elements
-std::string ToString(const Shape& shape);   // "[2, 3]"
-std::string ToString(Device device);        // "CPU", "GPU 0"
+int64_t CountOf(const Shape& shape);       // elements
+std::string ToString(const Shape& shape);  // "[2, 3]"
+std::string ToString(Device device);       // "CPU", "GPU 0"
 
 // A run of bytes in somebody's memory. Not owned.
 struct Span {

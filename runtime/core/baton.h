@@ -1,8 +1,10 @@
-// Baton: who runs the cycle. Its holder, and nobody else, touches negotiator, executor and transports.
+// Baton: who runs the cycle. Its holder, and nobody else, touches negotiator, executor and
+// transports.
 //
 // The background thread holds it while it is awake and gives it back before it sleeps; a blocking
-// caller may take it then and run the cycle on its own thread, which saves waking another one (20-26 us
-// on the machines measured, more than a small allreduce). docs/threads.md has the whole protocol.
+// caller may take it then and run the cycle on its own thread, which saves waking another one
+// (20-26 us on the machines measured, more than a small allreduce). docs/threads.md has the whole
+// protocol.
 #pragma once
 
 #include <atomic>
@@ -18,7 +20,8 @@ class Baton {
     uint32_t free = kFree;
     return state_.compare_exchange_strong(free, kHeld, std::memory_order_acquire);
   }
-  // Blocks until taken. The background thread only: a lender that cannot have it waits for its Work.
+  // Blocks until taken. The background thread only: a lender that cannot have it waits for its
+  // Work.
   void Take() {
     while (!TryTake()) {
       uint32_t held = kHeld;
@@ -29,7 +32,8 @@ class Baton {
     }
   }
   void Give() {
-    if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited) FutexWake(state_, ~0u);
+    if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited)
+      FutexWake(state_, ~0u);
   }
 
   // A lender that is trying says so; the background thread then gives way between two cycles.

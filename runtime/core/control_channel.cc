@@ -5,7 +5,8 @@
 namespace horon {
 
 ControlChannel::ControlChannel(Transport& transport, int peer, Counters& counters)
-    : transport_(&transport), peer_(peer),
+    : transport_(&transport),
+      peer_(peer),
       messages_(counters["negotiation." + std::string(transport.name()) + ".messages"]),
       bytes_(counters["negotiation." + std::string(transport.name()) + ".bytes"]),
       frame_(static_cast<size_t>(kFrameBytes)) {}
@@ -43,7 +44,8 @@ Status ControlChannel::TakeFrame() {
   receiving_ = false;
   HORON_TRY(receive_.status);
   const int64_t n = receive_.bytes - static_cast<int64_t>(sizeof(receive_header_));
-  if (n < 0 || receive_header_ > kMostBytes || partial_.size() + static_cast<size_t>(n) > receive_header_) {
+  if (n < 0 || receive_header_ > kMostBytes ||
+      partial_.size() + static_cast<size_t>(n) > receive_header_) {
     return Status::Internal("rank " + std::to_string(peer_) + " sent a broken control frame");
   }
   partial_.insert(partial_.end(), frame_.begin(), frame_.begin() + n);

@@ -1,6 +1,6 @@
-// ControlChannel: whole messages of any length between the coordinator and a rank, over the transport
-// that reaches it. Cuts them into frames of at most kFrameBytes on tag 0 and puts them together again.
-// Never blocks. Holder of the baton only.
+// ControlChannel: whole messages of any length between the coordinator and a rank, over the
+// transport that reaches it. Cuts them into frames of at most kFrameBytes on tag 0 and puts them
+// together again. Never blocks. Holder of the baton only.
 #pragma once
 
 #include <deque>
@@ -46,12 +46,12 @@ class ControlChannel {
   std::deque<std::vector<std::byte>> outgoing_;  // the first is on its way
   size_t sent_ = 0;                              // bytes of the first that were posted
   uint64_t send_header_ = 0;
-  uint64_t receive_header_ = 0;                  // bytes of the whole message, in every frame
+  uint64_t receive_header_ = 0;  // bytes of the whole message, in every frame
   std::vector<std::byte> frame_;
   std::vector<std::byte> partial_;
   std::deque<std::vector<std::byte>> arrived_;
   bool receiving_ = false, closed_ = false;
-  Transfer send_, receive_;                      // last: cancelled before the buffers go
+  Transfer send_, receive_;  // last: cancelled before the buffers go
 };
 
 }  // namespace horon

@@ -17,8 +17,12 @@ bool ChangesSets(const Request& r) { return r.op.starts_with("process_set."); }
 }  // namespace
 
 Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity)
-    : size_(size), ops_(&ops), sets_(&sets), capacity_(cache_capacity),
-      left_(static_cast<size_t>(size)), heard_(static_cast<size_t>(size)) {}
+    : size_(size),
+      ops_(&ops),
+      sets_(&sets),
+      capacity_(cache_capacity),
+      left_(static_cast<size_t>(size)),
+      heard_(static_cast<size_t>(size)) {}
 
 Status Coordinator::Hear(int rank, Report report) {
   heard_[static_cast<size_t>(rank)] = report.heard;
@@ -29,7 +33,8 @@ Status Coordinator::Hear(int rank, Report report) {
     const auto ranks = it == cache_.end() ? nullptr : sets_->Find(it->second.process_set);
     const int index = it == cache_.end() ? -1 : ranks ? IndexOf(*ranks, rank) : 0;
     if (index < 0 || index >= static_cast<int>(it->second.by_rank.size())) {
-      return Status::Internal("rank " + std::to_string(rank) + " sent a cache id that it was never given");
+      return Status::Internal("rank " + std::to_string(rank) +
+                              " sent a cache id that it was never given");
     }
     HearOne(rank, it->second.by_rank[static_cast<size_t>(index)], id, keys);
   }
@@ -42,14 +47,17 @@ Status Coordinator::Hear(int rank, Report report) {
   return Status::Ok();
 }
 
-Status Coordinator::Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const {
+Status Coordinator::Admissible(int rank, const Request& request,
+                               const ProcessSets::Ranks& ranks) const {
   if (!ranks) {
     return Status::InvalidArgument("tensor '" + request.name + "': process set " +
-                                   std::to_string(request.process_set) + " does not exist or was removed");
+                                   std::to_string(request.process_set) +
+                                   " does not exist or was removed");
   }
   if (IndexOf(*ranks, rank) < 0) {
     return Status::InvalidArgument("tensor '" + request.name + "': rank " + std::to_string(rank) +
-                                   " is not a member of process set " + std::to_string(request.process_set));
+                                   " is not a member of process set " +
+                                   std::to_string(request.process_set));
   }
   for (int member : *ranks) {
     if (left_[static_cast<size_t>(member)]) {
@@ -60,7 +68,8 @@ Status Coordinator::Admissible(int rank, const Request& request, const ProcessSe
   return Status::Ok();
 }
 
-void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<std::string>& keys) {
+void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
+                          std::vector<std::string>& keys) {
   std::string key = KeyOf(request->process_set, request->name);
   if (AnswerOwed(rank, *request, key)) return;
   const ProcessSets::Ranks ranks = sets_->Find(request->process_set);
@@ -77,7 +86,9 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id, st
   }
   SharedRequest& slot = row.by_rank[static_cast<size_t>(IndexOf(*ranks, rank))];
   if (slot) {  // its own queue refuses this; only a broken rank gets here
-    TellOne(rank, *request, Status::Internal("rank " + std::to_string(rank) + " reported '" + request->name + "' twice"));
+    TellOne(rank, *request,
+            Status::Internal("rank " + std::to_string(rank) + " reported '" + request->name +
+                             "' twice"));
     return;
   }
   // Equal requests share one object: at thousands of ranks that is what they weigh.
@@ -93,7 +104,8 @@ bool Coordinator::GroupsDiffer(const Row& row) {
     if (!r || r.get() == first) continue;
     if (first == nullptr) {
       first = r.get();
-    } else if (r->group_hash != first->group_hash || r->group_size != first->group_size || r->group != first->group) {
+    } else if (r->group_hash != first->group_hash || r->group_size != first->group_size ||
+               r->group != first->group) {
       return true;
     }
   }
@@ -117,8 +129,10 @@ void Coordinator::Consider(const std::string& key) {
     if (row.by_rank[i]) some.push_back(row.by_rank[i].get()), who.push_back((*row.ranks)[i]);
   }
   const Status status = CheckSame(some, who, "groups", [](const Request& r) {
-    return r.group.empty() ? std::string("no group")
-                           : "group '" + r.group + "' of " + std::to_string(r.group_size) + " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
+    return r.group.empty()
+               ? std::string("no group")
+               : "group '" + r.group + "' of " + std::to_string(r.group_size) +
+                     " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
   });
   Fail(key, status);
 }
@@ -135,7 +149,8 @@ bool Coordinator::AnswerOwed(int rank, const Request& request, const std::string
     if (it->second.ranks.empty()) owed.erase(it);
     return true;
   };
-  if (!request.group.empty() && answer(owed_groups_, GroupKey(request.process_set, request.group))) {
+  if (!request.group.empty() &&
+      answer(owed_groups_, GroupKey(request.process_set, request.group))) {
     const auto it = owed_names_.find(key);  // it was owed under its name too
     if (it != owed_names_.end()) {
       it->second.ranks.erase(rank);
@@ -158,7 +173,8 @@ void Coordinator::TellOne(int rank, const Request& request, const Status& status
 Status Coordinator::CheckMembership(const Row& row, Agreement* agreed) const {
   std::vector<const Request*> requests;
   for (const SharedRequest& r : row.by_rank) requests.push_back(r.get());
-  HORON_TRY(CheckSame(requests, *row.ranks, "process sets", [](const Request& r) { return ToString(r.splits); }));
+  HORON_TRY(CheckSame(requests, *row.ranks, "process sets",
+                      [](const Request& r) { return ToString(r.splits); }));
   const Request& first = *requests[0];
   if (first.op == "process_set.add") {
     const int32_t known = sets_->IdOf(std::vector<int>(first.splits.begin(), first.splits.end()));
@@ -167,7 +183,8 @@ Status Coordinator::CheckMembership(const Row& row, Agreement* agreed) const {
                                      " exists already: it is number " + std::to_string(known));
     }
     const int32_t id = sets_->NextId();
-    if (id < 0) return Status::InvalidArgument("there are 255 process sets already; remove one first");
+    if (id < 0)
+      return Status::InvalidArgument("there are 255 process sets already; remove one first");
     agreed->sizes = {id};
   } else {
     agreed->sizes = first.splits;
@@ -208,7 +225,8 @@ void Coordinator::Ready(const std::string& key) {
     return;
   }
   // With the hash: two groups of one name may be on their way at once.
-  const std::string group = GroupKey(request.process_set, request.group) + "\n" + std::to_string(request.group_hash);
+  const std::string group =
+      GroupKey(request.process_set, request.group) + "\n" + std::to_string(request.group_hash);
   auto& members = group_ready_[group];
   members.push_back(key);
   if (static_cast<int>(members.size()) < request.group_size) return;
@@ -227,7 +245,8 @@ void Coordinator::Fail(const std::string& key, const Status& status) {
 }
 
 // Ranks that have not reported the name owe it, but those in `settled`.
-void Coordinator::FailRow(const std::string& key, const Status& status, const std::set<int>& settled) {
+void Coordinator::FailRow(const std::string& key, const Status& status,
+                          const std::set<int>& settled) {
   const auto it = rows_.find(key);
   if (it == rows_.end()) return;
   Row& row = it->second;
@@ -246,11 +265,13 @@ void Coordinator::FailRow(const std::string& key, const Status& status, const st
   rows_.erase(it);
 }
 
-// All its members fail, on all ranks. A rank that has reported the group owes nothing more; one that
-// has reported its tensors alone may still owe some of them; one that has reported nothing owes the group.
+// All its members fail, on all ranks. A rank that has reported the group owes nothing more; one
+// that has reported its tensors alone may still owe some of them; one that has reported nothing
+// owes the group.
 void Coordinator::FailGroup(int32_t set, const std::string& group, const Status& status) {
   const std::string group_key = GroupKey(set, group);
-  std::erase_if(group_ready_, [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
+  std::erase_if(group_ready_,
+                [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
   std::vector<std::string> keys;
   std::set<int> as_group, somehow;
   int members = 0;
@@ -288,14 +309,17 @@ void Coordinator::Leave(int rank) {
   newly_left_.push_back(rank);
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (IndexOf(*row.ranks, rank) >= 0) keys.push_back(key);  // also what is ready: it could not run any more
+    if (IndexOf(*row.ranks, rank) >= 0)
+      keys.push_back(key);  // also what is ready: it could not run any more
   }
   for (const std::string& key : keys) {
     const auto it = rows_.find(key);
     if (it == rows_.end()) continue;  // failed with its group
-    const auto& some = *std::find_if(it->second.by_rank.begin(), it->second.by_rank.end(), [](const SharedRequest& r) { return r != nullptr; });
-    Fail(key, Status::Aborted("tensor '" + some->name + "' needs rank " + std::to_string(rank) +
-                              ", which has left the job (it called shutdown or its program ended)"));
+    const auto& some = *std::find_if(it->second.by_rank.begin(), it->second.by_rank.end(),
+                                     [](const SharedRequest& r) { return r != nullptr; });
+    Fail(key,
+         Status::Aborted("tensor '" + some->name + "' needs rank " + std::to_string(rank) +
+                         ", which has left the job (it called shutdown or its program ended)"));
   }
   // Nobody waits for what it still owed.
   for (auto* owed : {&owed_names_, &owed_groups_}) {
@@ -315,7 +339,8 @@ Decision Coordinator::Decide() {
     Row& row = rows_[key];
     row.ready = false;
     if (removed.contains(row.by_rank[0]->process_set)) continue;  // fails below
-    if (row.by_rank[0]->op == "process_set.remove") removed.insert(static_cast<int32_t>(row.agreed.sizes[0]));
+    if (row.by_rank[0]->op == "process_set.remove")
+      removed.insert(static_cast<int32_t>(row.agreed.sizes[0]));
     const auto remembered = cache_.find(row.cache_id);
     if (remembered == cache_.end() || remembered->second.evicted_at != 0) row.cache_id = 0;
     Verdict verdict;
@@ -345,13 +370,15 @@ Decision Coordinator::Decide() {
 void Coordinator::ForgetSet(int32_t set) {
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    const auto& some = *std::find_if(row.by_rank.begin(), row.by_rank.end(), [](const SharedRequest& r) { return r != nullptr; });
+    const auto& some = *std::find_if(row.by_rank.begin(), row.by_rank.end(),
+                                     [](const SharedRequest& r) { return r != nullptr; });
     if (some->process_set == set) keys.push_back(key);
   }
   for (const std::string& key : keys) {
     if (!rows_.contains(key)) continue;  // failed with its group
     const std::string name = key.substr(key.find('/') + 1);
-    Fail(key, Status::InvalidArgument("tensor '" + name + "': process set " + std::to_string(set) + " was removed while it was pending"));
+    Fail(key, Status::InvalidArgument("tensor '" + name + "': process set " + std::to_string(set) +
+                                      " was removed while it was pending"));
     owed_names_.erase(key);  // later submits are refused anyway
   }
   for (auto& [id, entry] : cache_) {
@@ -369,7 +396,9 @@ void Coordinator::Remember(const std::string& key, Row& row, Verdict& verdict, u
   const auto op = ops_->Find(first.op);
   if (!op.ok() || !op.value()->cacheable()) return;
   const auto old = cache_id_of_.find(key);
-  if (old != cache_id_of_.end()) {  // same name, other shape: every rank replaces it when it sees the new id
+  if (old !=
+      cache_id_of_
+          .end()) {  // same name, other shape: every rank replaces it when it sees the new id
     Remembered& entry = cache_[old->second];
     entry.evicted_at = sequence;
     std::erase(by_use_[entry.used], old->second);
@@ -403,7 +432,8 @@ void Coordinator::Evict(Decision& decision) {
 void Coordinator::ForgetHeard() {
   uint64_t all_heard = sequence_;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!left_[static_cast<size_t>(rank)]) all_heard = std::min(all_heard, heard_[static_cast<size_t>(rank)]);
+    if (!left_[static_cast<size_t>(rank)])
+      all_heard = std::min(all_heard, heard_[static_cast<size_t>(rank)]);
   }
   std::erase_if(cache_, [&](const auto& item) {
     return item.second.evicted_at != 0 && item.second.evicted_at < all_heard;

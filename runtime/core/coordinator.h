@@ -1,6 +1,7 @@
-// Coordinator: decides what is ready on every rank that must have it, in which order, and whether the
-// ranks agree. Pure: no transport, no clock, no thread; fed with reports, gives decisions. It lives on
-// rank 0 and orders all process sets. Called by the negotiator, on the holder of the baton.
+// Coordinator: decides what is ready on every rank that must have it, in which order, and whether
+// the ranks agree. Pure: no transport, no clock, no thread; fed with reports, gives decisions. It
+// lives on rank 0 and orders all process sets. Called by the negotiator, on the holder of the
+// baton.
 //
 // - A name is judged when every rank of its set has reported it. A group is judged when all its
 //   members are, and runs, or fails, as one.
@@ -45,24 +46,24 @@ class Coordinator {
 
  private:
   using SharedRequest = std::shared_ptr<const Request>;
-  struct Row {                              // a name that some ranks have reported
+  struct Row {  // a name that some ranks have reported
     ProcessSets::Ranks ranks;
-    std::vector<SharedRequest> by_rank;     // by rank in the set; null: not yet
+    std::vector<SharedRequest> by_rank;  // by rank in the set; null: not yet
     int reported = 0;
-    uint64_t cache_id = 0;                  // of all reports so far, 0 if they differ or are requests
-    bool ready = false;                     // it and its group: runs with the next decision
+    uint64_t cache_id = 0;  // of all reports so far, 0 if they differ or are requests
+    bool ready = false;     // it and its group: runs with the next decision
     Agreement agreed;
   };
-  struct Remembered {                       // a cache entry
+  struct Remembered {  // a cache entry
     std::string key;
     int32_t process_set;
     std::vector<SharedRequest> by_rank;
     Agreement agreed;
-    uint64_t used = 0;                      // decision number of its last use
-    uint64_t evicted_at = 0;                // 0: alive
+    uint64_t used = 0;        // decision number of its last use
+    uint64_t evicted_at = 0;  // 0: alive
   };
-  struct Owed {                             // a failed name or group: who still has to be told
-    std::map<int, int> ranks;               // global rank -> members it will still report
+  struct Owed {                // a failed name or group: who still has to be told
+    std::map<int, int> ranks;  // global rank -> members it will still report
     Status status;
   };
 
@@ -95,11 +96,11 @@ class Coordinator {
   std::map<std::string, Row> rows_;
   std::map<std::string, std::vector<std::string>> group_ready_;  // group key -> judged members
   std::map<std::string, Owed> owed_names_, owed_groups_;
-  std::vector<std::string> ready_;           // keys, in the order they became ready
+  std::vector<std::string> ready_;  // keys, in the order they became ready
   std::vector<Verdict> failed_;
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
-  std::vector<uint64_t> heard_;              // by rank
+  std::vector<uint64_t> heard_;  // by rank
   std::unordered_map<uint64_t, Remembered> cache_;
   std::unordered_map<std::string, uint64_t> cache_id_of_;  // alive entries
   std::map<uint64_t, std::vector<uint64_t>> by_use_;       // decision number -> ids used then

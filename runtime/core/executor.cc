@@ -8,12 +8,15 @@ namespace horon {
 class Executor::Running final : public Stage {
  public:
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
-      : executor_(executor), entries_(std::move(bucket.entries)), group_(group),
+      : executor_(executor),
+        entries_(std::move(bucket.entries)),
+        group_(group),
         comm_(*executor.fabric_, *group.ranks, base, group.lane.get()) {
     ++group_.running;
     for (Entry& entry : entries_) {
       const Request& r = entry.request;
-      segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
+      segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input,
+                           entry.output, CountOf(r.shape)});
       if (entry.output == nullptr) continue;
       entry.promise.output().shape = r.shape;
       entry.promise.output().data = entry.output;
@@ -26,9 +29,12 @@ class Executor::Running final : public Stage {
   DataType dtype() const override { return entries_[0].request.dtype; }
   double prescale() const override { return entries_[0].request.prescale; }
   double postscale() const override { return entries_[0].request.postscale; }
-  Result<Buffer> Scratch(int64_t bytes) override { return executor_.fabric_->host_pool->Take(bytes); }
+  Result<Buffer> Scratch(int64_t bytes) override {
+    return executor_.fabric_->host_pool->Take(bytes);
+  }
   Status AllocateOutput(size_t i, Shape shape) override {
-    HORON_ASSIGN(Buffer owned, executor_.fabric_->host_pool->Take(CountOf(shape) * SizeOf(dtype())));
+    HORON_ASSIGN(Buffer owned,
+                 executor_.fabric_->host_pool->Take(CountOf(shape) * SizeOf(dtype())));
     segments_[i].output = owned.data();
     Output& output = entries_[i].promise.output();
     output.shape = std::move(shape);
@@ -72,11 +78,16 @@ class Executor::FusionTurn final : public Waitable {
   uint64_t ticket_;
 };
 
-Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
-                   LaneFactory make_lane, Counters& counters)
-    : fabric_(&fabric), transports_(std::move(transports)), sets_(&sets), make_lane_(std::move(make_lane)),
-      buckets_(counters["executor.buckets"]), tensors_(counters["executor.tensors"]),
-      fused_tensors_(counters["fusion.tensors"]), fused_bytes_(counters["fusion.bytes"]),
+Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
+                   const ProcessSets& sets, LaneFactory make_lane, Counters& counters)
+    : fabric_(&fabric),
+      transports_(std::move(transports)),
+      sets_(&sets),
+      make_lane_(std::move(make_lane)),
+      buckets_(counters["executor.buckets"]),
+      tensors_(counters["executor.tensors"]),
+      fused_tensors_(counters["fusion.tensors"]),
+      fused_bytes_(counters["fusion.bytes"]),
       bytes_(counters["executor.bytes"]) {}
 
 Executor::~Executor() = default;
@@ -84,12 +95,15 @@ Executor::~Executor() = default;
 Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks) {
   const auto known = groups_.find(process_set);
   if (known != groups_.end()) return known->second;
-  std::erase_if(groups_, [&](const auto& item) { return item.second.running == 0 && !sets_->Find(item.first); });
+  std::erase_if(groups_, [&](const auto& item) {
+    return item.second.running == 0 && !sets_->Find(item.first);
+  });
   Group& group = groups_[process_set];
   group.ranks = ranks;
   group.lane = make_lane_(process_set, *ranks);
   const Communicator whole(*fabric_, *ranks, 0);
-  // Only where all members see the same: in a mixed layout some have one transport to all others, some two.
+  // Only where all members see the same: in a mixed layout some have one transport to all others,
+  // some two.
   const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
   Transport* only = !group.lane && alike ? whole.only_transport() : nullptr;
   const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
@@ -184,7 +198,8 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   FusionTurn turn(group, group.next_ticket++);
   co_await Until(turn);
   const Reduction reduction{running.dtype(), kind.kind, scale};
-  Task block = running.segments().size() == 1 ? RunAlone(running, reduction) : RunFused(running, reduction);
+  Task block =
+      running.segments().size() == 1 ? RunAlone(running, reduction) : RunFused(running, reduction);
   const Status status = co_await block;
   ++group.serving;
   co_return status;

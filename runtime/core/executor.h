@@ -1,8 +1,9 @@
 // Executor: runs buckets. The last stage of the road before the op and the transports.
 //
-// Each bucket in flight is a RootTask; Advance lets every transport progress, then every bucket take
-// its next steps. Buckets start in the agreed order, and whatever they share (a lane, a fusion buffer)
-// they use in that order, so no two ranks can wait for each other. Never blocks. Holder of the baton only.
+// Each bucket in flight is a RootTask; Advance lets every transport progress, then every bucket
+// take its next steps. Buckets start in the agreed order, and whatever they share (a lane, a fusion
+// buffer) they use in that order, so no two ranks can wait for each other. Never blocks. Holder of
+// the baton only.
 #pragma once
 
 #include <list>
@@ -22,7 +23,8 @@ namespace horon {
 class Executor {
  public:
   // Makes the lane of a process set, or null when its members do not all share this rank's node.
-  using LaneFactory = std::function<std::unique_ptr<Lane>(int32_t process_set, const std::vector<int>& ranks)>;
+  using LaneFactory =
+      std::function<std::unique_ptr<Lane>(int32_t process_set, const std::vector<int>& ranks)>;
 
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
            LaneFactory make_lane, Counters& counters);
@@ -40,9 +42,9 @@ class Executor {
     ProcessSets::Ranks ranks;
     std::unique_ptr<Lane> lane;
     Tag sequence = 0;
-    Buffer fusion;              // persistent; grows to the largest bucket
+    Buffer fusion;  // persistent; grows to the largest bucket
     uint64_t next_ticket = 0, serving = 0;
-    int running = 0;            // buckets in flight
+    int running = 0;  // buckets in flight
   };
   class FusionTurn;
 

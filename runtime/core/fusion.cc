@@ -4,8 +4,9 @@ namespace horon {
 namespace {
 
 bool Alike(const Request& a, const Request& b) {
-  return a.op == b.op && a.dtype == b.dtype && a.device.kind == b.device.kind && a.process_set == b.process_set &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.round == b.round;
+  return a.op == b.op && a.dtype == b.dtype && a.device.kind == b.device.kind &&
+         a.process_set == b.process_set && a.prescale == b.prescale && a.postscale == b.postscale &&
+         a.round == b.round;
 }
 
 }  // namespace
@@ -17,7 +18,8 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
     const int64_t bytes = entry.op->FusionBytes(entry.request, entry.agreed);
     const bool fusable = entry.op->fusable() && fusion_bytes > 0;
     size_t kind = 0;
-    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request, entry.request)) ++kind;
+    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request, entry.request))
+      ++kind;
     if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
       buckets[open[kind]].bytes += bytes;
       buckets[open[kind]].entries.push_back(std::move(entry));

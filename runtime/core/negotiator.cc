@@ -3,8 +3,8 @@
 namespace horon {
 namespace {
 
-// How often a rank with nothing to report still says how far it has heard, so that the coordinator may
-// forget evicted cache ids.
+// How often a rank with nothing to report still says how far it has heard, so that the coordinator
+// may forget evicted cache ids.
 constexpr uint64_t kTellHeardEvery = 256;
 
 // Counters carry the name of the way: "negotiation.shm.bits".
@@ -15,18 +15,24 @@ std::string Way(int rank, const std::vector<Transport*>& control) {
 
 }  // namespace
 
-Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
-                       ProcessSets& sets, Counters& counters)
-    : rank_(rank), fusion_bytes_(config.fusion_bytes), ops_(&ops), sets_(&sets), gone_(control.size()),
+Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control,
+                       OpTable& ops, ProcessSets& sets, Counters& counters)
+    : rank_(rank),
+      fusion_bytes_(config.fusion_bytes),
+      ops_(&ops),
+      sets_(&sets),
+      gone_(control.size()),
       requests_(counters["negotiation." + Way(rank, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, control) + ".responses"]),
       cached_responses_(counters["negotiation." + Way(rank, control) + ".cached_responses"]) {
   channels_.resize(control.size());
   if (rank == 0) {
-    coordinator_ = std::make_unique<Coordinator>(static_cast<int>(control.size()), ops, sets, config.cache_capacity);
+    coordinator_ = std::make_unique<Coordinator>(static_cast<int>(control.size()), ops, sets,
+                                                 config.cache_capacity);
     for (size_t peer = 1; peer < control.size(); ++peer) {
-      channels_[peer] = std::make_unique<ControlChannel>(*control[peer], static_cast<int>(peer), counters);
+      channels_[peer] =
+          std::make_unique<ControlChannel>(*control[peer], static_cast<int>(peer), counters);
     }
   } else {
     channels_[0] = std::make_unique<ControlChannel>(*control[0], 0, counters);
@@ -63,7 +69,8 @@ Status Negotiator::Send(horon::Report report) {
 
 Result<std::vector<Batch>> Negotiator::Advance() {
   moved_ = false;
-  if (!over_ && (!waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || (leaving_ && !left_))) {
+  if (!over_ && (!waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery ||
+                 (leaving_ && !left_))) {
     horon::Report report;
     for (const std::string& key : std::exchange(waiting_to_report_, {})) {
       const auto it = pending_.find(key);
@@ -101,7 +108,8 @@ Status Negotiator::HearPeers() {
           break;
         }
       } else {
-        HORON_ASSIGN(const Decision decision, DecodeDecision(*message, static_cast<int>(channels_.size())));
+        HORON_ASSIGN(const Decision decision,
+                     DecodeDecision(*message, static_cast<int>(channels_.size())));
         HORON_TRY(Apply(decision));
       }
     }
@@ -118,14 +126,16 @@ Status Negotiator::Decide() {
     channels_[peer]->Send(bytes);
     HORON_TRY(channels_[peer]->Advance());
   }
-  for (int32_t rank : decision.left) gone_[static_cast<size_t>(rank)] = true;  // this decision was its last
+  for (int32_t rank : decision.left)
+    gone_[static_cast<size_t>(rank)] = true;  // this decision was its last
   moved_ = true;
   return Apply(decision);
 }
 
 Status Negotiator::Apply(const Decision& decision) {
   if (decision.sequence != heard_ + 1) {
-    return Status::Internal("decision " + std::to_string(decision.sequence) + " came after " + std::to_string(heard_));
+    return Status::Internal("decision " + std::to_string(decision.sequence) + " came after " +
+                            std::to_string(heard_));
   }
   heard_ = decision.sequence;
   fusion_bytes_ = decision.fusion_bytes;
@@ -142,7 +152,8 @@ void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
   const ResponseCache::Line* line = verdict.name.empty() ? cache_.Get(verdict.cache_id) : nullptr;
   if (verdict.name.empty() && line == nullptr) return;  // of a set that I am not in
   (line != nullptr ? cached_responses_ : responses_).Add();
-  const auto it = pending_.find(line != nullptr ? line->key : KeyOf(verdict.process_set, verdict.name));
+  const auto it =
+      pending_.find(line != nullptr ? line->key : KeyOf(verdict.process_set, verdict.name));
   if (it == pending_.end()) return;
   Entry entry = std::move(it->second);
   pending_.erase(it);

@@ -1,9 +1,9 @@
 // Negotiator: turns entries into agreed entries. The second stage of the road.
 //
-// It reports what this rank has to the coordinator (a cache id where the same was agreed before), and
-// gives out what the coordinator decided: the same entries, in the same order, cut into the same
-// batches, on every rank. Decisions are pure and live in coordinator.h; this is the messages' side.
-// Never blocks. Holder of the baton only.
+// It reports what this rank has to the coordinator (a cache id where the same was agreed before),
+// and gives out what the coordinator decided: the same entries, in the same order, cut into the
+// same batches, on every rank. Decisions are pure and live in coordinator.h; this is the messages'
+// side. Never blocks. Holder of the baton only.
 #pragma once
 
 #include <memory>
@@ -30,15 +30,16 @@ class Negotiator {
   Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
              ProcessSets& sets, Counters& counters);
 
-  // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at submit.
+  // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
+  // submit.
   void Add(std::vector<Entry> entries);
   // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
   Result<std::vector<Batch>> Advance();
 
   // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
   void Leave();
-  // Everyone who must know, knows, and nothing more can be agreed with this rank. Without a coordinator
-  // nobody must know.
+  // Everyone who must know, knows, and nothing more can be agreed with this rank. Without a
+  // coordinator nobody must know.
   bool left() const { return rank_ == 0 ? left_ && !sending() : confirmed_ || over_; }
   // The coordinator has left: nothing can be agreed any more.
   bool over() const { return over_; }
@@ -65,14 +66,15 @@ class Negotiator {
   int64_t fusion_bytes_;
   OpTable* ops_;
   ProcessSets* sets_;
-  std::vector<std::unique_ptr<ControlChannel>> channels_;  // by peer; only [0] on other ranks than 0
-  std::unique_ptr<Coordinator> coordinator_;               // rank 0 only
+  std::vector<std::unique_ptr<ControlChannel>>
+      channels_;                              // by peer; only [0] on other ranks than 0
+  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   ResponseCache cache_;
-  std::unordered_map<std::string, Entry> pending_;         // reported or about to be, by key
+  std::unordered_map<std::string, Entry> pending_;  // reported or about to be, by key
   std::vector<std::string> waiting_to_report_;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
-  std::vector<bool> gone_;                                 // rank 0: peers that know that they have left
+  std::vector<bool> gone_;  // rank 0: peers that know that they have left
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   Counter &requests_, &bits_, &responses_, &cached_responses_;

@@ -1,5 +1,5 @@
-// ProcessSets: the groups of ranks that requests may name, the same on every rank at the same place in
-// the stream of responses. Set 0 is all ranks. Changed by the negotiator, read by any thread.
+// ProcessSets: the groups of ranks that requests may name, the same on every rank at the same place
+// in the stream of responses. Set 0 is all ranks. Changed by the negotiator, read by any thread.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,9 @@ class ProcessSets {
     }
     return -1;
   }
-  // Never used before, so that nothing of an old set can be taken for a new one's; and different from
-  // every live one modulo kSlots, which is what tags have room for. -1 when all slots are taken.
+  // Never used before, so that nothing of an old set can be taken for a new one's; and different
+  // from every live one modulo kSlots, which is what tags have room for. -1 when all slots are
+  // taken.
   static constexpr int32_t kSlots = 256;
   int32_t NextId() const {
     MutexLock lock(mutex_);

@@ -4,7 +4,8 @@ namespace horon {
 
 class Queue::Lease final : public NameLease {
  public:
-  Lease(std::shared_ptr<Names> names, std::string key) : names_(std::move(names)), key_(std::move(key)) {}
+  Lease(std::shared_ptr<Names> names, std::string key)
+      : names_(std::move(names)), key_(std::move(key)) {}
   ~Lease() override {
     MutexLock lock(names_->mutex);
     names_->pending.erase(key_);
@@ -26,8 +27,9 @@ Status Queue::Push(std::vector<Submission> submissions, bool* wake) {
     {
       MutexLock lock(names_->mutex);
       if (!names_->pending.insert(key).second) {
-        return Status::InvalidArgument("a tensor named '" + s.entry.request.name +
-                                       "' is still pending on this rank: wait for it, or give this one another name");
+        return Status::InvalidArgument(
+            "a tensor named '" + s.entry.request.name +
+            "' is still pending on this rank: wait for it, or give this one another name");
       }
     }
     leases.push_back(std::make_unique<Lease>(names_, std::move(key)));

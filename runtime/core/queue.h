@@ -20,8 +20,8 @@ class Queue {
 
   // Any thread. All or none: kInvalidArgument if a name is pending (or twice in `entries`), the
   // closing status after Close. On success each entry's promise got its name's lease. *wake:
-  // whether the caller wants somebody woken to pop, and then whether it must ring for that itself (only
-  // the first since the last PopAll need).
+  // whether the caller wants somebody woken to pop, and then whether it must ring for that itself
+  // (only the first since the last PopAll need).
   struct Submission {
     Entry entry;
     std::shared_ptr<Work> work;
@@ -43,7 +43,7 @@ class Queue {
   class Lease;
 
   std::shared_ptr<Names> names_;  // shared with the leases, which may outlive the queue
-  mutable Mutex mutex_;      // guards those below; names_->mutex is never taken inside it
+  mutable Mutex mutex_;           // guards those below; names_->mutex is never taken inside it
   std::vector<Entry> entries_ HORON_GUARDED_BY(mutex_);
   bool rung_ HORON_GUARDED_BY(mutex_) = false;  // somebody was asked to pop these
   Status closed_ HORON_GUARDED_BY(mutex_);

@@ -1,6 +1,6 @@
-// ResponseCache: a rank's memory of what was agreed, by cache id. A request equal to the remembered one
-// travels as its id. Ids come from the coordinator in the same order to every rank, so the caches of
-// all ranks say the same. Pure; holder of the baton only.
+// ResponseCache: a rank's memory of what was agreed, by cache id. A request equal to the remembered
+// one travels as its id. Ids come from the coordinator in the same order to every rank, so the
+// caches of all ranks say the same. Pure; holder of the baton only.
 #pragma once
 
 #include <string>
@@ -28,7 +28,8 @@ class ResponseCache {
     const auto it = lines_.find(id);
     return it == lines_.end() ? nullptr : &it->second;
   }
-  void Remember(uint64_t id, const std::string& key, const Request& request, const Agreement& agreed) {
+  void Remember(uint64_t id, const std::string& key, const Request& request,
+                const Agreement& agreed) {
     const auto old = id_of_.find(key);
     if (old != id_of_.end()) lines_.erase(old->second);
     id_of_[key] = id;

@@ -15,7 +15,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdleSleep{10};
 constexpr std::chrono::milliseconds kLeaveSleep{20};
 constexpr std::chrono::microseconds kBurst{100};
-// The background thread competes with the user's own threads for cores; a lender has nothing else to do.
+// The background thread competes with the user's own threads for cores; a lender has nothing else
+// to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
 constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
@@ -35,24 +36,29 @@ std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& 
 }  // namespace
 
 Runtime::Runtime(RuntimeParts parts)
-    : config_(std::move(parts.config)), rank_(parts.rank), counters_(std::move(parts.counters)),
+    : config_(std::move(parts.config)),
+      rank_(parts.rank),
+      counters_(std::move(parts.counters)),
       segment_(std::move(parts.segment)),
       bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell : &own_bell_),
       may_lend_(parts.may_lend && config_.lend),
       may_spin_(parts.topology.local_size(parts.rank) <= Cores()),
       transports_(std::move(parts.transports)),
-      fabric_{parts.rank, std::move(parts.topology), std::move(parts.route), std::make_shared<Pool>(MakeHostMemory())},
+      fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
+              std::make_shared<Pool>(MakeHostMemory())},
       sets_(fabric_.topology.size()),
       negotiator_(config_, rank_, parts.control, ops_, sets_, *counters_),
-      executor_(fabric_, Pointers(transports_), sets_,
-                [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); }, *counters_) {
+      executor_(
+          fabric_, Pointers(transports_), sets_,
+          [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
+          *counters_) {
   background_ = std::thread([this] { Background(); });
 }
 
 Runtime::~Runtime() { Shutdown(); }
 
-// The first process sets inside one node get a lane each, as many as the segment has; later ones use
-// messages. Numbers are never used again, so a lane never changes its members.
+// The first process sets inside one node get a lane each, as many as the segment has; later ones
+// use messages. Numbers are never used again, so a lane never changes its members.
 std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<int>& ranks) {
   if (!segment_ || ranks.size() < 2) return nullptr;
   if (process_set >= segment_->shape().lanes) return nullptr;
@@ -72,10 +78,12 @@ Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
   return Status::Ok();
 }
 
-// --- the cycle: holder of the baton -----------------------------------------------------------------
+// --- the cycle: holder of the baton
+// -----------------------------------------------------------------
 
-// A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for a
-// moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept waiting.
+// A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for
+// a moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept
+// waiting.
 bool Runtime::Due() {
   if (hurry_ || baton_.wanted() || told_to_leave_) return true;
   if (queue_.empty()) {
@@ -99,7 +107,8 @@ Status Runtime::Cycle() {
   }
   HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance());
   for (Batch& batch : batches) {
-    for (Bucket& bucket : PlanFusion(std::move(batch), negotiator_.fusion_bytes())) executor_.Start(std::move(bucket));
+    for (Bucket& bucket : PlanFusion(std::move(batch), negotiator_.fusion_bytes()))
+      executor_.Start(std::move(bucket));
   }
   HORON_ASSIGN(const bool progress, executor_.Advance());
   moved_ = moved_ || negotiator_.moved() || progress;
@@ -137,7 +146,8 @@ void Runtime::Fail(const Status& status) {
   failure_ = status;
   // A fault of this rank's own is a death to the others: they must not wait for it.
   if (fault && segment_ && segment_->deaths().load(std::memory_order_acquire) == 0) {
-    segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " failed: " + status.message());
+    segment_->MarkDead(local_rank(),
+                       "rank " + std::to_string(rank_) + " failed: " + status.message());
   }
   executor_.FailAll(status);
   queue_.Close(status);
@@ -167,10 +177,13 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   if (told_to_leave_) limit = kLeaveSleep;
   if (!failure_.ok()) return limit;
   if (hold_until_) {
-    limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(), std::chrono::microseconds{1}, limit);
+    limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(),
+                                                 std::chrono::microseconds{1}, limit);
   }
   for (const auto& transport : transports_) {
-    if (transport->poll_interval().count() > 0) limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, transport->poll_interval()));
+    if (transport->poll_interval().count() > 0)
+      limit = std::min<std::chrono::nanoseconds>(limit,
+                                                 std::max(poll_wait_, transport->poll_interval()));
   }
   return limit;
 }
@@ -179,9 +192,12 @@ void Runtime::FlushRings() {
   for (const auto& transport : transports_) transport->Flush();
 }
 
-uint32_t Runtime::Sleeper() const { return executor_.idle() ? Doorbell::kIdle : Doorbell::kBackground; }
+uint32_t Runtime::Sleeper() const {
+  return executor_.idle() ? Doorbell::kIdle : Doorbell::kBackground;
+}
 
-// --- the background thread ------------------------------------------------------------------------------
+// --- the background thread
+// ------------------------------------------------------------------------------
 
 bool Runtime::parted() const {
   if (!told_to_leave_) return false;
@@ -193,10 +209,13 @@ void Runtime::Background() {
   baton_.Take();
   while (!parted()) {
     const bool moved = CycleMoved();
-    if (baton_.wanted() || (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin)))) SleepInBackground();
+    if (baton_.wanted() || (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin))))
+      SleepInBackground();
   }
   if (failure_.ok() && !executor_.idle()) {
-    Fail(Status::Unavailable("rank " + std::to_string(rank_) + " shut down while a collective was under way, and the others did not finish it in time"));
+    Fail(Status::Unavailable(
+        "rank " + std::to_string(rank_) +
+        " shut down while a collective was under way, and the others did not finish it in time"));
   }
   Fail(Status::Aborted("Horon was shut down before this tensor was done"));
   FlushRings();
@@ -206,7 +225,8 @@ void Runtime::Background() {
 void Runtime::SleepInBackground() {
   uint32_t ticket = bell_->Announce(Sleeper());
   bool moved = CycleMoved();
-  if (moved && baton_.wanted()) {  // gives way to a lender; what it waits for now may be another thing
+  if (moved &&
+      baton_.wanted()) {  // gives way to a lender; what it waits for now may be another thing
     ticket = bell_->Announce(Sleeper());
     CycleMoved();
     moved = false;
@@ -224,11 +244,13 @@ void Runtime::SleepInBackground() {
   bell_->Awake();
 }
 
-// --- user threads -----------------------------------------------------------------------------------------
+// --- user threads
+// -----------------------------------------------------------------------------------------
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
   if (work.done()) return true;
-  const auto until = Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  const auto until =
+      Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   if (may_lend_) Lend(work, until);
   if (work.done()) return true;
   bell_->Ring();  // a submit that left waking to us must not be forgotten
@@ -252,7 +274,8 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
   }
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
-  const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) || SleepLimit() < kIdleSleep;
+  const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
+                    SleepLimit() < kIdleSleep;
   hurry_ = false;
   FlushRings();
   baton_.Give();
@@ -262,7 +285,8 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
 void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
   const uint32_t ticket = bell_->Announce(Doorbell::kLender);
   if (!CycleMoved() && !work.done()) {
-    const std::chrono::nanoseconds left = std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
+    const std::chrono::nanoseconds left =
+        std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
     const auto limit = std::min(SleepLimit(), left);
     BackOff();
     FlushRings();

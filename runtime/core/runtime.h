@@ -2,9 +2,9 @@
 //
 //   Submit -> Queue -> Negotiator -> PlanFusion -> Executor -> Op -> Transport -> Work
 //
-// One per process in production (c_api.cc owns it); tests run several in one process as thread ranks.
-// It is given its transports and owns everything else. User threads: Submit, Wait, Shutdown, the
-// queries. The holder of the baton: the rest.
+// One per process in production (c_api.cc owns it); tests run several in one process as thread
+// ranks. It is given its transports and owns everything else. User threads: Submit, Wait, Shutdown,
+// the queries. The holder of the baton: the rest.
 #pragma once
 
 #include <atomic>
@@ -30,9 +30,9 @@ struct RuntimeParts {
   std::vector<std::unique_ptr<Transport>> transports;  // distinct; progressed in this order
   std::vector<Transport*> route;                       // by rank: moves data to it
   std::vector<Transport*> control;                     // by rank: negotiates with it
-  std::shared_ptr<SharedSegment> segment;              // this node's; null when the node has one rank
+  std::shared_ptr<SharedSegment> segment;  // this node's; null when the node has one rank
   std::shared_ptr<Counters> counters;
-  bool may_lend = true;                                // blocking calls may run the cycle
+  bool may_lend = true;  // blocking calls may run the cycle
 };
 
 class Runtime {

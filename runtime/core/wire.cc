@@ -62,7 +62,8 @@ class Reader {
     at_ += size * sizeof(T);
     return values;
   }
-  // A count of items that take at least `least` bytes each: never more than the bytes left can hold.
+  // A count of items that take at least `least` bytes each: never more than the bytes left can
+  // hold.
   uint32_t Count(size_t least) {
     const auto count = Number<uint32_t>();
     if (!Has(uint64_t{count} * least)) return 0;
@@ -111,7 +112,8 @@ std::vector<uint64_t> ReadIds(Reader& in) {
   const auto base = in.Number<uint64_t>();
   const std::vector<uint64_t> map = in.Numbers<uint64_t>();
   std::vector<uint64_t> ids;
-  if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64) in.Fail("a cache id is too large");
+  if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
+    in.Fail("a cache id is too large");
   for (size_t w = 0; w < map.size(); ++w) {
     for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
       ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));

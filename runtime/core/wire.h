@@ -12,29 +12,30 @@ namespace horon {
 
 // From a rank to the coordinator.
 struct Report {
-  uint64_t heard = 0;              // decisions this rank has applied: until then evicted cache ids are remembered
-  std::vector<uint64_t> bits;      // cache ids of requests equal to the ones remembered
-  std::vector<Request> requests;   // all others
+  uint64_t heard =
+      0;  // decisions this rank has applied: until then evicted cache ids are remembered
+  std::vector<uint64_t> bits;     // cache ids of requests equal to the ones remembered
+  std::vector<Request> requests;  // all others
   bool leaving = false;
 };
 
 // What was decided about one name.
 struct Verdict {
-  uint64_t cache_id = 0;           // 0: none. Alone (name empty): agreed as remembered under this id
+  uint64_t cache_id = 0;  // 0: none. Alone (name empty): agreed as remembered under this id
   int32_t process_set = 0;
   std::string name;
-  Status status;                   // ok: run it
+  Status status;  // ok: run it
   Agreement agreed;
-  int32_t only_rank = -1;          // >= 0: concerns this rank only
+  int32_t only_rank = -1;  // >= 0: concerns this rank only
 };
 
 // From the coordinator to every rank, the same bytes for all.
 struct Decision {
-  uint64_t sequence = 0;           // 1, 2, ...
-  int64_t fusion_bytes = 0;        // rank 0's HORON_FUSION_THRESHOLD: plans must come out alike
-  std::vector<uint64_t> evicted;   // cache ids to forget, after the verdicts
-  std::vector<Verdict> verdicts;   // in the order in which every rank runs them
-  std::vector<int32_t> left;       // ranks that have left the job
+  uint64_t sequence = 0;          // 1, 2, ...
+  int64_t fusion_bytes = 0;       // rank 0's HORON_FUSION_THRESHOLD: plans must come out alike
+  std::vector<uint64_t> evicted;  // cache ids to forget, after the verdicts
+  std::vector<Verdict> verdicts;  // in the order in which every rank runs them
+  std::vector<int32_t> left;      // ranks that have left the job
 };
 
 std::vector<std::byte> Encode(const Report& report);

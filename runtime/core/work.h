@@ -1,7 +1,7 @@
 // Work: the handle of something pending, shared by the user and the runtime; and Promise, the
-// runtime's half. A Work of a group has one promise per member and finishes with the last of them, with
-// the first failure if there was one. A promise that is destroyed unkept fails its member: every Work
-// finishes exactly once, at shutdown and on errors too.
+// runtime's half. A Work of a group has one promise per member and finishes with the last of them,
+// with the first failure if there was one. A promise that is destroyed unkept fails its member:
+// every Work finishes exactly once, at shutdown and on errors too.
 //
 // Work: any thread. Promise: the holder of the baton.
 #pragma once
@@ -22,7 +22,7 @@ namespace horon {
 // What the runtime hands to the user beside a finished tensor.
 struct Output {
   Shape shape;
-  std::byte* data = nullptr;               // in `owned`, or the user's own output
+  std::byte* data = nullptr;  // in `owned`, or the user's own output
   Buffer owned;
   std::vector<int64_t> received_splits;
 };
@@ -34,8 +34,8 @@ class Work {
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
   // Blocks until finished or the time is over; whether it is finished.
   bool WaitFor(std::chrono::nanoseconds limit) const;
-  const Status& status() const { return status_; }            // once done
-  std::vector<Output>& outputs() { return outputs_; }         // user: once done and ok
+  const Status& status() const { return status_; }     // once done
+  std::vector<Output>& outputs() { return outputs_; }  // user: once done and ok
   const std::vector<Output>& outputs() const { return outputs_; }
 
  private:
@@ -44,7 +44,7 @@ class Work {
 
   std::atomic<uint32_t> done_{0};
   std::atomic<int> remaining_;
-  Mutex mutex_;        // guards status_ until done
+  Mutex mutex_;  // guards status_ until done
   Status status_;
   std::vector<Output> outputs_;
 };

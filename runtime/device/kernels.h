@@ -1,9 +1,9 @@
 // Arithmetic on one device's memory. kernels_host.cc is the host's; CUDA's live beside it later.
 //
 // All counts are elements, 64-bit. Pointers need only the alignment of their dtype. Outputs may be
-// one of the inputs (in place) but may not overlap one otherwise. fp16 and bf16 are computed in fp32
-// and rounded once, at the end. bool: sum and max are "or", product and min are "and".
-// Called by the holder of the baton; stateless.
+// one of the inputs (in place) but may not overlap one otherwise. fp16 and bf16 are computed in
+// fp32 and rounded once, at the end. bool: sum and max are "or", product and min are "and". Called
+// by the holder of the baton; stateless.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace horon {
 
 enum class ReduceKind : uint8_t { kSum, kMin, kMax, kProduct };
 
-// out[i] = scale * reduce(in[0][i], in[1][i], ...), added in exactly this order, left to right (fp32
-// for the 16-bit floats, the dtype itself otherwise), so that equal inputs give equal bits.
-// `scale` applies to the result: in fp32 for fp16, bf16 and fp32, in double for fp64; for integers in
-// double, truncated towards zero. scale == 1 costs nothing. bool ignores scale. NaN wins in min and max.
-// inputs.size() >= 1. One input is a scaled copy.
-void ReduceInto(ReduceKind kind, DataType dtype, double scale, std::span<const std::byte* const> inputs,
-                std::byte* out, int64_t count);
+// out[i] = scale * reduce(in[0][i], in[1][i], ...), added in exactly this order, left to right
+// (fp32 for the 16-bit floats, the dtype itself otherwise), so that equal inputs give equal bits.
+// `scale` applies to the result: in fp32 for fp16, bf16 and fp32, in double for fp64; for integers
+// in double, truncated towards zero. scale == 1 costs nothing. bool ignores scale. NaN wins in min
+// and max. inputs.size() >= 1. One input is a scaled copy.
+void ReduceInto(ReduceKind kind, DataType dtype, double scale,
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count);
 
 // out[i] = scale * in[i], the same rules. In place allowed.
 void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count);

@@ -63,13 +63,13 @@ class Pool : public std::enable_shared_from_this<Pool> {
     int size_class_ = 0;
   };
   Result<Buffer> Take(int64_t bytes);
-  void Trim();                    // gives every free buffer back to the device
-  int64_t held_bytes() const;     // taken and free together
+  void Trim();                 // gives every free buffer back to the device
+  int64_t held_bytes() const;  // taken and free together
 
  private:
   static constexpr int kClasses = 48;
   std::unique_ptr<Memory> memory_;
-  mutable Mutex mutex_;                       // guards the two below
+  mutable Mutex mutex_;  // guards the two below
   std::vector<std::byte*> free_[kClasses] HORON_GUARDED_BY(mutex_);
   int64_t held_bytes_ HORON_GUARDED_BY(mutex_) = 0;
 };

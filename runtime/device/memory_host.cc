@@ -49,7 +49,8 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   buffer.bytes_ = bytes;
   if (bytes == 0) return buffer;
   const int size_class = ClassOf(bytes);
-  if (size_class >= kClasses) return Status::Unavailable("a buffer of " + std::to_string(bytes) + " bytes is too large");
+  if (size_class >= kClasses)
+    return Status::Unavailable("a buffer of " + std::to_string(bytes) + " bytes is too large");
   {
     MutexLock lock(mutex_);
     auto& list = free_[size_class];

@@ -49,7 +49,8 @@ using Packet = LauncherSocket::Packet;
 // The next packet; an empty text at end of file. `limit` bounds the wait.
 Result<Packet> ReceivePacket(int from, Clock::time_point until) {
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd waiting{from, POLLIN, 0};
     const int ready = poll(&waiting, 1, left > 0 ? static_cast<int>(left) : 0);
     if (ready < 0 && errno == EINTR) continue;
@@ -66,8 +67,10 @@ Result<Packet> ReceivePacket(int from, Clock::time_point until) {
     if (n < 0 && errno == EINTR) continue;
     Packet packet;
     if (n > 0) packet.text.assign(text, static_cast<size_t>(n));
-    for (cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) std::memcpy(&packet.fd, CMSG_DATA(header), sizeof(int));
+    for (cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+        std::memcpy(&packet.fd, CMSG_DATA(header), sizeof(int));
     }
     return packet;
   }
@@ -76,7 +79,8 @@ Result<Packet> ReceivePacket(int from, Clock::time_point until) {
 sockaddr_un Abstract(const std::string& name, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
+  std::memcpy(address.sun_path + 1, name.data(),
+              std::min(name.size(), sizeof(address.sun_path) - 1));
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -84,8 +88,10 @@ sockaddr_un Abstract(const std::string& name, socklen_t* length) {
 Status SameUser(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return Status::Unavailable(Errno("SO_PEERCRED"));
-  if (peer.uid != geteuid()) return Status::InvalidArgument("a process of user " + std::to_string(peer.uid) + " knocked");
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+    return Status::Unavailable(Errno("SO_PEERCRED"));
+  if (peer.uid != geteuid())
+    return Status::InvalidArgument("a process of user " + std::to_string(peer.uid) + " knocked");
   return Status::Ok();
 }
 
@@ -93,7 +99,8 @@ Status SameUser(int socket) {
 
 NodeLink::NodeLink(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank)
     : segment_(std::move(segment)), members_(std::move(members)), local_rank_(local_rank) {
-  segment_->rank(local_rank_).state.store(static_cast<uint32_t>(RankState::kJoined), std::memory_order_release);
+  segment_->rank(local_rank_)
+      .state.store(static_cast<uint32_t>(RankState::kJoined), std::memory_order_release);
 }
 
 void NodeLink::StopWatching() {
@@ -109,15 +116,16 @@ NodeLink::~NodeLink() {
   for (const auto& [fd, rank] : peers_) close(fd);
 }
 
-Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(std::shared_ptr<LauncherSocket> launcher,
-                                                                std::vector<int> members, int local_rank,
-                                                                int generation, const SegmentShape& shape,
-                                                                std::chrono::milliseconds limit) {
+Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(
+    std::shared_ptr<LauncherSocket> launcher, std::vector<int> members, int local_rank,
+    int generation, const SegmentShape& shape, std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   std::shared_ptr<SharedSegment> segment;
   if (local_rank == 0) {
     HORON_ASSIGN(segment, SharedSegment::Create(shape));
-    HORON_TRY(SendPacket(launcher->fd, "segment " + std::to_string(generation) + " " + std::to_string(shape.bytes()), segment->fd()));
+    HORON_TRY(SendPacket(
+        launcher->fd, "segment " + std::to_string(generation) + " " + std::to_string(shape.bytes()),
+        segment->fd()));
   }
   std::vector<Packet> kept;
   {
@@ -134,22 +142,27 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(std::shared_ptr<
       if (packet.text.empty()) return Status::Unavailable("the launcher is gone");
     }
     int got = 0;
-    if (packet.fd >= 0 && std::sscanf(packet.text.c_str(), "segment %d", &got) == 1 && got == generation) {
+    if (packet.fd >= 0 && std::sscanf(packet.text.c_str(), "segment %d", &got) == 1 &&
+        got == generation) {
       HORON_ASSIGN(segment, SharedSegment::Map(packet.fd, shape));
       break;
     }
     if (packet.fd >= 0) close(packet.fd);
     if (packet.text.starts_with("dead ")) {
-      return Status::Unavailable("while waiting for the other ranks: " + packet.text.substr(packet.text.find(' ', 5) + 1));
+      return Status::Unavailable("while waiting for the other ranks: " +
+                                 packet.text.substr(packet.text.find(' ', 5) + 1));
     }
   }
-  auto link = std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
+  auto link =
+      std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
   link->launcher_ = std::move(launcher);
   link->StartWatching();
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
   const Status all_there = link->WaitForAll(std::max(left, std::chrono::milliseconds{0}));
   if (!all_there.ok()) {  // whoever comes later must not count on this rank
-    link->segment_->MarkDead(local_rank, "rank " + std::to_string(link->members_[static_cast<size_t>(local_rank)]) + " gave up waiting in init");
+    link->segment_->MarkDead(
+        local_rank, "rank " + std::to_string(link->members_[static_cast<size_t>(local_rank)]) +
+                        " gave up waiting in init");
     return all_there;
   }
   return link;
@@ -157,7 +170,8 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughLauncher(std::shared_ptr<
 
 Result<NodeLink::Listener> NodeLink::Listen() {
   unsigned char random[16];
-  if (getrandom(random, sizeof(random), 0) != sizeof(random)) return Status::Unavailable(Errno("getrandom"));
+  if (getrandom(random, sizeof(random), 0) != sizeof(random))
+    return Status::Unavailable(Errno("getrandom"));
   Listener listener;
   listener.name = "horon-";
   for (unsigned char byte : random) {
@@ -168,16 +182,17 @@ Result<NodeLink::Listener> NodeLink::Listen() {
   listener.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   socklen_t length = 0;
   const sockaddr_un address = Abstract(listener.name, &length);
-  if (listener.fd < 0 || bind(listener.fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 || listen(listener.fd, 1024) != 0) {
+  if (listener.fd < 0 ||
+      bind(listener.fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.fd, 1024) != 0) {
     return Status::Unavailable(Errno("cannot listen for the node's other ranks"));
   }
   return listener;
 }
 
-Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughSocket(Listener listener, const std::string& name,
-                                                              std::vector<int> members, int local_rank,
-                                                              const SegmentShape& shape,
-                                                              std::chrono::milliseconds limit) {
+Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughSocket(
+    Listener listener, const std::string& name, std::vector<int> members, int local_rank,
+    const SegmentShape& shape, std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   const int size = static_cast<int>(members.size());
   if (local_rank != 0) {
@@ -192,15 +207,18 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughSocket(Listener listener,
     HORON_ASSIGN(const Packet packet, ReceivePacket(fd, until));
     if (packet.fd < 0) return Status::Unavailable("the node's first rank sent no segment");
     HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, SharedSegment::Map(packet.fd, shape));
-    auto link = std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
+    auto link =
+        std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
     link->peers_.emplace_back(fd, 0);
     link->StartWatching();
     return link;
   }
   HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, SharedSegment::Create(shape));
-  auto link = std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
+  auto link =
+      std::unique_ptr<NodeLink>(new NodeLink(std::move(segment), std::move(members), local_rank));
   while (static_cast<int>(link->peers_.size()) < size - 1) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd waiting{listener.fd, POLLIN, 0};
     if (poll(&waiting, 1, left > 0 ? static_cast<int>(left) : 0) <= 0) {
       if (errno == EINTR && left > 0) continue;
@@ -208,9 +226,11 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughSocket(Listener listener,
     }
     const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) continue;
-    const Result<Packet> hello = SameUser(fd).ok() ? ReceivePacket(fd, until) : Result<Packet>(Status::Ok());
+    const Result<Packet> hello =
+        SameUser(fd).ok() ? ReceivePacket(fd, until) : Result<Packet>(Status::Ok());
     int who = 0;
-    if (!hello.ok() || std::sscanf(hello.value().text.c_str(), "hello %d", &who) != 1 || who < 1 || who >= size) {
+    if (!hello.ok() || std::sscanf(hello.value().text.c_str(), "hello %d", &who) != 1 || who < 1 ||
+        who >= size) {
       close(fd);  // not one of us
       continue;
     }
@@ -222,8 +242,8 @@ Result<std::unique_ptr<NodeLink>> NodeLink::MeetThroughSocket(Listener listener,
   return link;
 }
 
-// Everyone must have mapped the segment before anyone relies on it: a rank that leaves at once would
-// otherwise take the launcher's relay down before the others have it.
+// Everyone must have mapped the segment before anyone relies on it: a rank that leaves at once
+// would otherwise take the launcher's relay down before the others have it.
 Status NodeLink::WaitForAll(std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   Doorbell& bell = segment_->rank(local_rank_).bell;
@@ -232,19 +252,23 @@ Status NodeLink::WaitForAll(std::chrono::milliseconds limit) {
     const uint32_t ticket = bell.Announce(Doorbell::kBackground);
     int missing = -1;
     for (size_t i = 0; i < members_.size() && missing < 0; ++i) {
-      const auto state = static_cast<RankState>(segment_->rank(static_cast<int>(i)).state.load(std::memory_order_acquire));
+      const auto state = static_cast<RankState>(
+          segment_->rank(static_cast<int>(i)).state.load(std::memory_order_acquire));
       if (state == RankState::kDead) {
         bell.Awake();
-        return Status::Unavailable(std::string("while waiting for the other ranks: ") + segment_->rank(static_cast<int>(i)).death);
+        return Status::Unavailable(std::string("while waiting for the other ranks: ") +
+                                   segment_->rank(static_cast<int>(i)).death);
       }
       if (state == RankState::kAbsent) missing = members_[i];
     }
     if (missing < 0 || Clock::now() >= until) {
       bell.Awake();
       if (missing < 0) return Status::Ok();
-      return Status::Unavailable("rank " + std::to_string(missing) + " did not call init in time (HORON_START_TIMEOUT)");
+      return Status::Unavailable("rank " + std::to_string(missing) +
+                                 " did not call init in time (HORON_START_TIMEOUT)");
     }
-    bell.Sleep(ticket, Doorbell::kBackground, std::min<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::seconds(1)));
+    bell.Sleep(ticket, Doorbell::kBackground,
+               std::min<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::seconds(1)));
   }
 }
 
@@ -272,7 +296,9 @@ void NodeLink::Watch() {
       const auto packet = ReceivePacket(waiting[i].fd, Clock::now());
       if (packet.ok() && !packet.value().text.empty()) continue;
       waiting[i].fd = -1;
-      segment_->MarkDead(local, "rank " + std::to_string(members_[static_cast<size_t>(local)]) + " ended without leaving the job (killed, or it exited without shutdown)");
+      segment_->MarkDead(
+          local, "rank " + std::to_string(members_[static_cast<size_t>(local)]) +
+                     " ended without leaving the job (killed, or it exited without shutdown)");
     }
   }
 }
@@ -289,14 +315,16 @@ bool NodeLink::HearLauncher() {
   const std::string& text = packet.value().text;
   if (text.empty()) {
     for (size_t i = 0; i < members_.size(); ++i) {
-      if (static_cast<int>(i) != local_rank_) segment_->MarkDead(static_cast<int>(i), "horonrun, which started this job, is gone");
+      if (static_cast<int>(i) != local_rank_)
+        segment_->MarkDead(static_cast<int>(i), "horonrun, which started this job, is gone");
     }
     return false;
   }
   int rank = -1, at = 0;
   if (std::sscanf(text.c_str(), "dead %d %n", &rank, &at) != 1) return true;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i] == rank) segment_->MarkDead(static_cast<int>(i), text.substr(static_cast<size_t>(at)));
+    if (members_[i] == rank)
+      segment_->MarkDead(static_cast<int>(i), text.substr(static_cast<size_t>(at)));
   }
   return true;
 }

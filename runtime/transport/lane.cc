@@ -22,8 +22,12 @@ class Lane::Turn final : public Waitable {
 class Lane::Stream final : public Waitable {
  public:
   Stream(Lane& lane, std::span<const LaneTensor> tensors, LaneReduction reduction)
-      : lane_(lane), tensors_(tensors), reduction_(reduction), element_(SizeOf(reduction.dtype)),
-        first_(lane.done_chunks_), slots_(static_cast<uint64_t>(lane.segment_->shape().slots)) {
+      : lane_(lane),
+        tensors_(tensors),
+        reduction_(reduction),
+        element_(SizeOf(reduction.dtype)),
+        first_(lane.done_chunks_),
+        slots_(static_cast<uint64_t>(lane.segment_->shape().slots)) {
     for (const LaneTensor& t : tensors) count_ += t.count;
     chunk_ = lane.segment_->shape().chunk_bytes / element_;
     chunks_ = static_cast<uint64_t>((count_ + chunk_ - 1) / chunk_);
@@ -55,12 +59,16 @@ class Lane::Stream final : public Waitable {
   bool AllReached(Phase phase, uint64_t chunk) {
     for (int member : lane_.members_) {
       LaneWords& words = lane_.segment_->lane(lane_.lane_, member);
-      const auto& word = phase == Phase::kPacked ? words.packed : phase == Phase::kReduced ? words.reduced : words.taken;
+      const auto& word = phase == Phase::kPacked    ? words.packed
+                         : phase == Phase::kReduced ? words.reduced
+                                                    : words.taken;
       if (word.load(std::memory_order_acquire) < chunk) return false;
     }
     return true;
   }
-  LaneWords& mine() { return lane_.segment_->lane(lane_.lane_, lane_.members_[static_cast<size_t>(lane_.me_)]); }
+  LaneWords& mine() {
+    return lane_.segment_->lane(lane_.lane_, lane_.members_[static_cast<size_t>(lane_.me_)]);
+  }
   std::byte* Slot(int member_index, uint64_t chunk) {
     return lane_.segment_->slot(lane_.lane_, lane_.members_[static_cast<size_t>(member_index)],
                                 static_cast<int>((first_ + chunk) % slots_));
@@ -82,13 +90,16 @@ class Lane::Stream final : public Waitable {
     const uint64_t absolute = first_ + packed_;
     return absolute < slots_ || AllReached(Phase::kTaken, absolute - slots_ + 1);
   }
-  bool CanReduce() { return !inline_ && reduced_ < packed_ && AllReached(Phase::kPacked, first_ + reduced_ + 1); }
+  bool CanReduce() {
+    return !inline_ && reduced_ < packed_ && AllReached(Phase::kPacked, first_ + reduced_ + 1);
+  }
   bool CanTake() {
     if (inline_) return taken_ < packed_ && AllReached(Phase::kPacked, first_ + taken_ + 1);
     return taken_ < reduced_ && AllReached(Phase::kReduced, first_ + taken_ + 1);
   }
 
-  // f(tensor, offset in it, offset in the range, count) for the elements [begin, begin + count) of the row.
+  // f(tensor, offset in it, offset in the range, count) for the elements [begin, begin + count) of
+  // the row.
   template <typename F>
   void ForRange(int64_t begin, int64_t count, size_t& tensor, int64_t& tensor_begin, F&& f) {
     while (begin >= tensor_begin + tensors_[tensor].count) tensor_begin += tensors_[tensor++].count;
@@ -109,7 +120,8 @@ class Lane::Stream final : public Waitable {
     std::byte* slot = Slot(lane_.me_, packed_);
     ForRange(Begin(packed_), Size(packed_), pack_tensor_, pack_begin_,
              [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-               ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_, slot + at * element_, n);
+               ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
+                         slot + at * element_, n);
              });
     ++packed_;
     mine().packed.store(first_ + packed_, std::memory_order_release);
@@ -122,7 +134,8 @@ class Lane::Stream final : public Waitable {
     if (end > begin) {
       inputs_.clear();
       for (int m = 0; m < members(); ++m) inputs_.push_back(Slot(m, reduced_) + begin * element_);
-      ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, Slot(lane_.me_, reduced_) + begin * element_, end - begin);
+      ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
+                 Slot(lane_.me_, reduced_) + begin * element_, end - begin);
     }
     ++reduced_;
     mine().reduced.store(first_ + reduced_, std::memory_order_release);
@@ -136,7 +149,8 @@ class Lane::Stream final : public Waitable {
       const std::byte* from = Slot(m, taken_) + begin * element_;
       ForRange(Begin(taken_) + begin, end - begin, take_tensor_, take_begin_,
                [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-                 std::memcpy(t.output + offset * element_, from + at * element_, static_cast<size_t>(n * element_));
+                 std::memcpy(t.output + offset * element_, from + at * element_,
+                             static_cast<size_t>(n * element_));
                });
     }
     FinishTaking();
@@ -146,8 +160,10 @@ class Lane::Stream final : public Waitable {
     ForRange(Begin(taken_), Size(taken_), take_tensor_, take_begin_,
              [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
                inputs_.clear();
-               for (int m = 0; m < members(); ++m) inputs_.push_back(Slot(m, taken_) + at * element_);
-               ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, t.output + offset * element_, n);
+               for (int m = 0; m < members(); ++m)
+                 inputs_.push_back(Slot(m, taken_) + at * element_);
+               ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
+                          t.output + offset * element_, n);
              });
     FinishTaking();
   }
@@ -166,7 +182,7 @@ class Lane::Stream final : public Waitable {
   int64_t count_ = 0, chunk_ = 0;
   uint64_t chunks_ = 0, packed_ = 0, reduced_ = 0, taken_ = 0;
   bool inline_ = false;
-  size_t pack_tensor_ = 0, take_tensor_ = 0;       // where the packing and taking cursors are
+  size_t pack_tensor_ = 0, take_tensor_ = 0;  // where the packing and taking cursors are
   int64_t pack_begin_ = 0, take_begin_ = 0;
   std::vector<const std::byte*> inputs_;
 };
@@ -176,7 +192,8 @@ Lane::Lane(std::shared_ptr<SharedSegment> segment, int lane, std::vector<int> me
 
 void Lane::Ring() {
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (static_cast<int>(i) != me_) segment_->rank(members_[i]).bell.Ring(Doorbell::kBackground | Doorbell::kLender);
+    if (static_cast<int>(i) != me_)
+      segment_->rank(members_[i]).bell.Ring(Doorbell::kBackground | Doorbell::kLender);
   }
 }
 

@@ -1,15 +1,15 @@
 // Lane: elementwise reductions that stream through the node's segment in cache-sized chunks.
 //
-// The tensors of a bucket are one virtual row of elements, cut into chunks. For each chunk every rank
-// packs its input into its slot (scaling on the way), then reduces the part that it owns from all
-// slots, by ascending rank, into its own slot, then copies the finished parts from all slots into the
-// users' outputs. Three chunks are in flight in different phases, so packing one overlaps waiting for
-// another, and the segment never grows with the tensors.
-// A bucket of at most kInlineBytes takes one step less: every rank reduces everything for itself.
+// The tensors of a bucket are one virtual row of elements, cut into chunks. For each chunk every
+// rank packs its input into its slot (scaling on the way), then reduces the part that it owns from
+// all slots, by ascending rank, into its own slot, then copies the finished parts from all slots
+// into the users' outputs. Three chunks are in flight in different phases, so packing one overlaps
+// waiting for another, and the segment never grows with the tensors. A bucket of at most
+// kInlineBytes takes one step less: every rank reduces everything for itself.
 //
 // Bytes moved per rank for S bytes on P ranks: 2S packing, S + S/P reducing, 2S unpacking.
-// Flags: three monotonic chunk counters per rank (LaneWords), one writer each; a slot is written again
-// only when every member has taken what was in it.
+// Flags: three monotonic chunk counters per rank (LaneWords), one writer each; a slot is written
+// again only when every member has taken what was in it.
 //
 // One lane serves one group of ranks (a process set inside a node, or the node's part of one), its
 // buckets one after the other in the order agreed. A lane never changes its group: the counters of

@@ -30,7 +30,8 @@ class MpiWorld {
   // Node number of each rank, from MPI_Comm_split_type(MPI_COMM_TYPE_SHARED).
   virtual Result<std::vector<int>> NodeOf(std::chrono::milliseconds limit) = 0;
   // Everybody's text, by rank. Collective.
-  virtual Result<std::vector<std::string>> Exchange(const std::string& mine, std::chrono::milliseconds limit) = 0;
+  virtual Result<std::vector<std::string>> Exchange(const std::string& mine,
+                                                    std::chrono::milliseconds limit) = 0;
   // Whether a blocked user thread may run the cycle: at least MPI_THREAD_SERIALIZED.
   virtual bool serialized() const = 0;
   virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
@@ -43,7 +44,8 @@ class MpiWorld {
 extern "C" {
 // kMpiPluginVersion of the plugin.
 using HoronMpiVersionFn = int();
-// Initialises MPI if need be and opens a world; on failure null and *status (a horon::Status) is set.
+// Initialises MPI if need be and opens a world; on failure null and *status (a horon::Status) is
+// set.
 using HoronMpiOpenFn = MpiWorld*(Status* status);
 // MPI_Finalize, if Horon initialised MPI; gives up after limit_ms. Called from an atexit handler.
 using HoronMpiFinalizeFn = void(int limit_ms);

@@ -1,8 +1,8 @@
 // Ring: one direction of one pair of ranks, a lock-free byte stream with one writer and one reader.
 //
-// head and tail count bytes since the start and only grow; the byte at position p lies at p modulo the
-// ring's size. The writer publishes with a release of head, the reader frees with a release of tail,
-// each reads the other's word with acquire. A packet is written whole or not at all.
+// head and tail count bytes since the start and only grow; the byte at position p lies at p modulo
+// the ring's size. The writer publishes with a release of head, the reader frees with a release of
+// tail, each reads the other's word with acquire. A packet is written whole or not at all.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,9 @@ namespace horon {
 class RingWriter {
  public:
   RingWriter(RingWords& words, std::byte* bytes, int64_t capacity)
-      : words_(&words), bytes_(bytes), capacity_(static_cast<uint64_t>(capacity)),
+      : words_(&words),
+        bytes_(bytes),
+        capacity_(static_cast<uint64_t>(capacity)),
         head_(words.head.load(std::memory_order_relaxed)) {}
 
   int64_t room_now() {
@@ -48,10 +50,14 @@ class RingWriter {
 class RingReader {
  public:
   RingReader(RingWords& words, const std::byte* bytes, int64_t capacity)
-      : words_(&words), bytes_(bytes), capacity_(static_cast<uint64_t>(capacity)),
+      : words_(&words),
+        bytes_(bytes),
+        capacity_(static_cast<uint64_t>(capacity)),
         tail_(words.tail.load(std::memory_order_relaxed)) {}
 
-  int64_t available() { return static_cast<int64_t>(words_->head.load(std::memory_order_acquire) - tail_); }
+  int64_t available() {
+    return static_cast<int64_t>(words_->head.load(std::memory_order_acquire) - tail_);
+  }
   void Read(void* out, int64_t size) {
     auto* to = static_cast<std::byte*>(out);
     auto left = static_cast<uint64_t>(size);

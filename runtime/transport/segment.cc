@@ -45,15 +45,20 @@ SegmentShape SegmentShape::For(int ranks, int64_t ring_bytes, int64_t chunk_byte
   // 64 MiB of rings a node in all, within sensible bounds for one pair.
   const int64_t share = (int64_t{64} << 20) / std::max<int64_t>(1, int64_t{ranks} * ranks);
   const int64_t wanted = ring_bytes > 0 ? ring_bytes : std::min<int64_t>(share, 1 << 20);
-  shape.ring_bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 64 << 10))));
+  shape.ring_bytes = static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 64 << 10))));
   shape.chunk_bytes = RoundUp(chunk_bytes, kPage);
   return shape;
 }
 
-int64_t SegmentShape::bytes() const { return SlotsAt(*this) + int64_t{lanes} * ranks * slots * chunk_bytes; }
+int64_t SegmentShape::bytes() const {
+  return SlotsAt(*this) + int64_t{lanes} * ranks * slots * chunk_bytes;
+}
 
-Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& shape, int fd, int flags) {
-  void* base = mmap(nullptr, static_cast<size_t>(shape.bytes()), PROT_READ | PROT_WRITE, flags, fd, 0);
+Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& shape, int fd,
+                                                            int flags) {
+  void* base =
+      mmap(nullptr, static_cast<size_t>(shape.bytes()), PROT_READ | PROT_WRITE, flags, fd, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
     if (fd >= 0) close(fd);
@@ -61,7 +66,8 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& 
                                " bytes of shared memory: " + std::strerror(error));
   }
   madvise(base, static_cast<size_t>(shape.bytes()), MADV_DONTFORK);  // a forked child is no rank
-  return std::shared_ptr<SharedSegment>(new SharedSegment(shape, fd, static_cast<std::byte*>(base)));
+  return std::shared_ptr<SharedSegment>(
+      new SharedSegment(shape, fd, static_cast<std::byte*>(base)));
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::InProcess(const SegmentShape& shape) {
@@ -70,14 +76,16 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::InProcess(const SegmentSha
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape& shape) {
   const int fd = memfd_create("horon", MFD_CLOEXEC);
-  if (fd < 0) return Status::Unavailable(std::string("memfd_create failed: ") + std::strerror(errno));
+  if (fd < 0)
+    return Status::Unavailable(std::string("memfd_create failed: ") + std::strerror(errno));
   if (ftruncate(fd, shape.bytes()) != 0) {
     const int error = errno;
     close(fd);
     return Status::Unavailable("cannot size a memfd to " + std::to_string(shape.bytes()) +
                                " bytes: " + std::strerror(error));
   }
-  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
+  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment,
+               MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
   auto* header = reinterpret_cast<Header*>(segment->base_);
   header->bytes = shape.bytes();
   header->ring_bytes = shape.ring_bytes;
@@ -89,17 +97,21 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape&
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentShape& shape) {
-  struct stat file {};
+  struct stat file{};
   if (fstat(fd, &file) != 0 || file.st_size != shape.bytes()) {
     close(fd);
     return Status::InvalidArgument(
-        "the node's shared segment has " + std::to_string(file.st_size) + " bytes, this rank expects " +
-        std::to_string(shape.bytes()) + ": set HORON_SHM_CHUNK_BYTES and HORON_SHM_RING_BYTES alike on all ranks");
+        "the node's shared segment has " + std::to_string(file.st_size) +
+        " bytes, this rank expects " + std::to_string(shape.bytes()) +
+        ": set HORON_SHM_CHUNK_BYTES and HORON_SHM_RING_BYTES alike on all ranks");
   }
-  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment, MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
+  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment,
+               MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));
   const auto* header = reinterpret_cast<const Header*>(segment->base_);
-  if (header->ranks != shape.ranks || header->chunk_bytes != shape.chunk_bytes || header->ring_bytes != shape.ring_bytes) {
-    return Status::InvalidArgument("the node's shared segment was made for other HORON_SHM_* settings than this rank's");
+  if (header->ranks != shape.ranks || header->chunk_bytes != shape.chunk_bytes ||
+      header->ring_bytes != shape.ring_bytes) {
+    return Status::InvalidArgument(
+        "the node's shared segment was made for other HORON_SHM_* settings than this rank's");
   }
   return segment;
 }
@@ -119,7 +131,8 @@ std::atomic<uint32_t>& SharedSegment::deaths() { return reinterpret_cast<Header*
 void SharedSegment::MarkDead(int r, const std::string& sentence) {
   auto* header = reinterpret_cast<Header*>(base_);
   RankWords& words = rank(r);
-  // A writer that dies holding the lock must not stop the others: after some tries they go on without.
+  // A writer that dies holding the lock must not stop the others: after some tries they go on
+  // without.
   for (int i = 0; i < 1000 && header->death_lock.exchange(1, std::memory_order_acquire) != 0; ++i) {
   }
   const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
@@ -133,15 +146,18 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
 }
 
 void SharedSegment::MarkLeft(int r) {
-  auto joined = static_cast<uint32_t>(RankState::kJoined), absent = static_cast<uint32_t>(RankState::kAbsent);
+  auto joined = static_cast<uint32_t>(RankState::kJoined),
+       absent = static_cast<uint32_t>(RankState::kAbsent);
   const auto left = static_cast<uint32_t>(RankState::kLeft);
   if (!rank(r).state.compare_exchange_strong(joined, left, std::memory_order_release)) {
-    rank(r).state.compare_exchange_strong(absent, left, std::memory_order_release);  // thread ranks never join
+    rank(r).state.compare_exchange_strong(absent, left,
+                                          std::memory_order_release);  // thread ranks never join
   }
 }
 
 RingWords& SharedSegment::ring(int from, int to) {
-  return *reinterpret_cast<RingWords*>(base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to));
+  return *reinterpret_cast<RingWords*>(base_ + RingsAt(shape_) +
+                                       RingStride(shape_) * (from * shape_.ranks + to));
 }
 std::byte* SharedSegment::ring_bytes(int from, int to) {
   return base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to) + kPage;
@@ -150,7 +166,8 @@ LaneWords& SharedSegment::lane(int lane, int r) {
   return reinterpret_cast<LaneWords*>(base_ + LanesAt(shape_))[lane * shape_.ranks + r];
 }
 std::byte* SharedSegment::slot(int lane, int r, int slot) {
-  return base_ + SlotsAt(shape_) + ((int64_t{lane} * shape_.ranks + r) * shape_.slots + slot) * shape_.chunk_bytes;
+  return base_ + SlotsAt(shape_) +
+         ((int64_t{lane} * shape_.ranks + r) * shape_.slots + slot) * shape_.chunk_bytes;
 }
 
 }  // namespace horon

@@ -1,8 +1,9 @@
 // SharedSegment: the memory that the ranks of one node share, and what lies where in it.
 //
-// One memfd (or, for thread ranks, one block of heap): a block of words per rank, a message ring per
-// ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first use, so a
-// large layout costs nothing until it is used. Every word has one writer, but the doorbell.
+// One memfd (or, for thread ranks, one block of heap): a block of words per rank, a message ring
+// per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first
+// use, so a large layout costs nothing until it is used. Every word has one writer, but the
+// doorbell.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,8 @@ struct RankWords {
   char death[192] = {};  // how it died: one sentence, written before kDead
 };
 
-// One direction of one pair: a byte stream. `head` counts bytes written, `tail` bytes read, for ever.
+// One direction of one pair: a byte stream. `head` counts bytes written, `tail` bytes read, for
+// ever.
 struct RingWords {
   alignas(kCacheLine) std::atomic<uint64_t> head{0};
   alignas(kCacheLine) std::atomic<uint64_t> tail{0};
@@ -41,11 +43,11 @@ struct LaneWords {
 };
 
 struct SegmentShape {
-  int ranks = 1;               // of the node
-  int64_t ring_bytes = 0;      // power of two
+  int ranks = 1;           // of the node
+  int64_t ring_bytes = 0;  // power of two
   int lanes = 8;
-  int slots = 4;               // chunks in flight per lane
-  int64_t chunk_bytes = 0;     // multiple of the cache line
+  int slots = 4;            // chunks in flight per lane
+  int64_t chunk_bytes = 0;  // multiple of the cache line
 
   static SegmentShape For(int ranks, int64_t ring_bytes, int64_t chunk_bytes);
   int64_t bytes() const;
@@ -56,8 +58,8 @@ class SharedSegment {
   // A zeroed anonymous segment in this process (thread ranks), or a memfd for other processes.
   static Result<std::shared_ptr<SharedSegment>> InProcess(const SegmentShape& shape);
   static Result<std::shared_ptr<SharedSegment>> Create(const SegmentShape& shape);
-  // Maps what another rank created. Takes the descriptor, also on failure. kInvalidArgument when its
-  // shape is not `shape` (the ranks disagree on HORON_SHM_*).
+  // Maps what another rank created. Takes the descriptor, also on failure. kInvalidArgument when
+  // its shape is not `shape` (the ranks disagree on HORON_SHM_*).
   static Result<std::shared_ptr<SharedSegment>> Map(int fd, const SegmentShape& shape);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
@@ -78,7 +80,8 @@ class SharedSegment {
   std::byte* slot(int lane, int rank, int slot);
 
  private:
-  SharedSegment(const SegmentShape& shape, int fd, std::byte* base) : shape_(shape), fd_(fd), base_(base) {}
+  SharedSegment(const SegmentShape& shape, int fd, std::byte* base)
+      : shape_(shape), fd_(fd), base_(base) {}
   static Result<std::shared_ptr<SharedSegment>> MapAt(const SegmentShape& shape, int fd, int flags);
   SegmentShape shape_;
   int fd_;

@@ -36,7 +36,8 @@ Status SelfTransport::Post(Transfer& transfer) {
   transfer.done = false;
   transfer.status = Status::Ok();
   transfer.transport = this;
-  const auto it = std::find_if(others.begin(), others.end(), [&](Transfer* t) { return t->tag == transfer.tag; });
+  const auto it = std::find_if(others.begin(), others.end(),
+                               [&](Transfer* t) { return t->tag == transfer.tag; });
   if (it == others.end()) {
     (send ? sends_ : receives_).push_back(&transfer);
     return Status::Ok();

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kDataBytes = 64 << 10;  // at most so much of a large message in one packet
 
-constexpr int kMostOwedFor = 500;         // rounds: a busy holder does not keep a sleeper waiting
+constexpr int kMostOwedFor = 500;  // rounds: a busy holder does not keep a sleeper waiting
 
 std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
   return "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes (tag " +
@@ -18,18 +18,24 @@ std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
 
 }  // namespace
 
-ShmTransport::ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank,
-                           std::string name)
-    : segment_(std::move(segment)), members_(std::move(members)), local_rank_(local_rank), name_(std::move(name)) {
+ShmTransport::ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members,
+                           int local_rank, std::string name)
+    : segment_(std::move(segment)),
+      members_(std::move(members)),
+      local_rank_(local_rank),
+      name_(std::move(name)) {
   const int64_t capacity = segment_->shape().ring_bytes;
   owed_.resize(members_.size());
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     local_of_[members_[static_cast<size_t>(i)]] = i;
-    peers_.push_back(i == local_rank_ ? nullptr
-                                      : std::make_unique<Peer>(
-                                            members_[static_cast<size_t>(i)],
-                                            RingWriter(segment_->ring(local_rank_, i), segment_->ring_bytes(local_rank_, i), capacity),
-                                            RingReader(segment_->ring(i, local_rank_), segment_->ring_bytes(i, local_rank_), capacity)));
+    peers_.push_back(
+        i == local_rank_
+            ? nullptr
+            : std::make_unique<Peer>(members_[static_cast<size_t>(i)],
+                                     RingWriter(segment_->ring(local_rank_, i),
+                                                segment_->ring_bytes(local_rank_, i), capacity),
+                                     RingReader(segment_->ring(i, local_rank_),
+                                                segment_->ring_bytes(i, local_rank_), capacity)));
   }
 }
 
@@ -51,7 +57,8 @@ void ShmTransport::Flush() {
     owed_[i] = false;
     // Read meanwhile by a lender that came and went? Then there is nothing to wake for.
     const RingWords& words = segment_->ring(local_rank_, static_cast<int>(i));
-    if (words.tail.load(std::memory_order_acquire) != words.head.load(std::memory_order_relaxed)) segment_->rank(static_cast<int>(i)).bell.Ring();
+    if (words.tail.load(std::memory_order_acquire) != words.head.load(std::memory_order_relaxed))
+      segment_->rank(static_cast<int>(i)).bell.Ring();
   }
 }
 
@@ -114,7 +121,8 @@ void ShmTransport::PostReceive(Peer& peer, Transfer& transfer) {
   Finish(transfer, Status::Ok(), message.bytes);
 }
 
-// A message that is too long is granted all the same and dropped, so that its sender is not left waiting.
+// A message that is too long is granted all the same and dropped, so that its sender is not left
+// waiting.
 void ShmTransport::Grant(Peer& peer, Transfer& transfer, uint64_t id, int64_t bytes) {
   const int64_t room = TotalBytes(transfer.spans);
   Streaming incoming;
@@ -135,10 +143,15 @@ Status ShmTransport::CheckDeaths() {
   if (segment_->deaths().load(std::memory_order_acquire) == 0) return Status::Ok();
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     RankWords& words = segment_->rank(i);
-    if (words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead)) continue;
-    if (i == local_rank_) return Status::Unavailable("the other ranks have given this one up: " + std::string(words.death));
-    return Status::Unavailable(words.death[0] != '\0' ? std::string(words.death)
-                                                      : "rank " + std::to_string(members_[static_cast<size_t>(i)]) + " died");
+    if (words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead))
+      continue;
+    if (i == local_rank_)
+      return Status::Unavailable("the other ranks have given this one up: " +
+                                 std::string(words.death));
+    return Status::Unavailable(words.death[0] != '\0'
+                                   ? std::string(words.death)
+                                   : "rank " + std::to_string(members_[static_cast<size_t>(i)]) +
+                                         " died");
   }
   return Status::Ok();
 }
@@ -202,7 +215,8 @@ bool ShmTransport::ProgressSends(Peer& peer) {
     moved = true;
   }
   // Bounded per call, as a fast reader could keep this going while others wait.
-  for (int budget = 8; budget > 0 && !peer.streaming.empty() && WriteData(peer); --budget) moved = true;
+  for (int budget = 8; budget > 0 && !peer.streaming.empty() && WriteData(peer); --budget)
+    moved = true;
   return moved;
 }
 
@@ -210,7 +224,8 @@ bool ShmTransport::WriteStart(Peer& peer, Transfer& transfer) {
   const int64_t bytes = TotalBytes(transfer.spans);
   const bool eager = bytes <= kEagerBytes;
   Packet packet{eager ? Kind::kEager : Kind::kAnnounce, transfer.tag, bytes, 0};
-  if (peer.writer.room_now() < static_cast<int64_t>(sizeof(Packet)) + (eager ? bytes : 0)) return false;
+  if (peer.writer.room_now() < static_cast<int64_t>(sizeof(Packet)) + (eager ? bytes : 0))
+    return false;
   if (!eager) {
     packet.id = peer.next_id++;
     transfer.scratch[0] = packet.id;
@@ -232,10 +247,12 @@ bool ShmTransport::WriteData(Peer& peer) {
   const int64_t most = std::min(kDataBytes, segment_->shape().ring_bytes / 4);
   const int64_t n = std::min(left, most);
   if (room < n) return false;
-  Packet packet{stream.transfer == nullptr ? Kind::kAbandon : Kind::kData, 0, stream.transfer == nullptr ? 0 : n, id};
+  Packet packet{stream.transfer == nullptr ? Kind::kAbandon : Kind::kData, 0,
+                stream.transfer == nullptr ? 0 : n, id};
   peer.writer.Write(&packet, sizeof(Packet));
   if (stream.transfer != nullptr) {
-    ForNext(stream.transfer->spans, stream.at, n, [&](std::byte* from, int64_t bytes) { peer.writer.Write(from, bytes); });
+    ForNext(stream.transfer->spans, stream.at, n,
+            [&](std::byte* from, int64_t bytes) { peer.writer.Write(from, bytes); });
     stream.moved += n;
   }
   peer.writer.Publish();
@@ -266,11 +283,14 @@ Result<bool> ShmTransport::ProgressReceives(Peer& peer, bool* was_full) {
 Status ShmTransport::ReadPacket(Peer& peer, const Packet& packet) {
   const bool carries = packet.kind == Kind::kEager || packet.kind == Kind::kData;
   if (packet.bytes < 0 || (carries && packet.bytes > peer.reader.available())) {
-    return Status::Internal("rank " + std::to_string(peer.rank) + " wrote a broken message into shared memory");
+    return Status::Internal("rank " + std::to_string(peer.rank) +
+                            " wrote a broken message into shared memory");
   }
   switch (packet.kind) {
-    case Kind::kEager: return ReadEager(peer, packet);
-    case Kind::kData: return ReadData(peer, packet);
+    case Kind::kEager:
+      return ReadEager(peer, packet);
+    case Kind::kData:
+      return ReadData(peer, packet);
     case Kind::kAnnounce:
       if (Transfer* receive = TakeReceive(peer, packet.tag)) {
         Grant(peer, *receive, packet.id, packet.bytes);
@@ -293,17 +313,20 @@ Status ShmTransport::ReadPacket(Peer& peer, const Packet& packet) {
       const auto it = peer.incoming.find(packet.id);
       if (it == peer.incoming.end()) return Status::Ok();
       if (it->second.transfer != nullptr) {
-        Finish(*it->second.transfer, Status::Aborted("rank " + std::to_string(peer.rank) + " took its message back"), 0);
+        Finish(*it->second.transfer,
+               Status::Aborted("rank " + std::to_string(peer.rank) + " took its message back"), 0);
       }
       peer.incoming.erase(it);
       return Status::Ok();
     }
   }
-  return Status::Internal("rank " + std::to_string(peer.rank) + " wrote an unknown message into shared memory");
+  return Status::Internal("rank " + std::to_string(peer.rank) +
+                          " wrote an unknown message into shared memory");
 }
 
 Transfer* ShmTransport::TakeReceive(Peer& peer, Tag tag) {
-  const auto it = std::find_if(peer.receives.begin(), peer.receives.end(), [&](Transfer* t) { return t->tag == tag; });
+  const auto it = std::find_if(peer.receives.begin(), peer.receives.end(),
+                               [&](Transfer* t) { return t->tag == tag; });
   if (it == peer.receives.end()) return nullptr;
   Transfer* transfer = *it;
   peer.receives.erase(it);
@@ -313,7 +336,8 @@ Transfer* ShmTransport::TakeReceive(Peer& peer, Tag tag) {
 Status ShmTransport::ReadEager(Peer& peer, const Packet& packet) {
   Transfer* receive = TakeReceive(peer, packet.tag);
   if (receive == nullptr) {
-    Unexpected message{packet.tag, false, 0, packet.bytes, std::vector<std::byte>(static_cast<size_t>(packet.bytes))};
+    Unexpected message{packet.tag, false, 0, packet.bytes,
+                       std::vector<std::byte>(static_cast<size_t>(packet.bytes))};
     peer.reader.Read(message.payload.data(), packet.bytes);
     peer.unexpected.push_back(std::move(message));
     return Status::Ok();
@@ -325,7 +349,8 @@ Status ShmTransport::ReadEager(Peer& peer, const Packet& packet) {
     return Status::Ok();
   }
   SpanCursor at;
-  ForNext(receive->spans, at, packet.bytes, [&](std::byte* to, int64_t n) { peer.reader.Read(to, n); });
+  ForNext(receive->spans, at, packet.bytes,
+          [&](std::byte* to, int64_t n) { peer.reader.Read(to, n); });
   Finish(*receive, Status::Ok(), packet.bytes);
   return Status::Ok();
 }
@@ -333,13 +358,15 @@ Status ShmTransport::ReadEager(Peer& peer, const Packet& packet) {
 Status ShmTransport::ReadData(Peer& peer, const Packet& packet) {
   const auto it = peer.incoming.find(packet.id);
   if (it == peer.incoming.end() || packet.bytes > it->second.bytes - it->second.moved) {
-    return Status::Internal("rank " + std::to_string(peer.rank) + " sent bytes that belong to no message");
+    return Status::Internal("rank " + std::to_string(peer.rank) +
+                            " sent bytes that belong to no message");
   }
   Streaming& stream = it->second;
   if (stream.transfer == nullptr) {
     peer.reader.Skip(packet.bytes);
   } else {
-    ForNext(stream.transfer->spans, stream.at, packet.bytes, [&](std::byte* to, int64_t n) { peer.reader.Read(to, n); });
+    ForNext(stream.transfer->spans, stream.at, packet.bytes,
+            [&](std::byte* to, int64_t n) { peer.reader.Read(to, n); });
   }
   stream.moved += packet.bytes;
   if (stream.moved == stream.bytes) {

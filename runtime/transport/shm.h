@@ -5,8 +5,8 @@
 // into the receiver's spans: an unposted receive never blocks the ring behind it, so no order of
 // buckets can deadlock. Per pair and tag, messages match in the order of posting.
 //
-// The same class serves thread ranks in one process over a heap segment ("inproc"): the protocol that
-// processes use is the one that the thread sanitizer sees.
+// The same class serves thread ranks in one process over a heap segment ("inproc"): the protocol
+// that processes use is the one that the thread sanitizer sees.
 #pragma once
 
 #include <deque>
@@ -25,7 +25,8 @@ class ShmTransport final : public Transport {
   static constexpr int64_t kEagerBytes = 16 << 10;
 
   // `members`: the node's global ranks, ascending; this process is members[local_rank].
-  ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank, std::string name);
+  ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank,
+               std::string name);
   ~ShmTransport() override;
 
   std::string_view name() const override { return name_; }
@@ -50,22 +51,22 @@ class ShmTransport final : public Transport {
     int64_t bytes;
     std::vector<std::byte> payload;
   };
-  struct Streaming {       // a granted large message, either side
+  struct Streaming {               // a granted large message, either side
     Transfer* transfer = nullptr;  // null: cancelled, its bytes are dropped
     int64_t bytes = 0;
     int64_t moved = 0;
-    SpanCursor at;         // where `moved` lies in the transfer's spans
+    SpanCursor at;  // where `moved` lies in the transfer's spans
   };
   struct Peer {
     Peer(int global, RingWriter w, RingReader r) : rank(global), writer(w), reader(r) {}
     int rank;
     RingWriter writer;
     RingReader reader;
-    std::deque<Transfer*> starting;                 // posted sends, not in the ring yet
-    std::deque<Packet> replies;                     // grants to write
-    std::unordered_map<uint64_t, Transfer*> announced;  // sends that wait for a grant
+    std::deque<Transfer*> starting;                        // posted sends, not in the ring yet
+    std::deque<Packet> replies;                            // grants to write
+    std::unordered_map<uint64_t, Transfer*> announced;     // sends that wait for a grant
     std::deque<std::pair<uint64_t, Streaming>> streaming;  // granted sends by number, oldest first
-    std::deque<Transfer*> receives;                 // posted, unmatched
+    std::deque<Transfer*> receives;                        // posted, unmatched
     std::deque<Unexpected> unexpected;
     std::unordered_map<uint64_t, Streaming> incoming;  // granted receives
     uint64_t next_id = 1;
@@ -90,8 +91,8 @@ class ShmTransport final : public Transport {
   std::vector<int> members_;
   int local_rank_;
   std::string name_;
-  std::vector<std::unique_ptr<Peer>> peers_;   // by local rank; null for myself
-  std::unordered_map<int, int> local_of_;      // global rank -> local rank
+  std::vector<std::unique_ptr<Peer>> peers_;  // by local rank; null for myself
+  std::unordered_map<int, int> local_of_;     // global rank -> local rank
   Status failure_;
   std::vector<bool> owed_;  // by local rank: a background thread that was not woken yet
   int owed_for_ = 0;        // rounds of Progress since the first of them; 0: none

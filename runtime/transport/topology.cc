@@ -8,7 +8,8 @@ Topology Topology::FromNodes(std::vector<int> node_of) {
   Topology topology;
   std::map<int, int> renumbered;  // given node -> number by lowest rank
   for (size_t rank = 0; rank < node_of.size(); ++rank) {
-    const auto [it, added] = renumbered.emplace(node_of[rank], static_cast<int>(topology.members_.size()));
+    const auto [it, added] =
+        renumbered.emplace(node_of[rank], static_cast<int>(topology.members_.size()));
     if (added) topology.members_.emplace_back();
     auto& members = topology.members_[static_cast<size_t>(it->second)];
     topology.node_of_.push_back(it->second);

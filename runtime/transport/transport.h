@@ -1,8 +1,8 @@
 // Transport: moves bytes between ranks. Nothing in it blocks.
 //
-// Post starts a transfer, Progress moves what can move, Cancel takes one back: that is all a transport
-// must do; the collectives in collectives.h are built on it. A transport may run some collectives
-// faster than the defaults (see `streams` and `reduces_blocks`).
+// Post starts a transfer, Progress moves what can move, Cancel takes one back: that is all a
+// transport must do; the collectives in collectives.h are built on it. A transport may run some
+// collectives faster than the defaults (see `streams` and `reduces_blocks`).
 //
 // Only the holder of the baton calls any of this. Ranks are global ranks of the job.
 #pragma once
@@ -45,13 +45,13 @@ class Transfer final : public Waitable {
   Direction direction = Direction::kSend;
   int peer = -1;
   Tag tag = 0;
-  std::vector<Span> spans;     // gathered for a send, scattered into for a receive
+  std::vector<Span> spans;  // gathered for a send, scattered into for a receive
   // Set by the transport.
-  bool done = true;            // true also when never posted
+  bool done = true;  // true also when never posted
   Status status;
-  int64_t bytes = 0;           // moved; a receive may get a shorter message than its spans hold
+  int64_t bytes = 0;               // moved; a receive may get a shorter message than its spans hold
   Transport* transport = nullptr;  // non-null while posted
-  uint64_t scratch[4] = {};    // the transport's own
+  uint64_t scratch[4] = {};        // the transport's own
 };
 
 // co_await Finished(transfer) -> Status of the transfer
@@ -69,11 +69,11 @@ class Finished {
 
 // What a transport that reduces contiguous blocks itself is asked to do (MPI_Iallreduce).
 struct BlockReduction {
-  std::byte* data = nullptr;   // in place
-  int64_t count = 0;           // elements
+  std::byte* data = nullptr;  // in place
+  int64_t count = 0;          // elements
   DataType dtype = DataType::kFloat32;
   ReduceKind kind = ReduceKind::kSum;
-  std::vector<int> ranks;      // ascending global ranks of the group
+  std::vector<int> ranks;  // ascending global ranks of the group
 };
 
 class Transport {

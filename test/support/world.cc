@@ -20,9 +20,9 @@ T Must(Result<T> result) {
   return std::move(result).value();
 }
 
-// The rings between nodes wake the same doorbells as the node's own: ShmTransport rings the bell in the
-// segment it was given, so a rank that sleeps on its node's bell would not hear the network. The network
-// transport therefore says that it must be looked at, as MPI does.
+// The rings between nodes wake the same doorbells as the node's own: ShmTransport rings the bell in
+// the segment it was given, so a rank that sleeps on its node's bell would not hear the network.
+// The network transport therefore says that it must be looked at, as MPI does.
 class Network final : public Transport {
  public:
   Network(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int rank)
@@ -43,7 +43,8 @@ class Network final : public Transport {
 
 World::World(int size, WorldOptions options)
     : options_(std::move(options)),
-      topology_(options_.local_size > 0 ? Topology::Blocks(size, options_.local_size) : Topology::OneNode(size)) {
+      topology_(options_.local_size > 0 ? Topology::Blocks(size, options_.local_size)
+                                        : Topology::OneNode(size)) {
   Config config;
   config.shm_chunk_bytes = 16 << 10;  // many chunks without big tensors
   options_.configure(config);
@@ -55,7 +56,8 @@ World::World(int size, WorldOptions options)
   }
   std::vector<int> everyone;
   for (int r = 0; r < size; ++r) everyone.push_back(r);
-  if (topology_.nodes() > 1) network_ = Must(SharedSegment::InProcess(SegmentShape::For(size, 0, 4096)));
+  if (topology_.nodes() > 1)
+    network_ = Must(SharedSegment::InProcess(SegmentShape::For(size, 0, 4096)));
   for (int r = 0; r < size; ++r) {
     RuntimeParts parts;
     parts.config = config;
@@ -65,13 +67,14 @@ World::World(int size, WorldOptions options)
     parts.counters = std::make_shared<Counters>();
     parts.segment = nodes_[static_cast<size_t>(topology_.node_of(r))];
     parts.transports.push_back(std::make_unique<SelfTransport>(r));
-    parts.transports.push_back(std::make_unique<ShmTransport>(parts.segment, topology_.members(topology_.node_of(r)),
-                                                              topology_.local_rank(r), "inproc"));
+    parts.transports.push_back(std::make_unique<ShmTransport>(
+        parts.segment, topology_.members(topology_.node_of(r)), topology_.local_rank(r), "inproc"));
     if (network_) parts.transports.push_back(std::make_unique<Network>(network_, everyone, r));
     for (int peer = 0; peer < size; ++peer) {
       Transport* way = peer == r ? parts.transports[0].get()
-                                 : topology_.node_of(peer) == topology_.node_of(r) ? parts.transports[1].get()
-                                                                                   : parts.transports[2].get();
+                       : topology_.node_of(peer) == topology_.node_of(r)
+                           ? parts.transports[1].get()
+                           : parts.transports[2].get();
       parts.route.push_back(way);
     }
     parts.control = parts.route;
@@ -86,7 +89,8 @@ World::~World() {
 }
 
 void World::MarkDead(int rank, const std::string& sentence) {
-  nodes_[static_cast<size_t>(topology_.node_of(rank))]->MarkDead(topology_.local_rank(rank), sentence);
+  nodes_[static_cast<size_t>(topology_.node_of(rank))]->MarkDead(topology_.local_rank(rank),
+                                                                 sentence);
 }
 
 void World::Run(const std::function<void(Rank&)>& body) {
@@ -108,7 +112,9 @@ void World::Run(const std::function<void(Rank&)>& body) {
     std::unique_lock lock(mutex);
     if (!finished.wait_for(lock, options_.limit, [&] { return left == 0; })) {
       for (size_t r = 0; r < done.size(); ++r) {
-        if (!done[r]) std::fprintf(stderr, "world: rank %zu is still running after %lld s\n", r, static_cast<long long>(options_.limit.count()));
+        if (!done[r])
+          std::fprintf(stderr, "world: rank %zu is still running after %lld s\n", r,
+                       static_cast<long long>(options_.limit.count()));
       }
       std::abort();
     }
@@ -116,7 +122,8 @@ void World::Run(const std::function<void(Rank&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-Result<std::shared_ptr<Work>> Rank::Submit(Request request, const void* input, void* output, bool wake) {
+Result<std::shared_ptr<Work>> Rank::Submit(Request request, const void* input, void* output,
+                                           bool wake) {
   auto work = std::make_shared<Work>(1);
   std::vector<Queue::Submission> one(1);
   one[0].entry.request = std::move(request);
@@ -127,8 +134,10 @@ Result<std::shared_ptr<Work>> Rank::Submit(Request request, const void* input, v
   return work;
 }
 
-Result<std::shared_ptr<Work>> Rank::SubmitGroup(std::vector<Request> requests, std::vector<const void*> inputs,
-                                                std::vector<void*> outputs, const std::string& group) {
+Result<std::shared_ptr<Work>> Rank::SubmitGroup(std::vector<Request> requests,
+                                                std::vector<const void*> inputs,
+                                                std::vector<void*> outputs,
+                                                const std::string& group) {
   auto work = std::make_shared<Work>(static_cast<int>(requests.size()));
   std::vector<Queue::Submission> all(requests.size());
   std::string names;

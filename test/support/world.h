@@ -1,11 +1,12 @@
-// World: a whole job in one process. Each rank is a real Runtime with its own background thread; nodes
-// are segments in ordinary memory, so the thread sanitizer sees the protocol that processes use.
+// World: a whole job in one process. Each rank is a real Runtime with its own background thread;
+// nodes are segments in ordinary memory, so the thread sanitizer sees the protocol that processes
+// use.
 //
 //   World(4).Run([](Rank& me) { ... });            one node of four ranks
 //   World(4, {.local_size = 2}).Run(...);          two nodes of two, with messages between them
 //
-// Run gives each rank a thread, joins them, and fails the test if one takes longer than the limit: then
-// it prints who is still running and aborts, because a hung runtime cannot be taken down.
+// Run gives each rank a thread, joins them, and fails the test if one takes longer than the limit:
+// then it prints who is still running and aborts, because a hung runtime cannot be taken down.
 #pragma once
 
 #include <functional>
@@ -18,8 +19,8 @@
 namespace horon::test {
 
 struct WorldOptions {
-  int local_size = 0;                    // 0: all ranks on one node
-  bool lanes = true;                     // false: no streaming, collectives over messages only
+  int local_size = 0;  // 0: all ranks on one node
+  bool lanes = true;   // false: no streaming, collectives over messages only
   std::function<void(Config&)> configure = [](Config&) {};
   std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
   std::chrono::seconds limit{120};
@@ -34,12 +35,15 @@ class Rank {
   Runtime& runtime() { return *runtime_; }
 
   // Enqueues; the tensor's memory must outlive the work.
-  Result<std::shared_ptr<Work>> Submit(Request request, const void* input, void* output, bool wake = true);
-  Result<std::shared_ptr<Work>> SubmitGroup(std::vector<Request> requests, std::vector<const void*> inputs,
+  Result<std::shared_ptr<Work>> Submit(Request request, const void* input, void* output,
+                                       bool wake = true);
+  Result<std::shared_ptr<Work>> SubmitGroup(std::vector<Request> requests,
+                                            std::vector<const void*> inputs,
                                             std::vector<void*> outputs, const std::string& group);
   Status Wait(Work& work);
   // Submit and Wait.
-  Status Run(Request request, const void* input, void* output, std::shared_ptr<Work>* work = nullptr);
+  Status Run(Request request, const void* input, void* output,
+             std::shared_ptr<Work>* work = nullptr);
 
   // In place over floats: the shortest way to a collective.
   Status Reduce(const std::string& name, const std::string& op, std::vector<float>& values);

@@ -16,7 +16,9 @@ namespace {
 constexpr int kTensors = 10;
 
 // What rank r puts into element i of tensor t.
-float Value(int r, int t, size_t i) { return static_cast<float>(r + t) + static_cast<float>(i % 7); }
+float Value(int r, int t, size_t i) {
+  return static_cast<float>(r + t) + static_cast<float>(i % 7);
+}
 
 int Fail(const char* what) {
   std::fprintf(stderr, "%s: %s\n", what, horon_last_error());
@@ -60,7 +62,8 @@ int main() {
     request.ndim = 1;
     request.input = tensor.data();
     request.output = tensor.data();  // in place
-    if (horon_submit(&request, &works[static_cast<size_t>(t)]) != HORON_OK) return Fail("horon_submit");
+    if (horon_submit(&request, &works[static_cast<size_t>(t)]) != HORON_OK)
+      return Fail("horon_submit");
   }
 
   if (horon_work_wait_all(works.data(), kTensors) != HORON_OK) return Fail("horon_work_wait_all");
@@ -69,8 +72,8 @@ int main() {
     wrong += CountWrong(tensors[static_cast<size_t>(t)], t);
     horon_work_release(works[static_cast<size_t>(t)]);
   }
-  std::printf("rank %d of %d: %d tensors averaged over %s, %zu wrong elements\n", horon_rank(), horon_size(), kTensors,
-              horon_transport(), wrong);
+  std::printf("rank %d of %d: %d tensors averaged over %s, %zu wrong elements\n", horon_rank(),
+              horon_size(), kTensors, horon_transport(), wrong);
   if (horon_shutdown() != HORON_OK) return Fail("horon_shutdown");
   return wrong == 0 ? 0 : 1;
 }

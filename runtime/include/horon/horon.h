@@ -27,11 +27,12 @@ extern "C" {
 
 typedef enum horon_code {
   HORON_OK = 0,
-  HORON_INVALID_ARGUMENT = 1, /* the call is wrong, or the ranks disagree: this tensor fails, the rest goes on */
-  HORON_UNSUPPORTED = 2,      /* this build or device cannot do it */
-  HORON_UNAVAILABLE = 3,      /* a rank or the wire to it is gone: this runtime is finished */
-  HORON_ABORTED = 4,          /* shut down while pending, not initialised, or used after fork */
-  HORON_INTERNAL = 5          /* a fault in Horon itself */
+  HORON_INVALID_ARGUMENT =
+      1, /* the call is wrong, or the ranks disagree: this tensor fails, the rest goes on */
+  HORON_UNSUPPORTED = 2, /* this build or device cannot do it */
+  HORON_UNAVAILABLE = 3, /* a rank or the wire to it is gone: this runtime is finished */
+  HORON_ABORTED = 4,     /* shut down while pending, not initialised, or used after fork */
+  HORON_INTERNAL = 5     /* a fault in Horon itself */
 } horon_code;
 
 typedef enum horon_dtype {
@@ -50,13 +51,14 @@ typedef enum horon_dtype {
 /* --- life cycle ------------------------------------------------------------------------------- */
 
 /* Joins the job. Blocks until all ranks have joined, at most HORON_START_TIMEOUT seconds.
- * Under horonrun ranks meet over shared memory; under mpirun, mpiexec or srun over MPI; otherwise this
- * process is a job of one rank. Again while initialised: HORON_OK, nothing happens. After
+ * Under horonrun ranks meet over shared memory; under mpirun, mpiexec or srun over MPI; otherwise
+ * this process is a job of one rank. Again while initialised: HORON_OK, nothing happens. After
  * horon_shutdown it joins anew. HORON_INVALID_ARGUMENT names a wrong HORON_* variable. */
 HORON_API int horon_init(void);
 
 /* Leaves the job; every pending work fails with HORON_ABORTED, here and on the other ranks.
- * Blocks until the ranks have parted, at most HORON_SHUTDOWN_TIMEOUT_SECONDS. Harmless when not initialised. */
+ * Blocks until the ranks have parted, at most HORON_SHUTDOWN_TIMEOUT_SECONDS. Harmless when not
+ * initialised. */
 HORON_API int horon_shutdown(void);
 
 HORON_API int horon_is_initialized(void); /* 1 or 0 */
@@ -65,12 +67,14 @@ HORON_API int horon_is_initialized(void); /* 1 or 0 */
 HORON_API const char* horon_last_error(void);
 HORON_API const char* horon_version(void); /* of the library: HORON_VERSION of its build */
 
-/* --- who I am: -1 when not initialised ------------------------------------------------------------ */
+/* --- who I am: -1 when not initialised
+ * ------------------------------------------------------------ */
 HORON_API int horon_rank(void);
 HORON_API int horon_size(void);
 HORON_API int horon_local_rank(void); /* among the ranks of this node */
 HORON_API int horon_local_size(void);
-HORON_API int horon_cross_rank(void); /* this node's number among the nodes that have this local rank */
+HORON_API int horon_cross_rank(
+    void); /* this node's number among the nodes that have this local rank */
 HORON_API int horon_cross_size(void);
 HORON_API int horon_is_homogeneous(void); /* 1 when all nodes have equally many ranks */
 
@@ -78,13 +82,15 @@ HORON_API int horon_is_homogeneous(void); /* 1 when all nodes have equally many 
  * "shm+mpi", "self"). Static strings; "" when not initialised. */
 HORON_API const char* horon_controller(void);
 HORON_API const char* horon_transport(void);
-/* 1 if the MPI plugin can be opened in this installation (it is opened and MPI found, not initialised). */
+/* 1 if the MPI plugin can be opened in this installation (it is opened and MPI found, not
+ * initialised). */
 HORON_API int horon_mpi_available(void);
 
-/* --- process sets ------------------------------------------------------------------------------- */
+/* --- process sets -------------------------------------------------------------------------------
+ */
 
-/* Set 0 is all ranks. Adds a set of `count` global ranks (any order, no repeats). Collective over all
- * ranks, with the same ranks everywhere; blocks. Gives its id, the same on all ranks. */
+/* Set 0 is all ranks. Adds a set of `count` global ranks (any order, no repeats). Collective over
+ * all ranks, with the same ranks everywhere; blocks. Gives its id, the same on all ranks. */
 HORON_API int horon_add_process_set(const int* ranks, int count, int* id);
 /* Collective over all ranks; blocks. Set 0 cannot be removed. */
 HORON_API int horon_remove_process_set(int id);
@@ -95,32 +101,34 @@ HORON_API int horon_process_set_rank(int id);
 /* Copies the set's global ranks, ascending, to `ranks` (room for horon_process_set_size). */
 HORON_API int horon_process_set_ranks(int id, int* ranks);
 
-/* --- submitting ----------------------------------------------------------------------------------- */
+/* --- submitting
+ * ----------------------------------------------------------------------------------- */
 
-/* One tensor and what to do with it. Zero-initialise, then set `struct_bytes` and what you need. The
- * memory of input and output is lent until the work is done; all else is copied during the call. */
+/* One tensor and what to do with it. Zero-initialise, then set `struct_bytes` and what you need.
+ * The memory of input and output is lent until the work is done; all else is copied during the
+ * call. */
 typedef struct horon_request {
-  size_t struct_bytes;     /* sizeof(horon_request): lets later versions append fields */
-  const char* name;        /* unique among pending requests of its process set */
-  const char* op;          /* spec: "sum" "average" "min" "max" "product" "broadcast:root=0" "allgather"
-                              "alltoall" "reduce_scatter" "reduce_scatter:op=average" "barrier"
-                              "dissemination" "topk:ratio=0.01", ... (docs/algorithms.md).
-                              A root is a global rank. */
-  int dtype;               /* horon_dtype */
-  int device;              /* -1: host; otherwise a CUDA ordinal */
-  const int64_t* shape;    /* elements per dimension */
+  size_t struct_bytes; /* sizeof(horon_request): lets later versions append fields */
+  const char* name;    /* unique among pending requests of its process set */
+  const char* op;      /* spec: "sum" "average" "min" "max" "product" "broadcast:root=0" "allgather"
+                          "alltoall" "reduce_scatter" "reduce_scatter:op=average" "barrier"
+                          "dissemination" "topk:ratio=0.01", ... (docs/algorithms.md).
+                          A root is a global rank. */
+  int dtype;           /* horon_dtype */
+  int device;          /* -1: host; otherwise a CUDA ordinal */
+  const int64_t* shape; /* elements per dimension */
   int ndim;
-  const void* input;       /* contiguous */
-  void* output;            /* same shape as input, may equal input; null: the work owns the output
-                              (always so for allgather, alltoall and reduce_scatter) */
-  double prescale;         /* of the input, before the op; 0 means 1 */
-  double postscale;        /* of the result; 0 means 1 */
-  int process_set;         /* id; 0 is all ranks */
-  const int64_t* splits;   /* alltoall: rows for each rank of the set; null: equal parts */
+  const void* input;     /* contiguous */
+  void* output;          /* same shape as input, may equal input; null: the work owns the output
+                            (always so for allgather, alltoall and reduce_scatter) */
+  double prescale;       /* of the input, before the op; 0 means 1 */
+  double postscale;      /* of the result; 0 means 1 */
+  int process_set;       /* id; 0 is all ranks */
+  const int64_t* splits; /* alltoall: rows for each rank of the set; null: equal parts */
   int splits_count;
-  const double* weights;   /* mixing weights, for ops that take them */
+  const double* weights; /* mixing weights, for ops that take them */
   int weights_count;
-  int64_t round;           /* for ops that count rounds; usually 0 */
+  int64_t round; /* for ops that count rounds; usually 0 */
 } horon_request;
 
 typedef struct horon_work horon_work; /* something pending; reference counted, starts with one */
@@ -129,22 +137,24 @@ typedef struct horon_work horon_work; /* something pending; reference counted, s
  * HORON_INVALID_ARGUMENT: bad dtype, op, shape, or a name that is already pending. */
 HORON_API int horon_submit(const horon_request* request, horon_work** work);
 
-/* Enqueues `count` tensors as one group under one work: they complete, and fail, as one, and no tensor
- * is enqueued unless all are. `group` names the group, the same on all ranks. count >= 1. */
-HORON_API int horon_submit_group(const horon_request* requests, int count, const char* group, horon_work** work);
+/* Enqueues `count` tensors as one group under one work: they complete, and fail, as one, and no
+ * tensor is enqueued unless all are. `group` names the group, the same on all ranks. count >= 1. */
+HORON_API int horon_submit_group(const horon_request* requests, int count, const char* group,
+                                 horon_work** work);
 
 /* horon_submit for a caller that waits at once: wakes nobody, because horon_work_wait then does the
- * work on the caller's thread. Whoever does not wait may leave the tensor lying until the next call. */
+ * work on the caller's thread. Whoever does not wait may leave the tensor lying until the next
+ * call. */
 HORON_API int horon_begin(const horon_request* request, horon_work** work);
 
-/* horon_begin and horon_work_wait in one call. On failure *work is null. `work` may be null when the
- * request has its own output. */
+/* horon_begin and horon_work_wait in one call. On failure *work is null. `work` may be null when
+ * the request has its own output. */
 HORON_API int horon_run(const horon_request* request, horon_work** work);
 
 /* 1 when finished (well or not), 0 when pending. */
 HORON_API int horon_work_done(const horon_work* work);
-/* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it returns
- * HORON_WAIT_TIMEOUT and the work goes on. */
+/* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it
+ * returns HORON_WAIT_TIMEOUT and the work goes on. */
 #define HORON_WAIT_TIMEOUT (-1)
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
 /* Waits for all; returns the first failure's code, in the order given. */
@@ -154,23 +164,33 @@ HORON_API const char* horon_work_message(const horon_work* work);
 HORON_API void horon_work_retain(horon_work* work);
 HORON_API void horon_work_release(horon_work* work); /* null is fine; need not be finished */
 
-/* --- outputs that the work owns: valid once done and ok, until its last reference is released ------- */
-HORON_API int horon_work_output_ndim(const horon_work* work, int index);   /* index: member of the group, else 0 */
+/* --- outputs that the work owns: valid once done and ok, until its last reference is released
+ * ------- */
+HORON_API int horon_work_output_ndim(const horon_work* work,
+                                     int index); /* index: member of the group, else 0 */
 HORON_API const int64_t* horon_work_output_shape(const horon_work* work, int index);
-HORON_API void* horon_work_output(const horon_work* work, int index);      /* null when it has 0 elements */
-/* Rows received from each rank of the set (alltoall; allgather: rows by rank); null and 0 otherwise. */
+HORON_API void* horon_work_output(const horon_work* work,
+                                  int index); /* null when it has 0 elements */
+/* Rows received from each rank of the set (alltoall; allgather: rows by rank); null and 0
+ * otherwise. */
 HORON_API const int64_t* horon_work_received_splits(const horon_work* work, int index, int* count);
 
-/* --- looking in ------------------------------------------------------------------------------------ */
+/* --- looking in
+ * ------------------------------------------------------------------------------------ */
 
-/* Value of a counter (docs/configuration.md lists them), 0 if nothing was counted under that name. */
+/* Value of a counter (docs/configuration.md lists them), 0 if nothing was counted under that name.
+ */
 HORON_API int64_t horon_counter(const char* name);
 /* Calls `visit` for each counter, sorted by name, on this thread. */
-HORON_API void horon_counters(void (*visit)(const char* name, int64_t value, void* user), void* user);
-/* Bytes of memory that the runtime holds: pools, fusion buffers, its share of the segment touched at most. */
+HORON_API void horon_counters(void (*visit)(const char* name, int64_t value, void* user),
+                              void* user);
+/* Bytes of memory that the runtime holds: pools, fusion buffers, its share of the segment touched
+ * at most. */
 HORON_API int64_t horon_memory_bytes(void);
 /* Calls `visit` for each knob of the configuration table. */
-HORON_API void horon_knobs(void (*visit)(const char* name, int horovod, const char* meaning, void* user), void* user);
+HORON_API void horon_knobs(void (*visit)(const char* name, int horovod, const char* meaning,
+                                         void* user),
+                           void* user);
 
 #ifdef __cplusplus
 }

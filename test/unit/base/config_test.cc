@@ -1,8 +1,9 @@
+#include "runtime/base/config.h"
+
 #include <fstream>
 #include <map>
 #include <sstream>
 
-#include "runtime/base/config.h"
 #include "test/support/catch.h"
 
 namespace horon {
@@ -17,7 +18,9 @@ Result<Config> Read(const std::map<std::string, std::string>& variables) {
 
 TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob") {
   CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}}).value().fusion_bytes == 7);
-  CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}, {"HORON_FUSION_THRESHOLD", "9"}}).value().fusion_bytes == 9);
+  CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}, {"HORON_FUSION_THRESHOLD", "9"}})
+            .value()
+            .fusion_bytes == 9);
   CHECK(Read({{"HOROVOD_SPIN_TIME", "abc"}}).ok());  // no such knob there: not ours to judge
   CHECK(Read({{"HOROVOD_CONTROLLER", "gloo"}}).value().controller == "shm");
   CHECK(Read({{"HORON_CYCLE_TIME", "2.5"}}).value().cycle_time == std::chrono::microseconds(2500));
@@ -26,9 +29,11 @@ TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob")
 
 TEST_CASE("a wrong value is an error that names the variable and the value") {
   const std::map<std::string, std::string> wrong = {
-      {"HORON_FUSION_THRESHOLD", "abc"}, {"HORON_FUSION_THRESHOLD ", "-1"}, {"HORON_CYCLE_TIME", "fast"},
-      {"HORON_LEND", "maybe"},           {"HORON_CONTROLLER", "pigeon"},    {"HORON_SIZE", "0"},
-      {"HORON_CACHE_CAPACITY", "1e3"},   {"HORON_SHM_CHUNK_BYTES", "1"},    {"HORON_START_TIMEOUT", ""}};
+      {"HORON_FUSION_THRESHOLD", "abc"}, {"HORON_FUSION_THRESHOLD ", "-1"},
+      {"HORON_CYCLE_TIME", "fast"},      {"HORON_LEND", "maybe"},
+      {"HORON_CONTROLLER", "pigeon"},    {"HORON_SIZE", "0"},
+      {"HORON_CACHE_CAPACITY", "1e3"},   {"HORON_SHM_CHUNK_BYTES", "1"},
+      {"HORON_START_TIMEOUT", ""}};
   for (const auto& [padded, value] : wrong) {
     const std::string name = padded.substr(0, padded.find(' '));
     const auto config = Read({{name, value}});
@@ -40,7 +45,9 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
   }
 }
 
-TEST_CASE("docs/configuration.md lists every knob, with Horovod's name where it is accepted, and no other") {
+TEST_CASE(
+    "docs/configuration.md lists every knob, with Horovod's name where it is accepted, and no "
+    "other") {
   const std::string here = __FILE__;
   std::ifstream file(here.substr(0, here.rfind("/test/")) + "/docs/configuration.md");
   REQUIRE(file.good());
@@ -51,7 +58,8 @@ TEST_CASE("docs/configuration.md lists every knob, with Horovod's name where it 
     std::stringstream row(line);
     for (std::string cell; std::getline(row, cell, '|');) cells.push_back(cell);
     REQUIRE(cells.size() >= 5);
-    documented[cells[1].substr(8, cells[1].rfind('`') - 8)] = cells[3].find("yes") != std::string::npos;
+    documented[cells[1].substr(8, cells[1].rfind('`') - 8)] =
+        cells[3].find("yes") != std::string::npos;
   }
   std::map<std::string, bool> known;
   for (const Knob& knob : Knobs()) known[knob.name] = knob.horovod;

@@ -1,8 +1,9 @@
 // Decisions without transports: the coordinator is fed by hand.
+#include "runtime/core/coordinator.h"
+
 #include <random>
 #include <set>
 
-#include "runtime/core/coordinator.h"
 #include "test/support/catch.h"
 
 namespace horon {
@@ -23,7 +24,8 @@ Report Of(std::vector<Request> requests) {
 }
 
 struct Fixture {
-  explicit Fixture(int size, int64_t capacity = 100) : sets(size), coordinator(size, ops, sets, capacity) {}
+  explicit Fixture(int size, int64_t capacity = 100)
+      : sets(size), coordinator(size, ops, sets, capacity) {}
   void Hear(int rank, Report report) { REQUIRE(coordinator.Hear(rank, std::move(report)).ok()); }
   OpTable ops;
   ProcessSets sets;
@@ -179,8 +181,8 @@ TEST_CASE("a rank that leaves fails what needs it, now and later; the last to ow
   CHECK(late.verdicts[0].status.message().find("rank 2") != std::string::npos);
 }
 
-// Ranks report the same tensors each step in their own random order and pieces, with caches of random
-// size; every step must be agreed whole, with the same verdicts whatever the order.
+// Ranks report the same tensors each step in their own random order and pieces, with caches of
+// random size; every step must be agreed whole, with the same verdicts whatever the order.
 TEST_CASE("any interleaving of 8 ranks and 40 tensors over 30 steps is agreed whole") {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
@@ -198,7 +200,8 @@ TEST_CASE("any interleaving of 8 ranks and 40 tensors over 30 steps is agreed wh
         const int rank = static_cast<int>(random() % 8);
         auto& names = left[static_cast<size_t>(rank)];
         Report report;
-        for (size_t n = random() % 6; n > 0 && !names.empty(); --n, names.pop_back()) report.requests.push_back(Named(std::to_string(names.back())));
+        for (size_t n = random() % 6; n > 0 && !names.empty(); --n, names.pop_back())
+          report.requests.push_back(Named(std::to_string(names.back())));
         f.Hear(rank, report);
         for (const Verdict& v : f.coordinator.Decide().verdicts) {
           REQUIRE(v.status.ok());

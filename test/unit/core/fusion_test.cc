@@ -1,4 +1,5 @@
 #include "runtime/core/fusion.h"
+
 #include "test/support/catch.h"
 
 namespace horon {
@@ -7,7 +8,8 @@ namespace {
 struct Plan {
   OpTable ops;
   std::vector<Entry> batch;
-  void Add(const std::string& name, int64_t count, const std::string& op = "sum", DataType dtype = DataType::kFloat32, int32_t set = 0) {
+  void Add(const std::string& name, int64_t count, const std::string& op = "sum",
+           DataType dtype = DataType::kFloat32, int32_t set = 0) {
     Entry entry;
     entry.request.name = name;
     entry.request.op = op;

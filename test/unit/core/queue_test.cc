@@ -1,6 +1,7 @@
+#include "runtime/core/queue.h"
+
 #include <thread>
 
-#include "runtime/core/queue.h"
 #include "test/support/catch.h"
 
 namespace horon {

@@ -13,7 +13,8 @@ using test::Rank;
 using test::World;
 using test::WorldOptions;
 
-Request Tensor(const std::string& name, const std::string& op, Shape shape, DataType dtype = DataType::kFloat32) {
+Request Tensor(const std::string& name, const std::string& op, Shape shape,
+               DataType dtype = DataType::kFloat32) {
   Request request;
   request.name = name;
   request.op = op;
@@ -33,7 +34,8 @@ struct Verdicts {
   }
   ~Verdicts() = default;
 };
-#define EXPECT(cond, what) verdicts.Expect((cond), std::string("rank ") + std::to_string(me.rank()) + ": " + (what))
+#define EXPECT(cond, what) \
+  verdicts.Expect((cond), std::string("rank ") + std::to_string(me.rank()) + ": " + (what))
 void RequireNone(const Verdicts& verdicts) {
   for (const std::string& sentence : verdicts.wrong) UNSCOPED_INFO(sentence);
   REQUIRE(verdicts.wrong.empty());
@@ -53,11 +55,14 @@ TEST_CASE("every rank gets the sum, in every layout, from 1 to 5 ranks") {
       Verdicts verdicts;
       World(n, layout).Run([&](Rank& me) {
         for (int step = 0; step < 20; ++step) {
-          std::vector<float> values(static_cast<size_t>(step * 997 + 1), static_cast<float>(me.rank() + step));
-          const Status status = me.Reduce("x", "sum", values);  // the shape changes: the cache must notice
+          std::vector<float> values(static_cast<size_t>(step * 997 + 1),
+                                    static_cast<float>(me.rank() + step));
+          const Status status =
+              me.Reduce("x", "sum", values);  // the shape changes: the cache must notice
           EXPECT(status.ok(), status.message());
           const float want = static_cast<float>(n * (n - 1) / 2 + n * step);
-          EXPECT(std::all_of(values.begin(), values.end(), [&](float v) { return v == want; }), "wrong sum in step " + std::to_string(step));
+          EXPECT(std::all_of(values.begin(), values.end(), [&](float v) { return v == want; }),
+                 "wrong sum in step " + std::to_string(step));
         }
       });
       RequireNone(verdicts);
@@ -75,16 +80,20 @@ TEST_CASE("ranks may submit in any order; many tensors are in flight at once") {
         std::vector<std::shared_ptr<Work>> works(kTensors);
         for (int i = 0; i < kTensors; ++i) {
           const int t = (i * 7 + me.rank() * 13) % kTensors;
-          tensors[static_cast<size_t>(t)].assign(static_cast<size_t>(1 + t * t * 5), static_cast<float>(me.rank() + t));
+          tensors[static_cast<size_t>(t)].assign(static_cast<size_t>(1 + t * t * 5),
+                                                 static_cast<float>(me.rank() + t));
           auto& values = tensors[static_cast<size_t>(t)];
-          auto work = me.Submit(Tensor("t" + std::to_string(t), "average", {static_cast<int64_t>(values.size())}), values.data(), values.data());
+          auto work = me.Submit(
+              Tensor("t" + std::to_string(t), "average", {static_cast<int64_t>(values.size())}),
+              values.data(), values.data());
           EXPECT(work.ok(), work.status().message());
           if (work.ok()) works[static_cast<size_t>(t)] = work.value();
         }
         for (int t = 0; t < kTensors; ++t) {
           const Status status = me.Wait(*works[static_cast<size_t>(t)]);
           EXPECT(status.ok(), status.message());
-          EXPECT(tensors[static_cast<size_t>(t)].back() == 1.5f + static_cast<float>(t), "wrong average of tensor " + std::to_string(t));
+          EXPECT(tensors[static_cast<size_t>(t)].back() == 1.5f + static_cast<float>(t),
+                 "wrong average of tensor " + std::to_string(t));
         }
       }
     });
@@ -92,15 +101,18 @@ TEST_CASE("ranks may submit in any order; many tensors are in flight at once") {
   }
 }
 
-// Two ranks submit `mine`, the others `theirs`; all must get a sentence that holds every one of `words`.
-void ExpectDisagreement(const Request& mine, const Request& theirs, const std::vector<std::string>& words) {
+// Two ranks submit `mine`, the others `theirs`; all must get a sentence that holds every one of
+// `words`.
+void ExpectDisagreement(const Request& mine, const Request& theirs,
+                        const std::vector<std::string>& words) {
   Verdicts verdicts;
   World(4).Run([&](Rank& me) {
     std::vector<float> values(64, 1.0f);
     const Status status = me.Run(me.rank() % 2 == 0 ? mine : theirs, values.data(), values.data());
     EXPECT(!status.ok() && status.code() == Code::kInvalidArgument, "no error for a disagreement");
     for (const std::string& word : words) {
-      EXPECT(status.message().find(word) != std::string::npos, "'" + word + "' is not in: " + status.message());
+      EXPECT(status.message().find(word) != std::string::npos,
+             "'" + word + "' is not in: " + status.message());
     }
     std::vector<float> after(8, 1.0f);
     EXPECT(me.Reduce("after", "sum", after).ok() && after[0] == 4.0f, "the runtime did not go on");
@@ -146,8 +158,10 @@ TEST_CASE("a name that is pending is refused at once, and free again afterwards"
     if (me.rank() == 0) {
       auto first = me.Submit(Tensor("twice", "sum", {10}), a.data(), a.data());
       const auto second = me.Submit(Tensor("twice", "sum", {10}), b.data(), b.data());
-      EXPECT(first.ok() && !second.ok() && second.status().code() == Code::kInvalidArgument, "not refused");
-      EXPECT(second.status().message().find("twice") != std::string::npos, second.status().message());
+      EXPECT(first.ok() && !second.ok() && second.status().code() == Code::kInvalidArgument,
+             "not refused");
+      EXPECT(second.status().message().find("twice") != std::string::npos,
+             second.status().message());
       std::vector<float> go(1);
       EXPECT(me.Reduce("go", "sum", go).ok(), "go");
       EXPECT(me.Wait(*first.value()).ok() && a[0] == 2, "the first must not suffer");
@@ -172,7 +186,8 @@ TEST_CASE("a group fails as one, also when the ranks group differently") {
       if (variant == 2 && me.rank() == 1) {                            // alone, not in a group
         auto first = me.Submit(requests[0], a.data(), a.data());
         auto second = me.Submit(requests[1], b.data(), b.data());
-        EXPECT(!me.Wait(*first.value()).ok() && !me.Wait(*second.value()).ok(), "single tensors against a group");
+        EXPECT(!me.Wait(*first.value()).ok() && !me.Wait(*second.value()).ok(),
+               "single tensors against a group");
       } else {
         auto work = me.SubmitGroup(requests, {a.data(), b.data()}, {a.data(), b.data()}, "g");
         EXPECT(work.ok(), work.status().message());
@@ -181,7 +196,8 @@ TEST_CASE("a group fails as one, also when the ranks group differently") {
       }
       for (int again = 0; again < 2; ++again) {
         a.assign(4, 1), b.assign(4, 1);
-        auto work = me.SubmitGroup({Tensor("a", "sum", {4}), Tensor("b", "sum", {4})}, {a.data(), b.data()}, {a.data(), b.data()}, "g");
+        auto work = me.SubmitGroup({Tensor("a", "sum", {4}), Tensor("b", "sum", {4})},
+                                   {a.data(), b.data()}, {a.data(), b.data()}, "g");
         const Status status = me.Wait(*work.value());
         EXPECT(status.ok(), "the next try: " + status.message());
         EXPECT(a[3] == 3 && b[0] == 3, "wrong sums");
@@ -210,7 +226,8 @@ TEST_CASE("100 small tensors share one bucket; with threshold 0 each has its own
       }
       auto work = me.SubmitGroup(requests, inputs, outputs, "all");
       EXPECT(me.Wait(*work.value()).ok() && tensors[99][9] == 2, "wrong sum");
-      EXPECT(me.runtime().counters()["executor.buckets"].value() == (fused ? 1 : 100), "wrong number of buckets");
+      EXPECT(me.runtime().counters()["executor.buckets"].value() == (fused ? 1 : 100),
+             "wrong number of buckets");
     });
     RequireNone(verdicts);
   }
@@ -222,7 +239,8 @@ TEST_CASE("the second step travels as bits only") {
   world.Run([&](Rank& me) {
     std::vector<float> values(5, 1);
     for (int i = 0; i < 10; ++i) EXPECT(me.Reduce("w", "sum", values).ok(), "w");
-    EXPECT(me.runtime().counters()["negotiation.inproc.requests"].value() == 1, "a name travelled again");
+    EXPECT(me.runtime().counters()["negotiation.inproc.requests"].value() == 1,
+           "a name travelled again");
     EXPECT(me.runtime().counters()["negotiation.inproc.bits"].value() == 9, "bits were not used");
   });
   RequireNone(verdicts);
@@ -238,7 +256,10 @@ TEST_CASE("a response cache that is too small evicts and goes on") {
       std::vector<std::shared_ptr<Work>> works;
       for (int i = 0; i < 7; ++i) {
         const int t = (i + me.rank() * step) % 7;
-        works.push_back(me.Submit(Tensor(std::to_string(t), "sum", {3}), tensors[static_cast<size_t>(t)].data(), tensors[static_cast<size_t>(t)].data()).value());
+        works.push_back(me.Submit(Tensor(std::to_string(t), "sum", {3}),
+                                  tensors[static_cast<size_t>(t)].data(),
+                                  tensors[static_cast<size_t>(t)].data())
+                            .value());
       }
       for (auto& work : works) EXPECT(me.Wait(*work).ok(), work->status().message());
       for (auto& t : tensors) EXPECT(t[0] == 3, "wrong sum");
@@ -261,7 +282,8 @@ TEST_CASE("process sets run side by side; outsiders are refused") {
         request.process_set = me.rank() % 2 == 0 ? even.value() : odd.value();
         auto work = me.Submit(request, mine.data(), mine.data());
         EXPECT(me.Reduce("all", "sum", all).ok() && all[7] == 4, "the whole job's sum");
-        EXPECT(me.Wait(*work.value()).ok() && mine[499] == (me.rank() % 2 == 0 ? 2 : 4), "the set's sum");
+        EXPECT(me.Wait(*work.value()).ok() && mine[499] == (me.rank() % 2 == 0 ? 2 : 4),
+               "the set's sum");
       }
     });
     RequireNone(verdicts);
@@ -271,7 +293,8 @@ TEST_CASE("process sets run side by side; outsiders are refused") {
 TEST_CASE("ranks that add different process sets are told so, and may try again") {
   Verdicts verdicts;
   World(3).Run([&](Rank& me) {
-    const auto wrong = me.AddProcessSet(me.rank() == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1});
+    const auto wrong =
+        me.AddProcessSet(me.rank() == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1});
     EXPECT(!wrong.ok() && wrong.status().code() == Code::kInvalidArgument, "no error");
     EXPECT(wrong.status().message().find("[1, 2]") != std::string::npos, wrong.status().message());
     const auto right = me.AddProcessSet({0, 1});
@@ -287,7 +310,8 @@ TEST_CASE("outputs whose size only negotiation knows belong to the work") {
       const int rows = me.rank() * 3;  // rank 0 has none
       std::vector<float> mine(static_cast<size_t>(rows) * 2, static_cast<float>(me.rank()));
       std::shared_ptr<Work> work;
-      const Status status = me.Run(Tensor("rows", "allgather", {rows, 2}), mine.data(), nullptr, &work);
+      const Status status =
+          me.Run(Tensor("rows", "allgather", {rows, 2}), mine.data(), nullptr, &work);
       EXPECT(status.ok(), status.message());
       const Output& output = work->outputs()[0];
       EXPECT(output.shape == Shape({18, 2}), ToString(output.shape));
@@ -303,7 +327,9 @@ TEST_CASE("outputs whose size only negotiation knows belong to the work") {
 
 TEST_CASE("ragged allgathers fuse alike on ranks whose own parts weigh differently") {
   WorldOptions options;
-  options.configure = [](Config& c) { c.fusion_bytes = 400; };  // some ranks' own bytes fit, others' do not
+  options.configure = [](Config& c) {
+    c.fusion_bytes = 400;
+  };  // some ranks' own bytes fit, others' do not
   Verdicts verdicts;
   World(3, options).Run([&](Rank& me) {
     constexpr int kTensors = 12;
@@ -317,10 +343,12 @@ TEST_CASE("ragged allgathers fuse alike on ranks whose own parts weigh different
       inputs.push_back(mine[static_cast<size_t>(t)].data());
     }
     auto work = me.SubmitGroup(requests, inputs, std::vector<void*>(kTensors, nullptr), "g");
-    EXPECT(work.ok() && me.Wait(*work.value()).ok(), work.ok() ? work.value()->status().message() : "refused");
+    EXPECT(work.ok() && me.Wait(*work.value()).ok(),
+           work.ok() ? work.value()->status().message() : "refused");
     for (int t = 0; t < kTensors; ++t) {
       const int64_t want = t % 30 + (7 + t) % 30 + (14 + t) % 30;
-      EXPECT(work.value()->outputs()[static_cast<size_t>(t)].shape == Shape({want}), "shape of tensor " + std::to_string(t));
+      EXPECT(work.value()->outputs()[static_cast<size_t>(t)].shape == Shape({want}),
+             "shape of tensor " + std::to_string(t));
     }
   });
   RequireNone(verdicts);
@@ -341,7 +369,8 @@ TEST_CASE("a rank that leaves fails what needs it, on every rank, and what does 
     Request request = Tensor("two", "sum", {4});
     request.process_set = pair.value();
     values.assign(4, 1);
-    EXPECT(me.Run(request, values.data(), values.data()).ok() && values[0] == 2, "the pair must go on");
+    EXPECT(me.Run(request, values.data(), values.data()).ok() && values[0] == 2,
+           "the pair must go on");
   });
   RequireNone(verdicts);
 }
@@ -401,7 +430,9 @@ TEST_CASE("process sets come and go under tensors that still travel in them") {
           EXPECT(status.ok() || status.code() == Code::kInvalidArgument, status.message());
         }
         if (sum->status().ok()) EXPECT(values[19999] == 2, "a wrong sum");
-        if (last) EXPECT(me.Wait(*last).code() == Code::kInvalidArgument, "what was pending in a removed set");
+        if (last)
+          EXPECT(me.Wait(*last).code() == Code::kInvalidArgument,
+                 "what was pending in a removed set");
       }
       std::vector<float> all(3, 1);
       EXPECT(me.Reduce("all", "sum", all).ok() && all[0] == 3, "the job goes on");
@@ -414,7 +445,9 @@ TEST_CASE("rank 0's fusion threshold holds for all") {
   std::atomic<int> made{0};
   WorldOptions options;
   options.configure = [](Config&) {};
-  options.configure_rank = [&](int rank, Config& c) { c.fusion_bytes = rank == 0 ? 80 : 1 << 20, ++made; };
+  options.configure_rank = [&](int rank, Config& c) {
+    c.fusion_bytes = rank == 0 ? 80 : 1 << 20, ++made;
+  };
   Verdicts verdicts;
   World(3, options).Run([&](Rank& me) {
     std::vector<std::vector<float>> tensors(6, std::vector<float>(10, 1));
@@ -449,7 +482,8 @@ TEST_CASE("a dead rank fails everything on the living, with its name") {
     for (int i = 0; i < 2; ++i) {
       const Status status = me.Reduce("second", "sum", values);
       EXPECT(status.code() == Code::kUnavailable, "not unavailable");
-      EXPECT(status.message().find("rank 1 was killed by signal 9") != std::string::npos, status.message());
+      EXPECT(status.message().find("rank 1 was killed by signal 9") != std::string::npos,
+             status.message());
     }
   });
   RequireNone(verdicts);
@@ -460,9 +494,11 @@ TEST_CASE("shutdown fails what is pending; afterwards every call says so") {
   World(2).Run([&](Rank& me) {
     std::vector<float> values(4, 1);
     std::shared_ptr<Work> pending;
-    if (me.rank() == 0) pending = me.Submit(Tensor("never", "sum", {4}), values.data(), values.data()).value();
+    if (me.rank() == 0)
+      pending = me.Submit(Tensor("never", "sum", {4}), values.data(), values.data()).value();
     me.runtime().Shutdown();
-    if (pending) EXPECT(pending->done() && pending->status().code() == Code::kAborted, "still pending");
+    if (pending)
+      EXPECT(pending->done() && pending->status().code() == Code::kAborted, "still pending");
     EXPECT(me.Reduce("late", "sum", values).code() == Code::kAborted, "a call after shutdown");
   });
   RequireNone(verdicts);

@@ -1,6 +1,7 @@
+#include "runtime/core/wire.h"
+
 #include <random>
 
-#include "runtime/core/wire.h"
 #include "test/support/catch.h"
 
 namespace horon {
@@ -64,7 +65,8 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     CHECK(back.value().bits == bits);
     CHECK(back.value().requests == report.requests);
   }
-  CHECK(Encode(SampleReport(dense)).size() < Encode(SampleReport({})).size() + 64);  // bits, not numbers
+  CHECK(Encode(SampleReport(dense)).size() <
+        Encode(SampleReport({})).size() + 64);  // bits, not numbers
 }
 
 TEST_CASE("a decision comes back as it was sent") {
@@ -94,8 +96,10 @@ TEST_CASE("a rank that does not exist is refused") {
 TEST_CASE("every truncation is refused, and so are bytes behind the end") {
   const auto report = Encode(SampleReport({5, 6}));
   const auto decision = Encode(SampleDecision());
-  for (size_t n = 0; n < report.size(); ++n) CHECK_FALSE(DecodeReport(std::span(report).first(n)).ok());
-  for (size_t n = 0; n < decision.size(); ++n) CHECK_FALSE(DecodeDecision(std::span(decision).first(n), 2).ok());
+  for (size_t n = 0; n < report.size(); ++n)
+    CHECK_FALSE(DecodeReport(std::span(report).first(n)).ok());
+  for (size_t n = 0; n < decision.size(); ++n)
+    CHECK_FALSE(DecodeDecision(std::span(decision).first(n), 2).ok());
   auto longer = report;
   longer.push_back(std::byte{0});
   CHECK_FALSE(DecodeReport(longer).ok());
@@ -115,7 +119,8 @@ TEST_CASE("random bytes and random damage give a message or a status, never more
       for (auto& b : bytes) b = static_cast<std::byte>(random());
     } else {
       bytes = i % 4 == 1 ? report : decision;
-      for (int hits = 1 + static_cast<int>(random() % 4); hits > 0; --hits) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+      for (int hits = 1 + static_cast<int>(random() % 4); hits > 0; --hits)
+        bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     }
     decoded += DecodeReport(bytes).ok() ? 1 : 0;
     decoded += DecodeDecision(bytes, 4).ok() ? 1 : 0;

@@ -123,7 +123,8 @@ TEST_CASE("a transport that reduces blocks is used where all ranks see it alike"
       REQUIRE(world.net().block_reductions() == 1);
       REQUIRE(world.net().messages_sent(0) == 0);
     }
-    if (!flat) REQUIRE(world.net().block_reductions() == 0);  // parts of a group have no agreed order
+    if (!flat)
+      REQUIRE(world.net().block_reductions() == 0);  // parts of a group have no agreed order
   }
 }
 

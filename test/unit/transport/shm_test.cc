@@ -1,9 +1,10 @@
 // Messages through rings: thread ranks, so that TSan sees the protocol.
+#include "runtime/transport/shm.h"
+
 #include <deque>
 #include <random>
 #include <thread>
 
-#include "runtime/transport/shm.h"
 #include "test/support/catch.h"
 
 namespace horon {
@@ -22,7 +23,8 @@ struct Pair {
   std::vector<std::unique_ptr<ShmTransport>> ranks;
 };
 
-Transfer& Set(Transfer& t, Transfer::Direction direction, int peer, Tag tag, void* data, int64_t bytes) {
+Transfer& Set(Transfer& t, Transfer::Direction direction, int peer, Tag tag, void* data,
+              int64_t bytes) {
   t.direction = direction;
   t.peer = peer;
   t.tag = tag;
@@ -53,7 +55,8 @@ TEST_CASE("messages of every size arrive, asked for before or after") {
       if (early) REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), bytes)).ok());
       REQUIRE(pair.ranks[0]->Post(Set(send, kSend, 11, 5, out.data(), bytes)).ok());
       for (int i = 0; i < 3; ++i) REQUIRE(pair.ranks[1]->Progress().ok());
-      if (!early) REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), bytes)).ok());
+      if (!early)
+        REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), bytes)).ok());
       Finish(pair, {&send, &receive});
       CHECK(receive.status.ok());
       CHECK(receive.bytes == bytes);
@@ -64,7 +67,8 @@ TEST_CASE("messages of every size arrive, asked for before or after") {
 
 TEST_CASE("an unasked large message does not stop those behind it") {
   Pair pair;
-  std::vector<std::byte> big(1 << 20, std::byte{1}), big_in(1 << 20), small(8, std::byte{2}), small_in(8);
+  std::vector<std::byte> big(1 << 20, std::byte{1}), big_in(1 << 20), small(8, std::byte{2}),
+      small_in(8);
   Transfer s1, s2, r1, r2;
   REQUIRE(pair.ranks[0]->Post(Set(s1, kSend, 11, 1, big.data(), 1 << 20)).ok());
   REQUIRE(pair.ranks[0]->Post(Set(s2, kSend, 11, 2, small.data(), 8)).ok());
@@ -87,8 +91,13 @@ TEST_CASE("equal tags match in the order of posting, large and small mixed") {
   }
   for (int i = 0; i < 40; ++i) {
     const size_t at = static_cast<size_t>(i);
-    REQUIRE(pair.ranks[0]->Post(Set(transfers.emplace_back(), kSend, 11, 9, out[at].data(), static_cast<int64_t>(out[at].size() * 4))).ok());
-    REQUIRE(pair.ranks[1]->Post(Set(transfers.emplace_back(), kReceive, 10, 9, in[at].data(), 80000)).ok());
+    REQUIRE(pair.ranks[0]
+                ->Post(Set(transfers.emplace_back(), kSend, 11, 9, out[at].data(),
+                           static_cast<int64_t>(out[at].size() * 4)))
+                .ok());
+    REQUIRE(pair.ranks[1]
+                ->Post(Set(transfers.emplace_back(), kReceive, 10, 9, in[at].data(), 80000))
+                .ok());
   }
   for (Transfer& t : transfers) Finish(pair, {&t});
   for (int i = 0; i < 40; ++i) CHECK(in[static_cast<size_t>(i)][0] == i);
@@ -143,7 +152,8 @@ TEST_CASE("two threads exchange 300 random messages each way") {
     std::mt19937 random(3);  // the same on both: sizes agree
     for (int i = 0; i < 300; ++i) {
       const int64_t bytes = static_cast<int64_t>(random() % (i % 5 == 0 ? 200000 : 2000));
-      std::vector<std::byte> out(static_cast<size_t>(bytes), static_cast<std::byte>(i + me)), in(static_cast<size_t>(bytes));
+      std::vector<std::byte> out(static_cast<size_t>(bytes), static_cast<std::byte>(i + me)),
+          in(static_cast<size_t>(bytes));
       Transfer send, receive;
       ShmTransport& t = *pair.ranks[static_cast<size_t>(me)];
       if (!t.Post(Set(receive, kReceive, 11 - me, 1, in.data(), bytes)).ok()) std::abort();
