@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "runtime/base/log.h"
+#include "runtime/transport/rendezvous.h"
 #include "runtime/transport/shm.h"
 
 namespace horon {
@@ -38,11 +39,12 @@ Fn* Symbol(void* plugin, const char* name) {
   return reinterpret_cast<Fn*>(dlsym(plugin, name));
 }
 
-Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& process) {
+Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& process,
+                                          const Patience& patience) {
   HORON_TRY(OpenMpiPlugin(config, process));
   Status status;
   std::unique_ptr<MpiWorld> world(
-      Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status));
+      Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status, &patience));
   if (!world) return status;
   process.finalize_mpi = Symbol<HoronMpiFinalizeFn>(process.mpi_plugin, kMpiFinalizeSymbol);
   return world;
@@ -58,24 +60,51 @@ void Connect(RuntimeParts& parts, Transport* node, Transport* mpi) {
   }
 }
 
-RuntimeParts Begin(const Config& config, int rank, Topology topology) {
+RuntimeParts Begin(const Config& config, int rank, Topology topology,
+                   std::shared_ptr<Losses> losses) {
   RuntimeParts parts;
   parts.config = config;
   parts.rank = rank;
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
+  parts.losses = std::move(losses);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;
 }
 
-Transport* AddNode(RuntimeParts& parts, const NodeLink* link) {
-  if (link == nullptr) return nullptr;
+Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) {
+  if (!segment) return nullptr;
   const Topology& topology = parts.topology;
-  parts.segment = link->segment();
-  parts.transports.push_back(std::make_unique<ShmTransport>(
-      link->segment(), topology.members(topology.node_of(parts.rank)),
-      topology.local_rank(parts.rank), "shm"));
+  parts.segment = std::move(segment);
+  parts.transports.push_back(
+      std::make_unique<ShmTransport>(parts.segment, topology.members(topology.node_of(parts.rank)),
+                                     topology.local_rank(parts.rank), "shm"));
   return parts.transports.back().get();
+}
+
+std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSocket> launcher,
+                                 std::shared_ptr<SharedSegment> segment,
+                                 std::vector<std::pair<int, int>> peers) {
+  if (!launcher && peers.empty()) return nullptr;
+  const Topology& topology = parts.topology;
+  WatchParts watch{std::move(segment),
+                   topology.members(topology.node_of(parts.rank)),
+                   topology.local_rank(parts.rank),
+                   std::move(launcher),
+                   std::move(peers),
+                   parts.losses};
+  parts.launched = watch.launcher != nullptr;
+  auto made = std::make_unique<Watch>(std::move(watch));
+  parts.on_fault = [watch = made.get()](const std::string& what) { watch->SayLost(what); };
+  return made;
+}
+
+const std::shared_ptr<LauncherSocket>& Launcher(const Config& config, ProcessState& process) {
+  if (!process.launcher && config.launcher_fd >= 0) {
+    process.launcher = std::make_shared<LauncherSocket>();
+    process.launcher->fd = static_cast<int>(config.launcher_fd);
+  }
+  return process.launcher;
 }
 
 SegmentShape ShapeOf(const Config& config, int ranks) {
@@ -88,7 +117,7 @@ Result<std::unique_ptr<Job>> JoinAlone(const Config& config) {
         "HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
   }
   auto job = std::make_unique<Job>();
-  RuntimeParts parts = Begin(config, 0, Topology::OneNode(1));
+  RuntimeParts parts = Begin(config, 0, Topology::OneNode(1), nullptr);
   Connect(parts, nullptr, nullptr);
   parts.control = parts.route;
   job->controller = job->transport = "self";
@@ -106,27 +135,32 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
         "HORON_LOCAL_SIZE splits the job into several nodes, which talk over MPI: start it through "
         "horonrun --mpi or mpirun");
   }
-  if (!process.launcher) {
-    process.launcher = std::make_shared<LauncherSocket>();
-    process.launcher->fd = static_cast<int>(config.launcher_fd);
-  }
+  const auto until = std::chrono::steady_clock::now() + config.start_time;
+  const auto launcher = Launcher(config, process);
   auto job = std::make_unique<Job>();
   const auto size = static_cast<int>(config.size), rank = static_cast<int>(config.rank);
-  RuntimeParts parts = Begin(config, rank, Topology::OneNode(size));
+  RuntimeParts parts = Begin(config, rank, Topology::OneNode(size), std::make_shared<Losses>());
   job->controller = job->transport = size > 1 ? "shm" : "self";
+  std::shared_ptr<SharedSegment> segment;
   if (size > 1) {
-    HORON_ASSIGN(job->link, NodeLink::MeetThroughLauncher(
-                                process.launcher, parts.topology.members(0), rank,
-                                process.generation, ShapeOf(config, size), config.start_time));
+    HORON_ASSIGN(segment, MeetThroughLauncher(*launcher, rank, process.generation,
+                                              ShapeOf(config, size), config.start_time));
   }
-  Connect(parts, AddNode(parts, job->link.get()), nullptr);
+  job->watch = MakeWatch(parts, launcher, segment, {});
+  if (segment) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    HORON_TRY(WaitForAll(*segment, parts.topology.members(0), rank,
+                         std::max(left, std::chrono::milliseconds{0})));
+  }
+  Connect(parts, AddNode(parts, std::move(segment)), nullptr);
   parts.control = parts.route;
   job->runtime = std::make_unique<Runtime>(std::move(parts));
   return job;
 }
 
-Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi) {
-  HORON_ASSIGN(std::vector<int> node_of, mpi.NodeOf(config.start_time));
+Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi, const Patience& patience) {
+  HORON_ASSIGN(std::vector<int> node_of, mpi.NodeOf(patience));
   if (config.local_size == 0) return Topology::FromNodes(std::move(node_of));
   const auto block = static_cast<int>(config.local_size);
   for (int r = 0; r < mpi.size(); ++r) {
@@ -140,33 +174,38 @@ Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi) {
   return Topology::Blocks(mpi.size(), block);
 }
 
-Result<std::unique_ptr<NodeLink>> MeetNode(const Config& config, MpiWorld& mpi,
-                                           const Topology& topology) {
+Result<Meeting> MeetNode(const Config& config, MpiWorld& mpi, const Topology& topology,
+                         const Patience& patience) {
   const int rank = mpi.rank(), local_size = topology.local_size(rank);
-  NodeLink::Listener listener;
+  Listener listener;
   if (topology.local_rank(rank) == 0 && local_size > 1) {
-    HORON_ASSIGN(listener, NodeLink::Listen());
+    HORON_ASSIGN(listener, Listen());
   }
-  HORON_ASSIGN(const std::vector<std::string> names,
-               mpi.Exchange(listener.name, config.start_time));
-  if (local_size == 1) return std::unique_ptr<NodeLink>();
-  const std::vector<int>& members = topology.members(topology.node_of(rank));
-  return NodeLink::MeetThroughSocket(listener, names[static_cast<size_t>(members[0])], members,
-                                     topology.local_rank(rank), ShapeOf(config, local_size),
-                                     config.start_time);
+  HORON_ASSIGN(const std::vector<std::string> names, mpi.Exchange(listener.name, patience));
+  if (local_size == 1) return Meeting();
+  const auto first = static_cast<size_t>(topology.members(topology.node_of(rank))[0]);
+  return MeetThroughSocket(listener, names[first], local_size, topology.local_rank(rank),
+                           ShapeOf(config, local_size), patience.limit);
 }
 
 Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& process) {
   auto job = std::make_unique<Job>();
-  HORON_ASSIGN(job->mpi, OpenMpi(config, process));
-  HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi));
+  const auto losses = std::make_shared<Losses>();
+  const Patience patience{config.start_time, losses.get()};
+  const auto launcher = Launcher(config, process);
+  std::unique_ptr<Watch> early;  // hears of deaths while the ranks meet
+  if (launcher) early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses});
+  HORON_ASSIGN(job->mpi, OpenMpi(config, process, patience));
+  HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
     return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " +
                                    std::to_string(topology.nodes()) + " nodes; use mpi");
   }
-  HORON_ASSIGN(job->link, MeetNode(config, *job->mpi, topology));
-  RuntimeParts parts = Begin(config, job->mpi->rank(), std::move(topology));
-  Transport* node = AddNode(parts, job->link.get());
+  HORON_ASSIGN(Meeting meeting, MeetNode(config, *job->mpi, topology, patience));
+  RuntimeParts parts = Begin(config, job->mpi->rank(), std::move(topology), losses);
+  early.reset();
+  job->watch = MakeWatch(parts, launcher, meeting.segment, std::move(meeting.peers));
+  Transport* node = AddNode(parts, std::move(meeting.segment));
   const bool by_shm = config.controller == "shm" && node != nullptr;
   Transport* mpi = nullptr;
   if (!by_shm || parts.topology.nodes() > 1) {
@@ -185,6 +224,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
                    : node != nullptr             ? "shm+mpi"
                                                  : "mpi";
   job->runtime = std::make_unique<Runtime>(std::move(parts));
+  if (launcher) job->watch->Tell("joined");
   return job;
 }
 
@@ -192,7 +232,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
 
 void Job::Leave() {
   runtime->Shutdown();
-  if (link) link->SayBye();
+  if (watch) watch->SayBye();
 }
 
 Status OpenMpiPlugin(const Config& config, ProcessState& process) {

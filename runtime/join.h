@@ -8,8 +8,8 @@
 
 #include "runtime/base/config.h"
 #include "runtime/core/runtime.h"
-#include "runtime/transport/bootstrap.h"
 #include "runtime/transport/mpi.h"
+#include "runtime/transport/watch.h"
 
 namespace horon {
 
@@ -24,12 +24,12 @@ struct ProcessState {
 // One membership in a job, from init to shutdown. Members are destroyed from the last to the first.
 struct Job {
   std::unique_ptr<MpiWorld> mpi;
-  std::unique_ptr<NodeLink> link;
+  std::unique_ptr<Watch> watch;  // null without launcher and other ranks on this node
   std::unique_ptr<Runtime> runtime;
   std::string controller;  // "shm", "mpi", "self"
   std::string transport;   // "shm", "mpi", "shm+mpi", "self"
 
-  void Leave();  // Runtime::Shutdown, then goodbye to the node
+  void Leave();  // Runtime::Shutdown, then goodbye to node and launcher
 };
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);

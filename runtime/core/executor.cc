@@ -140,12 +140,9 @@ void Executor::Start(Bucket bucket) {
 Result<bool> Executor::Advance() {
   bool moved = false;
   for (Transport* transport : transports_) {
-    const Result<bool> progress = fault_.ok() ? transport->Progress() : Result<bool>(fault_);
-    if (!progress.ok()) {
-      FailAll(progress.status());
-      return progress.status();
-    }
-    moved = moved || progress.value();
+    HORON_TRY(fault_);
+    HORON_ASSIGN(const bool progress, transport->Progress());
+    moved = moved || progress;
   }
   for (auto it = running_.begin(); it != running_.end();) {
     Running& running = **it;
@@ -156,15 +153,15 @@ Result<bool> Executor::Advance() {
     }
     const Status status = running.task().status();
     const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
-    if (fault && running.comm().size() > 1) fault_ = status;  // on this rank only, perhaps
+    if (fault && running.comm().size() > 1) {  // on this rank only, perhaps
+      fault_ = status;
+      break;  // it fails with all others, once the cause is known
+    }
     running.Withdraw();
     running.Finish(status);
     it = running_.erase(it);
   }
-  if (!fault_.ok()) {
-    FailAll(fault_);
-    return fault_;
-  }
+  HORON_TRY(fault_);
   return moved;
 }
 

@@ -31,7 +31,8 @@ class Executor {
   ~Executor();
 
   void Start(Bucket bucket);
-  // Whether anything moved. A failure means a peer is lost; every bucket has then failed with it.
+  // Whether anything moved. A failure means that a peer is lost, or that this rank cannot go on: no
+  // bucket can, and FailAll has to follow.
   Result<bool> Advance();
   void FailAll(const Status& status);
   bool idle() const { return running_.empty(); }

@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdleSleep{10};
 constexpr std::chrono::milliseconds kLeaveSleep{20};
 constexpr std::chrono::microseconds kBurst{100};
+// A transport notices a lost peer before the launcher can say what became of it.
+constexpr std::chrono::milliseconds kCauseWait{500};
 // The background thread competes with the user's own threads for cores; a lender has nothing else
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
@@ -40,7 +42,11 @@ Runtime::Runtime(RuntimeParts parts)
       rank_(parts.rank),
       counters_(std::move(parts.counters)),
       segment_(std::move(parts.segment)),
-      bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell : &own_bell_),
+      losses_(parts.losses ? std::move(parts.losses) : std::make_shared<Losses>()),
+      launched_(parts.launched),
+      on_fault_(std::move(parts.on_fault)),
+      bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell
+                     : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
       may_spin_(parts.topology.local_size(parts.rank) <= Cores()),
       transports_(std::move(parts.transports)),
@@ -79,7 +85,6 @@ Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
 }
 
 // --- the cycle: holder of the baton
-// -----------------------------------------------------------------
 
 // A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for
 // a moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept
@@ -122,33 +127,52 @@ bool Runtime::CycleMoved() {
     leave_by_ = Clock::now() + config_.shutdown_time;
     negotiator_.Leave();
   }
-  if (!failure_.ok()) {
-    Fail(failure_);  // what came in since
-    return false;
+  if (suspicion_.ok()) {
+    const Status status = losses_->any() ? Cause() : CycleSafely();
+    if (status.ok()) {
+      if (moved_) poll_wait_ = std::chrono::microseconds{0};
+      return moved_;
+    }
+    Suspect(status);
   }
-  Status status;
+  const Status status = failure_.ok() ? Cause() : failure_;
+  if (!status.ok()) Fail(status);  // and what came in since
+  return false;
+}
+
+Status Runtime::CycleSafely() {
   try {
-    status = Cycle();
+    return Cycle();
   } catch (const std::exception& e) {  // out of memory; the baton must be given on all the same
-    status = Status::Internal(std::string("the runtime stopped: ") + e.what());
+    return Status::Internal(std::string("the runtime stopped: ") + e.what());
   }
-  if (!status.ok()) {
-    Fail(status);
-    return true;
-  }
-  if (moved_) poll_wait_ = std::chrono::microseconds{0};
-  return moved_;
+}
+
+// No cycle is run from here on.
+void Runtime::Suspect(const Status& symptom) {
+  suspicion_ = symptom;
+  const bool cause_will_come = launched_ && symptom.code() == Code::kUnavailable;
+  judge_at_ = Clock::now() + (cause_will_come ? kCauseWait : std::chrono::milliseconds{0});
+}
+
+// Ok while it may still become known.
+Status Runtime::Cause() const {
+  if (losses_->any()) return Status::Unavailable(losses_->sentence());
+  if (segment_ && suspicion_.code() == Code::kUnavailable)
+    HORON_TRY(segment_->Deaths(local_rank()));
+  return Clock::now() >= judge_at_ ? suspicion_ : Status::Ok();
 }
 
 void Runtime::Fail(const Status& status) {
   const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
   if (failure_.ok() && fault) Log(LogLevel::kError, "runtime", status.message());
-  failure_ = status;
-  // A fault of this rank's own is a death to the others: they must not wait for it.
-  if (fault && segment_ && segment_->deaths().load(std::memory_order_acquire) == 0) {
-    segment_->MarkDead(local_rank(),
-                       "rank " + std::to_string(rank_) + " failed: " + status.message());
+  const bool known = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
+  if (failure_.ok() && fault && !known) {
+    const std::string what = "failed: " + status.message();
+    on_fault_(what);
+    if (segment_) segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " " + what);
   }
+  failure_ = suspicion_ = status;
   executor_.FailAll(status);
   queue_.Close(status);
   negotiator_.FailAll(status);
@@ -176,6 +200,9 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = kIdleSleep;
   if (told_to_leave_) limit = kLeaveSleep;
   if (!failure_.ok()) return limit;
+  if (!suspicion_.ok())
+    return std::clamp<std::chrono::nanoseconds>(judge_at_ - Clock::now(),
+                                                std::chrono::microseconds{1}, limit);
   if (hold_until_) {
     limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(),
                                                  std::chrono::microseconds{1}, limit);
@@ -197,7 +224,6 @@ uint32_t Runtime::Sleeper() const {
 }
 
 // --- the background thread
-// ------------------------------------------------------------------------------
 
 bool Runtime::parted() const {
   if (!told_to_leave_) return false;
@@ -245,7 +271,6 @@ void Runtime::SleepInBackground() {
 }
 
 // --- user threads
-// -----------------------------------------------------------------------------------------
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
   if (work.done()) return true;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "runtime/core/executor.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/queue.h"
+#include "runtime/transport/losses.h"
 
 namespace horon {
 
@@ -32,7 +34,11 @@ struct RuntimeParts {
   std::vector<Transport*> control;                     // by rank: negotiates with it
   std::shared_ptr<SharedSegment> segment;  // this node's; null when the node has one rank
   std::shared_ptr<Counters> counters;
-  bool may_lend = true;  // blocking calls may run the cycle
+  bool may_lend = true;            // blocking calls may run the cycle
+  std::shared_ptr<Losses> losses;  // made by the runtime if null
+  bool launched = false;           // a launcher will say why a rank was lost
+  // Told once when this rank fails for a reason that the others cannot know: they must not wait.
+  std::function<void(const std::string& what)> on_fault = [](const std::string&) {};
 };
 
 class Runtime {
@@ -60,9 +66,12 @@ class Runtime {
 
  private:
   Status Cycle();
+  Status CycleSafely();
   bool Due();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);
+  void Suspect(const Status& symptom);
+  Status Cause() const;
   void Fail(const Status& status);
   void Background();
   void SleepInBackground();
@@ -80,7 +89,9 @@ class Runtime {
   int rank_;
   std::shared_ptr<Counters> counters_;
   std::shared_ptr<SharedSegment> segment_;
-  Doorbell own_bell_;
+  std::shared_ptr<Losses> losses_;
+  bool launched_;
+  std::function<void(const std::string&)> on_fault_;
   Doorbell* bell_;
   bool may_lend_, may_spin_;
   std::vector<std::unique_ptr<Transport>> transports_;
@@ -92,7 +103,8 @@ class Runtime {
   // Touched by the holder of the baton only.
   Negotiator negotiator_;
   Executor executor_;
-  Status failure_;
+  Status suspicion_, failure_;
+  std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false;
   bool hurry_ = false;  // the holder waits for a work: nothing is held back
   std::chrono::steady_clock::time_point popped_at_;

@@ -21,28 +21,38 @@ using Clock = std::chrono::steady_clock;
 // so this cannot belong to a runtime. After fork() the child, another process, finalises nothing.
 std::atomic<pid_t> initialised_by{0};
 
-// Runs `call` on a thread of its own and waits for it up to `limit`: for MPI calls that block and
-// have no other form. A call that does not return keeps its thread, and what it captured.
+constexpr milliseconds kLook{20};  // between two looks at the losses
+
+bool Lost(const Patience& patience) { return patience.losses != nullptr && patience.losses->any(); }
+
+// Runs `call` on a thread of its own and waits for it: for MPI calls that block and have no other
+// form. A call that does not return keeps its thread, and what it captured.
 // Nobody else may be inside MPI meanwhile unless it is MPI_THREAD_MULTIPLE.
-bool Within(milliseconds limit, std::function<void()> call) {
+bool Within(const Patience& patience, std::function<void()> call) {
+  const auto until = Clock::now() + patience.limit;
   auto promise = std::make_shared<std::promise<void>>();
   std::future<void> returned = promise->get_future();
   std::thread([promise, call = std::move(call)] {
     call();
     promise->set_value();
   }).detach();
-  return returned.wait_for(limit) == std::future_status::ready;
+  while (returned.wait_for(kLook) != std::future_status::ready) {
+    if (Clock::now() >= until || Lost(patience)) return false;
+  }
+  return true;
 }
 
-Status Late(const char* what, milliseconds limit) {
+Status Late(const char* what, const Patience& patience) {
+  if (Lost(patience))
+    return Status::Unavailable("while waiting for the other ranks: " + patience.losses->sentence());
   return Status::Unavailable(std::string("not all ranks joined in ") + what + " over MPI within " +
-                             std::to_string(limit.count()) + " ms");
+                             std::to_string(patience.limit.count()) + " ms (HORON_START_TIMEOUT)");
 }
 
 // Waits for a request of the bootstrap. There is no background thread yet and MPI wakes nobody,
 // hence the short naps.
 Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
-             milliseconds limit) {
+             const Patience& patience) {
   while (true) {
     int through = 0;
     const int code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
@@ -50,7 +60,7 @@ Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
       return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
     }
     if (through != 0) return Status::Ok();
-    if (Clock::now() >= deadline) return Late(what, limit);
+    if (Clock::now() >= deadline || Lost(patience)) return Late(what, patience);
     std::this_thread::sleep_for(std::chrono::microseconds{50});
   }
 }
@@ -74,9 +84,10 @@ class World final : public MpiWorld {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Result<std::vector<int>> NodeOf(milliseconds limit) override;
-  Result<std::vector<std::string>> Exchange(const std::string& mine, milliseconds limit) override {
-    return ExchangeUntil(Clock::now() + limit, mine, limit);
+  Result<std::vector<int>> NodeOf(const Patience& patience) override;
+  Result<std::vector<std::string>> Exchange(const std::string& mine,
+                                            const Patience& patience) override {
+    return ExchangeUntil(Clock::now() + patience.limit, mine, patience);
   }
   bool serialized() const override { return thread_level_ >= MPI_THREAD_SERIALIZED; }
   bool multiple() const override { return thread_level_ >= MPI_THREAD_MULTIPLE; }
@@ -87,8 +98,8 @@ class World final : public MpiWorld {
 
  private:
   Result<std::vector<std::string>> ExchangeUntil(Clock::time_point deadline,
-                                                 const std::string& mine, milliseconds limit);
-  Status Gather(Exchanged& exchanged, Clock::time_point deadline, milliseconds limit);
+                                                 const std::string& mine, const Patience& patience);
+  Status Gather(Exchanged& exchanged, Clock::time_point deadline, const Patience& patience);
 
   std::shared_ptr<MpiComm> comm_;
   int thread_level_;
@@ -98,7 +109,7 @@ class World final : public MpiWorld {
 // A node is named by its lowest rank. The split blocks and has no other form, so it runs on a
 // thread of its own where MPI allows that; with less than MPI_THREAD_SERIALIZED it runs here,
 // without a limit.
-Result<std::vector<int>> World::NodeOf(milliseconds limit) {
+Result<std::vector<int>> World::NodeOf(const Patience& patience) {
   const auto start = Clock::now();
   auto lowest = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, rank_);  // code, rank
   const auto split = [lowest, comm = comm_, rank = rank_] {
@@ -111,14 +122,14 @@ Result<std::vector<int>> World::NodeOf(milliseconds limit) {
   };
   if (!serialized()) {
     split();
-  } else if (!Within(limit, split)) {
-    return Late("finding the nodes", limit);
+  } else if (!Within(patience, split)) {
+    return Late("finding the nodes", patience);
   }
   if (lowest->first != MPI_SUCCESS) {
     return Status::Unavailable("MPI did not tell the nodes: " + DescribeMpiError(lowest->first));
   }
   HORON_ASSIGN(const std::vector<std::string> names,
-               ExchangeUntil(start + limit, std::to_string(lowest->second), limit));
+               ExchangeUntil(start + patience.limit, std::to_string(lowest->second), patience));
   std::vector<int> numbers(names.size(), 0);  // numbers[r]: of the node whose lowest rank is r
   std::vector<int> node_of;
   int nodes = 0;
@@ -130,7 +141,7 @@ Result<std::vector<int>> World::NodeOf(milliseconds limit) {
   return node_of;
 }
 
-Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limit) {
+Status World::Gather(Exchanged& e, Clock::time_point deadline, const Patience& patience) {
   const char* what = "an exchange";
   const auto size = static_cast<size_t>(size_);
   e.length = static_cast<int>(e.mine.size());
@@ -139,7 +150,7 @@ Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limi
       MPI_Iallgather(&e.length, 1, MPI_INT, e.lengths.data(), 1, MPI_INT, comm_->get(), &e.request);
   if (code != MPI_SUCCESS)
     return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
-  HORON_TRY(Await(e.request, deadline, what, limit));
+  HORON_TRY(Await(e.request, deadline, what, patience));
   int64_t total = 0;
   for (const int length : e.lengths) {
     e.places.push_back(static_cast<int>(total));
@@ -151,16 +162,17 @@ Status World::Gather(Exchanged& e, Clock::time_point deadline, milliseconds limi
                          e.places.data(), MPI_CHAR, comm_->get(), &e.request);
   if (code != MPI_SUCCESS)
     return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
-  return Await(e.request, deadline, what, limit);
+  return Await(e.request, deadline, what, patience);
 }
 
 Result<std::vector<std::string>> World::ExchangeUntil(Clock::time_point deadline,
-                                                      const std::string& mine, milliseconds limit) {
+                                                      const std::string& mine,
+                                                      const Patience& patience) {
   if (mine.size() > static_cast<size_t>(INT32_MAX))
     return Status::Internal("an exchange of more than 2 GiB");
   auto exchanged = std::make_unique<Exchanged>();
   exchanged->mine = mine;
-  const Status status = Gather(*exchanged, deadline, limit);
+  const Status status = Gather(*exchanged, deadline, patience);
   if (!status.ok()) {
     if (exchanged->request != MPI_REQUEST_NULL) exchanged.release();
     return status;
@@ -182,7 +194,7 @@ std::string World::library_version() const {
 }
 
 // Uses MPI as it is, or initialises it. Gives the level of threading.
-Result<int> Initialise() {
+Result<int> Initialise(const Patience& patience) {
   int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
@@ -192,15 +204,20 @@ Result<int> Initialise() {
     MPI_Query_thread(&level);
     return level;
   }
-  const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
-  if (code != MPI_SUCCESS)
-    return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(code));
+  // It waits for all ranks, and one may never come.
+  auto made = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, level);
+  const bool returned = Within(patience, [made] {
+    made->first = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &made->second);
+  });
+  if (!returned) return Late("MPI_Init", patience);
+  if (made->first != MPI_SUCCESS)
+    return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(made->first));
   initialised_by = getpid();
-  return level;
+  return made->second;
 }
 
-Result<MpiWorld*> Open() {
-  HORON_ASSIGN(const int level, Initialise());
+Result<MpiWorld*> Open(const Patience& patience) {
+  HORON_ASSIGN(const int level, Initialise(patience));
   MPI_Comm comm = MPI_COMM_NULL;
   const int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   if (code != MPI_SUCCESS)
@@ -224,8 +241,9 @@ Result<MpiWorld*> Open() {
 
 HORON_PLUGIN int horon_mpi_version() { return horon::kMpiPluginVersion; }
 
-HORON_PLUGIN horon::MpiWorld* horon_mpi_open(horon::Status* status) {
-  const horon::Result<horon::MpiWorld*> world = horon::Open();
+HORON_PLUGIN horon::MpiWorld* horon_mpi_open(horon::Status* status,
+                                             const horon::Patience* patience) {
+  const horon::Result<horon::MpiWorld*> world = horon::Open(*patience);
   *status = world.status();
   return world.ok() ? world.value() : nullptr;
 }
@@ -235,7 +253,8 @@ HORON_PLUGIN void horon_mpi_finalize(int limit_ms) {
   MPI_Finalized(&finalised);
   if (horon::initialised_by != getpid() || finalised != 0) return;
   // MPI_Finalize waits for the other ranks, which may be gone.
-  if (!horon::Within(std::chrono::milliseconds{limit_ms}, [] { MPI_Finalize(); })) {
+  const horon::Patience patience{std::chrono::milliseconds{limit_ms}, nullptr};
+  if (!horon::Within(patience, [] { MPI_Finalize(); })) {
     std::fprintf(stderr,
                  "horon: mpi: MPI_Finalize did not return within %d ms; leaving without it\n",
                  limit_ms);

@@ -14,24 +14,32 @@
 #include <vector>
 
 #include "runtime/base/counters.h"
+#include "runtime/transport/losses.h"
 #include "runtime/transport/transport.h"
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 1;
+inline constexpr int kMpiPluginVersion = 2;
+
+// How long the ranks wait for each other while they meet: until the limit, or until one is known to
+// be lost.
+struct Patience {
+  std::chrono::milliseconds limit{0};
+  const Losses* losses = nullptr;  // may be null; outlives the calls
+};
 
 // One duplicate of MPI_COMM_WORLD. Blocking calls below serve the bootstrap only (before there is a
-// background thread); each gives up after `limit` with kUnavailable.
+// background thread); each gives up with kUnavailable.
 class MpiWorld {
  public:
   virtual ~MpiWorld() = default;  // frees the communicator; MPI itself stays up
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Node number of each rank, from MPI_Comm_split_type(MPI_COMM_TYPE_SHARED).
-  virtual Result<std::vector<int>> NodeOf(std::chrono::milliseconds limit) = 0;
+  virtual Result<std::vector<int>> NodeOf(const Patience& patience) = 0;
   // Everybody's text, by rank. Collective.
   virtual Result<std::vector<std::string>> Exchange(const std::string& mine,
-                                                    std::chrono::milliseconds limit) = 0;
+                                                    const Patience& patience) = 0;
   // Whether a blocked user thread may run the cycle: at least MPI_THREAD_SERIALIZED.
   virtual bool serialized() const = 0;
   virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
@@ -44,9 +52,8 @@ class MpiWorld {
 extern "C" {
 // kMpiPluginVersion of the plugin.
 using HoronMpiVersionFn = int();
-// Initialises MPI if need be and opens a world; on failure null and *status (a horon::Status) is
-// set.
-using HoronMpiOpenFn = MpiWorld*(Status* status);
+// Initialises MPI if need be and opens a world; on failure null and *status is set.
+using HoronMpiOpenFn = MpiWorld*(Status* status, const Patience* patience);
 // MPI_Finalize, if Horon initialised MPI; gives up after limit_ms. Called from an atexit handler.
 using HoronMpiFinalizeFn = void(int limit_ms);
 }

@@ -66,7 +66,6 @@ void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
 }
 
 // --- posting
-// -----------------------------------------------------------------------------------------
 
 Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
   const std::vector<Span>& spans = flight.transfer->spans;
@@ -156,7 +155,6 @@ Status MpiTransport::Post(Transfer& transfer) {
 }
 
 // --- progress
-// ------------------------------------------------------------------------------------------
 
 Result<bool> MpiTransport::Progress() {
   bool moved = PollReductions();
@@ -232,7 +230,6 @@ void MpiTransport::Remove(size_t index) {
 }
 
 // --- taking back
-// -----------------------------------------------------------------------------------------
 
 // Waits until MPI is through with the requests, within what is left of kPatience.
 bool MpiTransport::Settle(int count, MPI_Request* requests) {

@@ -145,6 +145,18 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
   for (int i = 0; i < shape_.ranks; ++i) rank(i).bell.Ring();
 }
 
+Status SharedSegment::Deaths(int me) {
+  if (deaths().load(std::memory_order_acquire) == 0) return Status::Ok();
+  for (int r = 0; r < shape_.ranks; ++r) {
+    const RankWords& words = rank(r);
+    if (words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead))
+      continue;
+    return Status::Unavailable((r == me ? "the other ranks have given this one up: " : "") +
+                               std::string(words.death));
+  }
+  return Status::Ok();
+}
+
 void SharedSegment::MarkLeft(int r) {
   auto joined = static_cast<uint32_t>(RankState::kJoined),
        absent = static_cast<uint32_t>(RankState::kAbsent);

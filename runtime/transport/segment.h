@@ -72,6 +72,8 @@ class SharedSegment {
   std::atomic<uint32_t>& deaths();
   // Marks a rank dead and rings everybody. Any thread, any process; the first sentence wins.
   void MarkDead(int rank, const std::string& sentence);
+  // kUnavailable with the sentence of the first dead rank, as rank `me` should hear it. Any thread.
+  Status Deaths(int me);
   // I leave in peace; a rank that was marked dead stays so.
   void MarkLeft(int rank);
   RingWords& ring(int from, int to);

@@ -68,7 +68,7 @@ int Main(int argc, char** argv) {
   world = OpenAnotherWorld();
   if (world == nullptr) return 2;
   const int mine = RunTests(argc, argv);
-  const auto codes = world->Exchange(std::to_string(mine), std::chrono::seconds{30});
+  const auto codes = world->Exchange(std::to_string(mine), {std::chrono::seconds{30}});
   bool failed = !codes.ok();
   for (size_t r = 0; codes.ok() && r < codes.value().size(); ++r)
     failed = failed || codes.value()[r] != "0";
@@ -83,7 +83,8 @@ MpiWorld& World() { return *world; }
 
 std::unique_ptr<MpiWorld> OpenAnotherWorld() {
   Status status;
-  std::unique_ptr<MpiWorld> opened(Entry<HoronMpiOpenFn>(kMpiOpenSymbol)(&status));
+  const Patience patience{std::chrono::seconds{30}};
+  std::unique_ptr<MpiWorld> opened(Entry<HoronMpiOpenFn>(kMpiOpenSymbol)(&status, &patience));
   if (opened == nullptr) std::fprintf(stderr, "no world: %s\n", status.message().c_str());
   return opened;
 }

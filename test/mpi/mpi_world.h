@@ -26,7 +26,7 @@ inline bool Drive(Transport& transport, const std::function<bool()>& done) {
 }
 
 // All ranks have come here.
-inline bool Meet() { return World().Exchange("", std::chrono::seconds{30}).ok(); }
+inline bool Meet() { return World().Exchange("", {std::chrono::seconds{30}}).ok(); }
 
 inline int Next() { return (World().rank() + 1) % World().size(); }
 inline int Previous() { return (World().rank() + World().size() - 1) % World().size(); }

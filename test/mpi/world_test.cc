@@ -9,7 +9,7 @@ namespace {
 using std::chrono::milliseconds;
 
 TEST_CASE("ranks of one machine are one node", "[mpi]") {
-  const auto nodes = World().NodeOf(milliseconds{20000});
+  const auto nodes = World().NodeOf({milliseconds{20000}});
   REQUIRE(nodes.ok());
   CHECK(nodes.value() == std::vector<int>(static_cast<size_t>(World().size()), 0));
 }
@@ -19,13 +19,13 @@ TEST_CASE("an exchange brings everybody's text, by rank", "[mpi]") {
     return std::string(static_cast<size_t>(rank * 1000), '\0') + std::to_string(rank);
   };
   for (int round = 0; round < 3; ++round) {
-    const auto texts = World().Exchange(text(World().rank()), milliseconds{20000});
+    const auto texts = World().Exchange(text(World().rank()), {milliseconds{20000}});
     REQUIRE(texts.ok());
     REQUIRE(texts.value().size() == static_cast<size_t>(World().size()));
     for (int r = 0; r < World().size(); ++r)
       CHECK(texts.value()[static_cast<size_t>(r)] == text(r));
   }
-  const auto nothing = World().Exchange("", milliseconds{20000});
+  const auto nothing = World().Exchange("", {milliseconds{20000}});
   REQUIRE(nothing.ok());
   CHECK(nothing.value() == std::vector<std::string>(static_cast<size_t>(World().size())));
 }
@@ -35,7 +35,7 @@ TEST_CASE("an exchange that not all ranks join gives up in time", "[mpi]") {
   REQUIRE(another != nullptr);
   if (World().size() > 1 && World().rank() == 0) {
     const auto start = std::chrono::steady_clock::now();
-    const auto texts = another->Exchange("alone", milliseconds{100});
+    const auto texts = another->Exchange("alone", {milliseconds{100}});
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds{5});
     REQUIRE_FALSE(texts.ok());
     CHECK(texts.status().code() == Code::kUnavailable);

@@ -1,0 +1,79 @@
+#include "runtime/transport/packets.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+namespace horon {
+namespace {
+
+constexpr size_t kPacketBytes = 512;
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int));
+
+// The descriptor that came with a message; -1 if none did.
+int DescriptorOf(msghdr& message) {
+  int fd = -1;
+  for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
+    if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
+      std::memcpy(&fd, CMSG_DATA(h), sizeof(int));
+  }
+  return fd;
+}
+
+}  // namespace
+
+Status SendPacket(int to, const std::string& text, int fd) {
+  iovec iov{const_cast<char*>(text.data()), std::min(text.size(), kPacketBytes)};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  }
+  ssize_t n = 0;
+  do {
+    n = sendmsg(to, &message, MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  if (n >= 0) return Status::Ok();
+  return Status::Unavailable(
+      std::string("cannot send to the launcher or the node's other ranks: ") +
+      std::strerror(errno));
+}
+
+Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point until) {
+  using std::chrono::milliseconds;
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now()).count();
+    pollfd waiting{from, POLLIN, 0};
+    const int ready = poll(&waiting, 1, left > 0 ? static_cast<int>(left) : 0);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return Status::Unavailable("timed out (HORON_START_TIMEOUT)");
+    char text[kPacketBytes];
+    iovec iov{text, sizeof(text)};
+    msghdr message{};
+    alignas(cmsghdr) char control[kControlBytes];
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+    if (n < 0 && errno == EINTR) continue;
+    Packet packet;
+    if (n <= 0) return packet;
+    packet.text.assign(text, static_cast<size_t>(n));
+    packet.fd = DescriptorOf(message);
+    return packet;
+  }
+}
+
+}  // namespace horon

@@ -1,0 +1,124 @@
+#include "runtime/transport/watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace horon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+Watch::Watch(WatchParts parts)
+    : parts_(std::move(parts)), stop_fd_(eventfd(0, EFD_CLOEXEC)), thread_([this] { Run(); }) {}
+
+Watch::~Watch() {
+  Stop();
+  if (stop_fd_ >= 0) close(stop_fd_);
+  for (const auto& [fd, local] : parts_.peers) close(fd);
+}
+
+void Watch::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(stop_fd_, &one, sizeof(one));
+  thread_.join();
+}
+
+void Watch::Run() {
+  pthread_setname_np(pthread_self(), "horon-watch");
+  std::vector<pollfd> waiting{{stop_fd_, POLLIN, 0}};
+  waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
+  for (const auto& [fd, local] : parts_.peers) waiting.push_back({fd, POLLIN, 0});
+  for (;;) {
+    if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
+    if (waiting[0].revents != 0) return;
+    for (size_t i = 1; i < waiting.size(); ++i) {
+      if (std::exchange(waiting[i].revents, short{0}) == 0) continue;
+      const bool more =
+          i == 1 ? HearLauncher() : HearPeer(waiting[i].fd, parts_.peers[i - 2].second);
+      if (!more) waiting[i].fd = -1;
+    }
+  }
+}
+
+bool Watch::HearPeer(int fd, int local) {
+  const auto packet = ReceivePacket(fd, Clock::now());
+  if (packet.ok() && !packet.value().text.empty()) return true;
+  const int rank = parts_.members[static_cast<size_t>(local)];
+  Lost(rank, "rank " + std::to_string(rank) +
+                 " ended without leaving the job (killed, or it exited without shutdown)");
+  return false;
+}
+
+bool Watch::HearLauncher() {
+  const auto packet = ReceivePacket(parts_.launcher->fd, Clock::now());
+  if (!packet.ok()) return true;
+  if (packet.value().fd >= 0) {
+    MutexLock lock(parts_.launcher->mutex);
+    parts_.launcher->kept.push_back(packet.value());
+    return true;
+  }
+  const std::string& text = packet.value().text;
+  if (text.empty()) {
+    LostAll("horonrun, which started this job, is gone");
+    return false;
+  }
+  int rank = -1, at = 0;
+  if (std::sscanf(text.c_str(), "dead %d %n", &rank, &at) != 1 || at == 0) return true;
+  const std::string sentence = text.substr(static_cast<size_t>(at));
+  if (rank < 0) {
+    LostAll(sentence);
+  } else {
+    Lost(rank, sentence);
+  }
+  return true;
+}
+
+void Watch::Lost(int rank, const std::string& sentence) {
+  for (size_t i = 0; parts_.segment && i < parts_.members.size(); ++i) {
+    if (parts_.members[i] != rank) continue;
+    parts_.segment->MarkDead(static_cast<int>(i), sentence);  // rings, too
+    return;
+  }
+  parts_.losses->Report(sentence);
+  Doorbell& bell =
+      parts_.segment ? parts_.segment->rank(parts_.local_rank).bell : parts_.losses->bell();
+  bell.Ring();
+}
+
+// Not a rank but the way to all others is lost.
+void Watch::LostAll(const std::string& sentence) {
+  for (size_t i = 0; parts_.segment && i < parts_.members.size(); ++i) {
+    if (static_cast<int>(i) != parts_.local_rank)
+      parts_.segment->MarkDead(static_cast<int>(i), sentence);
+  }
+  Lost(-1, sentence);
+}
+
+void Watch::Tell(const std::string& packet) {
+  if (!parts_.launcher) return;
+  const Status sent = SendPacket(parts_.launcher->fd, packet, -1);
+  (void)sent;
+}
+
+void Watch::SayBye() {
+  if (parts_.segment) parts_.segment->MarkLeft(parts_.local_rank);
+  Stop();  // what comes from now on is for the next init
+  Tell("bye");
+}
+
+void Watch::SayLost(const std::string& what) {
+  Tell(what);
+  if (!parts_.segment) return;
+  const int rank = parts_.members[static_cast<size_t>(parts_.local_rank)];
+  parts_.segment->MarkDead(parts_.local_rank, "rank " + std::to_string(rank) + " " + what);
+}
+
+}  // namespace horon

@@ -1,0 +1,59 @@
+// Watch: the thread that hears of deaths. It sleeps on the socket to the launcher and, under MPI,
+// on the sockets between the ranks of the node; end of file without a goodbye means that the
+// process is gone. It marks the dead of this node in the segment, reports others to Losses, and
+// rings.
+//
+// Made by join.cc once the node has met; lives as long as its runtime. It takes no part in
+// negotiation and touches no transport, so it notices a death whatever the runtime is doing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/losses.h"
+#include "runtime/transport/packets.h"
+#include "runtime/transport/segment.h"
+
+namespace horon {
+
+struct WatchParts {
+  std::shared_ptr<SharedSegment> segment;  // null when this rank is alone on its node
+  std::vector<int> members;                // the node's global ranks
+  int local_rank = 0;
+  std::shared_ptr<LauncherSocket> launcher;  // null without horonrun
+  std::vector<std::pair<int, int>> peers;    // socket, local rank; taken over
+  std::shared_ptr<Losses> losses;
+};
+
+class Watch {
+ public:
+  explicit Watch(WatchParts parts);  // starts the thread
+  ~Watch();                          // stops it; the launcher's socket stays open for a later init
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // Tells the launcher. Does nothing without one; a launcher that is gone needs no news.
+  void Tell(const std::string& packet);
+  // Before leaving: end of file on my side is no death from now on.
+  void SayBye();
+  // This rank ends because of an error of its own, and the others must not wait for it. `what` goes
+  // on after "rank N ": "raised ValueError: ...", "failed: ...". Any thread.
+  void SayLost(const std::string& what);
+
+ private:
+  void Run();
+  bool HearLauncher();  // whether there is more to hear
+  bool HearPeer(int fd, int local);
+  void Lost(int rank, const std::string& sentence);
+  void LostAll(const std::string& sentence);
+  void Stop();
+
+  WatchParts parts_;
+  int stop_fd_;
+  std::thread thread_;
+};
+
+}  // namespace horon
