@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
+
 #include "runtime/base/log.h"
 #include "runtime/transport/rendezvous.h"
 #include "runtime/transport/shm.h"
@@ -60,7 +62,31 @@ void Connect(RuntimeParts& parts, Transport* node, Transport* mpi) {
   }
 }
 
-RuntimeParts Begin(const Config& config, int rank, Topology topology,
+// Of the process's first init; a recorder that cannot be made is no reason to stop.
+std::shared_ptr<Recorder> RecorderOf(const Config& config, ProcessState& process, int rank) {
+  if (process.recorder || config.recorder_events == 0) return process.recorder;
+  const bool launched = process.launcher != nullptr;
+  if (!launched && config.postmortem_dir.empty()) return nullptr;
+  std::error_code ignored;  // InFile says what is wrong
+  if (!launched) std::filesystem::create_directories(config.postmortem_dir, ignored);
+  const std::string file = config.postmortem_dir + "/rank-" + std::to_string(rank) + ".rec";
+  auto made = launched ? Recorder::InMemory(config.recorder_events)
+                       : Recorder::InFile(file, config.recorder_events);
+  if (!made.ok()) {
+    Log(LogLevel::kWarn, "runtime", made.status().message());
+    return nullptr;
+  }
+  process.recorder = made.value();
+  process.recorder->SetRank(rank);
+  if (!launched) return process.recorder;
+  const Status sent =
+      SendPacket(process.launcher->fd, "recorder " + std::to_string(process.recorder->bytes()),
+                 process.recorder->fd());
+  if (!sent.ok()) Log(LogLevel::kWarn, "runtime", sent.message());
+  return process.recorder;
+}
+
+RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topology topology,
                    std::shared_ptr<Losses> losses) {
   RuntimeParts parts;
   parts.config = config;
@@ -68,6 +94,7 @@ RuntimeParts Begin(const Config& config, int rank, Topology topology,
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
   parts.losses = std::move(losses);
+  parts.recorder = RecorderOf(config, process, rank);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;
 }
@@ -111,17 +138,17 @@ SegmentShape ShapeOf(const Config& config, int ranks) {
   return SegmentShape::For(ranks, config.shm_ring_bytes, config.shm_chunk_bytes);
 }
 
-Result<std::unique_ptr<Job>> JoinAlone(const Config& config) {
+Result<std::unique_ptr<Job>> JoinAlone(const Config& config, ProcessState& process) {
   if (config.controller == "shm" || config.size > 1) {
     return Status::InvalidArgument(
         "HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
   }
   auto job = std::make_unique<Job>();
-  RuntimeParts parts = Begin(config, 0, Topology::OneNode(1), nullptr);
+  RuntimeParts parts = Begin(config, process, 0, Topology::OneNode(1), nullptr);
   Connect(parts, nullptr, nullptr);
   parts.control = parts.route;
   job->controller = job->transport = "self";
-  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  job->Start(std::move(parts));
   return job;
 }
 
@@ -139,7 +166,8 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
   const auto launcher = Launcher(config, process);
   auto job = std::make_unique<Job>();
   const auto size = static_cast<int>(config.size), rank = static_cast<int>(config.rank);
-  RuntimeParts parts = Begin(config, rank, Topology::OneNode(size), std::make_shared<Losses>());
+  RuntimeParts parts =
+      Begin(config, process, rank, Topology::OneNode(size), std::make_shared<Losses>());
   job->controller = job->transport = size > 1 ? "shm" : "self";
   std::shared_ptr<SharedSegment> segment;
   if (size > 1) {
@@ -155,7 +183,7 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
   }
   Connect(parts, AddNode(parts, std::move(segment)), nullptr);
   parts.control = parts.route;
-  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  job->Start(std::move(parts));
   return job;
 }
 
@@ -202,7 +230,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
                                    std::to_string(topology.nodes()) + " nodes; use mpi");
   }
   HORON_ASSIGN(Meeting meeting, MeetNode(config, *job->mpi, topology, patience));
-  RuntimeParts parts = Begin(config, job->mpi->rank(), std::move(topology), losses);
+  RuntimeParts parts = Begin(config, process, job->mpi->rank(), std::move(topology), losses);
   early.reset();
   job->watch = MakeWatch(parts, launcher, meeting.segment, std::move(meeting.peers));
   Transport* node = AddNode(parts, std::move(meeting.segment));
@@ -223,12 +251,18 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
                    : parts.topology.nodes() == 1 ? "shm"
                    : node != nullptr             ? "shm+mpi"
                                                  : "mpi";
-  job->runtime = std::make_unique<Runtime>(std::move(parts));
+  job->Start(std::move(parts));
   if (launcher) job->watch->Tell("joined");
   return job;
 }
 
 }  // namespace
+
+void Job::Start(RuntimeParts parts) {
+  Record(parts.recorder, EventKind::kJoined, transport + ", negotiating over " + controller,
+         parts.topology.size());
+  runtime = std::make_unique<Runtime>(std::move(parts));
+}
 
 void Job::Leave() {
   runtime->Shutdown();
@@ -262,7 +296,7 @@ Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
   ++process.generation;
   if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);
   if (UnderMpi() || config.controller == "mpi") return JoinThroughMpi(config, process);
-  return JoinAlone(config);
+  return JoinAlone(config, process);
 }
 
 }  // namespace horon

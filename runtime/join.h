@@ -17,6 +17,7 @@ namespace horon {
 struct ProcessState {
   int generation = 0;                          // inits so far
   std::shared_ptr<LauncherSocket> launcher;    // under horonrun
+  std::shared_ptr<Recorder> recorder;          // made by the first init; null when switched off
   void* mpi_plugin = nullptr;                  // dlopen handle
   HoronMpiFinalizeFn* finalize_mpi = nullptr;  // once MPI is up: to be called at exit
 };
@@ -29,6 +30,7 @@ struct Job {
   std::string controller;  // "shm", "mpi", "self"
   std::string transport;   // "shm", "mpi", "shm+mpi", "self"
 
+  void Start(RuntimeParts parts);
   void Leave();  // Runtime::Shutdown, then goodbye to node and launcher
 };
 

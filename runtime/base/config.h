@@ -30,6 +30,8 @@ struct Config {
   int64_t shm_ring_bytes = 0;               // SHM_RING_BYTES: per pair; 0 chooses by node size
   std::chrono::milliseconds shutdown_time{5000};  // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
   std::chrono::milliseconds start_time{60000};    // START_TIMEOUT (s): limit of init
+  int64_t recorder_events = 4096;                 // RECORDER_EVENTS; 0: no flight recorder
+  std::string postmortem_dir;                     // POSTMORTEM_DIR
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

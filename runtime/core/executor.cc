@@ -50,6 +50,11 @@ class Executor::Running final : public Stage {
   }
 
   void Finish(const Status& status) {
+    const std::string key = entries_[0].key();
+    if (status.ok())
+      Record(executor_.recorder_, EventKind::kFinished, key, static_cast<int64_t>(entries_.size()));
+    else
+      Record(executor_.recorder_, EventKind::kFailed, key + ": " + status.message());
     for (Entry& entry : entries_) entry.promise.Finish(status);
   }
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
@@ -79,11 +84,13 @@ class Executor::FusionTurn final : public Waitable {
 };
 
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
-                   const ProcessSets& sets, LaneFactory make_lane, Counters& counters)
+                   const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
+                   std::shared_ptr<Recorder> recorder)
     : fabric_(&fabric),
       transports_(std::move(transports)),
       sets_(&sets),
       make_lane_(std::move(make_lane)),
+      recorder_(std::move(recorder)),
       buckets_(counters["executor.buckets"]),
       tensors_(counters["executor.tensors"]),
       fused_tensors_(counters["fusion.tensors"]),
@@ -120,6 +127,7 @@ void Executor::Start(Bucket bucket) {
   buckets_.Add();
   tensors_.Add(static_cast<int64_t>(bucket.entries.size()));
   bytes_.Add(bucket.bytes);
+  Record(recorder_, EventKind::kStarted, bucket.entries[0].key(), bucket.bytes);
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
   if (const auto elementwise = op->elementwise()) {

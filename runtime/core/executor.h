@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/counters.h"
+#include "runtime/base/recorder.h"
 #include "runtime/core/fusion.h"
 #include "runtime/core/process_sets.h"
 #include "runtime/transport/communicator.h"
@@ -27,7 +28,7 @@ class Executor {
       std::function<std::unique_ptr<Lane>(int32_t process_set, const std::vector<int>& ranks)>;
 
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
-           LaneFactory make_lane, Counters& counters);
+           LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder);
   ~Executor();
 
   void Start(Bucket bucket);
@@ -58,6 +59,7 @@ class Executor {
   std::vector<Transport*> transports_;
   const ProcessSets* sets_;
   LaneFactory make_lane_;
+  std::shared_ptr<Recorder> recorder_;  // may be null
   std::map<int32_t, Group> groups_;
   std::map<std::string, std::unique_ptr<TensorState>> states_;  // by op spec and tensor
   std::list<std::unique_ptr<Running>> running_;

@@ -42,6 +42,7 @@ Runtime::Runtime(RuntimeParts parts)
       rank_(parts.rank),
       counters_(std::move(parts.counters)),
       segment_(std::move(parts.segment)),
+      recorder_(std::move(parts.recorder)),
       losses_(parts.losses ? std::move(parts.losses) : std::make_shared<Losses>()),
       launched_(parts.launched),
       on_fault_(std::move(parts.on_fault)),
@@ -57,7 +58,7 @@ Runtime::Runtime(RuntimeParts parts)
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_) {
+          *counters_, recorder_) {
   background_ = std::thread([this] { Background(); });
 }
 
@@ -79,6 +80,11 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 }
 
 Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
+  for (const Queue::Submission& s : submissions) {
+    const Request& r = s.entry.request;
+    Record(recorder_, EventKind::kSubmitted, r.name, CountOf(r.shape) * SizeOf(r.dtype));
+  }
+  submissions[0].work->set_label(submissions[0].entry.key());
   HORON_TRY(queue_.Push(std::move(submissions), &wake));
   if (wake) bell_->Ring();
   return Status::Ok();
@@ -167,6 +173,9 @@ void Runtime::Fail(const Status& status) {
   const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
   if (failure_.ok() && fault) Log(LogLevel::kError, "runtime", status.message());
   const bool known = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
+  if (failure_.ok()) {
+    Record(recorder_, fault ? EventKind::kLost : EventKind::kLeft, status.message());
+  }
   if (failure_.ok() && fault && !known) {
     const std::string what = "failed: " + status.message();
     on_fault_(what);

@@ -34,9 +34,10 @@ struct RuntimeParts {
   std::vector<Transport*> control;                     // by rank: negotiates with it
   std::shared_ptr<SharedSegment> segment;  // this node's; null when the node has one rank
   std::shared_ptr<Counters> counters;
-  bool may_lend = true;            // blocking calls may run the cycle
-  std::shared_ptr<Losses> losses;  // made by the runtime if null
-  bool launched = false;           // a launcher will say why a rank was lost
+  std::shared_ptr<Recorder> recorder;  // may be null
+  bool may_lend = true;                // blocking calls may run the cycle
+  std::shared_ptr<Losses> losses;      // made by the runtime if null
+  bool launched = false;               // a launcher will say why a rank was lost
   // Told once when this rank fails for a reason that the others cannot know: they must not wait.
   std::function<void(const std::string& what)> on_fault = [](const std::string&) {};
 };
@@ -89,6 +90,7 @@ class Runtime {
   int rank_;
   std::shared_ptr<Counters> counters_;
   std::shared_ptr<SharedSegment> segment_;
+  std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Losses> losses_;
   bool launched_;
   std::function<void(const std::string&)> on_fault_;

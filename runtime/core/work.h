@@ -34,7 +34,10 @@ class Work {
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
   // Blocks until finished or the time is over; whether it is finished.
   bool WaitFor(std::chrono::nanoseconds limit) const;
-  const Status& status() const { return status_; }     // once done
+  const Status& status() const { return status_; }  // once done
+  // What it stands for: the key of its first tensor. Set before it is submitted.
+  void set_label(std::string label) { label_ = std::move(label); }
+  const std::string& label() const { return label_; }
   std::vector<Output>& outputs() { return outputs_; }  // user: once done and ok
   const std::vector<Output>& outputs() const { return outputs_; }
 
@@ -42,6 +45,7 @@ class Work {
   friend class Promise;
   void FinishOne(Status status);
 
+  std::string label_;
   std::atomic<uint32_t> done_{0};
   std::atomic<int> remaining_;
   Mutex mutex_;  // guards status_ until done

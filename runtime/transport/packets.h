@@ -1,9 +1,9 @@
 // Packets: what goes through the sockets between a rank and its launcher, and between the ranks of
 // a node while they meet. One short ASCII text a packet (SOCK_SEQPACKET), at times a descriptor.
 //
-//   rank -> launcher   segment <generation> <bytes> (+ memfd), joined (in its place under MPI),
-//                      raised <sentence>, failed: <sentence>, bye
-//   launcher -> rank   segment ... (+ memfd), dead <rank> <sentence>
+//   rank -> launcher   segment <generation> <bytes> (+ memfd); under MPI in its place: joined;
+//                      recorder <bytes> (+ memfd); raised <sentence>; failed: <sentence>; bye
+//   launcher -> rank   segment ... (+ memfd); dead <rank> <sentence>
 //
 // Called by horon_init on the user's thread and by the watch thread (watch.h).
 #pragma once

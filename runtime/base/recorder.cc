@@ -1,0 +1,107 @@
+#include "runtime/base/recorder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+namespace horon {
+namespace {
+
+constexpr int64_t kPage = 4096;
+static_assert(sizeof(RecorderHeader) <= kPage);
+
+uint64_t Now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint32_t ThreadId() {
+  static thread_local const auto id = static_cast<uint32_t>(syscall(SYS_gettid));
+  return id;
+}
+
+Status Failed(const std::string& what) {
+  return Status::Unavailable("the flight recorder cannot be made: " + what + ": " +
+                             std::strerror(errno));
+}
+
+}  // namespace
+
+Recorder::Recorder(int fd, int64_t bytes, void* base, int64_t events)
+    : fd_(fd),
+      bytes_(bytes),
+      mask_(static_cast<uint64_t>(events) - 1),
+      header_(new(base) RecorderHeader{}),
+      events_(reinterpret_cast<RecordedEvent*>(static_cast<std::byte*>(base) + kPage)) {
+  std::memcpy(header_->magic, "HORONREC", sizeof(header_->magic));
+  header_->version = 1;
+  header_->event_bytes = sizeof(RecordedEvent);
+  header_->capacity = static_cast<uint64_t>(events);
+  header_->pid = getpid();
+  header_->rank = -1;
+  gethostname(header_->host, sizeof(header_->host) - 1);
+}
+
+Recorder::~Recorder() {
+  munmap(header_, static_cast<size_t>(bytes_));
+  close(fd_);
+}
+
+Result<std::shared_ptr<Recorder>> Recorder::Map(int fd, int64_t wanted) {
+  const auto events = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted)));
+  const int64_t bytes = kPage + events * static_cast<int64_t>(sizeof(RecordedEvent));
+  void* base = MAP_FAILED;
+  if (ftruncate(fd, bytes) == 0)
+    base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    const Status status = Failed("mapping " + std::to_string(bytes) + " bytes");
+    close(fd);
+    return status;
+  }
+  madvise(base, static_cast<size_t>(bytes), MADV_DONTFORK);
+  return std::shared_ptr<Recorder>(new Recorder(fd, bytes, base, events));
+}
+
+Result<std::shared_ptr<Recorder>> Recorder::InMemory(int64_t events) {
+  const int fd = memfd_create("horon-recorder", MFD_CLOEXEC);
+  if (fd < 0) return Failed("memfd_create");
+  return Map(fd, events);
+}
+
+Result<std::shared_ptr<Recorder>> Recorder::InFile(const std::string& path, int64_t events) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return Failed(path);
+  return Map(fd, events);
+}
+
+void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
+  const uint64_t number = header_->next.fetch_add(1, std::memory_order_relaxed);
+  RecordedEvent& event = events_[number & mask_];
+  event.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  constexpr size_t kRoom = sizeof(event.text);
+  const bool sentence = kind >= EventKind::kFailed;
+  if (text.size() > kRoom) text = text.substr(sentence ? 0 : text.size() - kRoom, kRoom);
+  event.time.store(Now(), std::memory_order_relaxed);
+  event.what.store(static_cast<uint64_t>(kind) | static_cast<uint64_t>(text.size()) << 16 |
+                       static_cast<uint64_t>(ThreadId()) << 32,
+                   std::memory_order_relaxed);
+  event.value.store(value, std::memory_order_relaxed);
+  for (size_t at = 0; at < text.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, std::min(sizeof(word), text.size() - at));
+    event.text[at / sizeof(word)].store(word, std::memory_order_relaxed);
+  }
+  event.number.store(number + 1, std::memory_order_release);
+}
+
+}  // namespace horon

@@ -1,0 +1,121 @@
+#include "runtime/base/recorder.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "test/support/catch.h"
+
+namespace horon::test {
+namespace {
+
+struct Read {
+  EventKind kind;
+  std::string text;
+  int64_t value;
+};
+
+// What a reader of the descriptor sees, by number.
+std::map<uint64_t, Read> ReadAll(const Recorder& recorder) {
+  std::vector<char> bytes(static_cast<size_t>(recorder.bytes()));
+  REQUIRE(pread(recorder.fd(), bytes.data(), bytes.size(), 0) == recorder.bytes());
+  RecorderHeader* header = reinterpret_cast<RecorderHeader*>(bytes.data());
+  REQUIRE(std::memcmp(header->magic, "HORONREC", 8) == 0);
+  REQUIRE(header->pid == getpid());
+  auto* events = reinterpret_cast<RecordedEvent*>(bytes.data() + 4096);
+  std::map<uint64_t, Read> read;
+  for (uint64_t i = 0; i < header->capacity; ++i) {
+    const uint64_t number = events[i].number.load();
+    if (number == 0) continue;
+    REQUIRE((number - 1) % header->capacity == i);
+    const uint64_t what = events[i].what.load();
+    char text[96];
+    std::memcpy(text, static_cast<const void*>(events[i].text), sizeof(text));
+    read[number] = {static_cast<EventKind>(what & 0xffff),
+                    std::string(text, static_cast<size_t>((what >> 16) & 0xffff)),
+                    events[i].value.load()};
+  }
+  return read;
+}
+
+TEST_CASE("the recorder keeps the last events") {
+  const auto recorder = Recorder::InMemory(8).value();
+  for (int i = 1; i <= 20; ++i)
+    recorder->Add(EventKind::kSubmitted, "grad." + std::to_string(i), i * 4);
+  const auto read = ReadAll(*recorder);
+  REQUIRE(read.size() == 8);
+  CHECK(read.begin()->first == 13);
+  for (const auto& [number, event] : read) {
+    CHECK(event.text == "grad." + std::to_string(number));
+    CHECK(event.value == static_cast<int64_t>(number) * 4);
+    CHECK(event.kind == EventKind::kSubmitted);
+  }
+}
+
+TEST_CASE("of a long name the end is kept, of a long sentence the start") {
+  const auto recorder = Recorder::InMemory(4).value();
+  const std::string text = "first " + std::string(200, '.') + " last";
+  recorder->Add(EventKind::kStarted, text);
+  recorder->Add(EventKind::kLost, text);
+  recorder->Add(EventKind::kLeft, "");
+  auto read = ReadAll(*recorder);
+  CHECK(read[1].text == text.substr(text.size() - 96));
+  CHECK(read[2].text == text.substr(0, 96));
+  CHECK(read[3].text.empty());
+}
+
+TEST_CASE("threads record side by side") {
+  const auto recorder = Recorder::InMemory(4096).value();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 1000; ++i)
+        recorder->Add(EventKind::kFinished, std::string(static_cast<size_t>(t + 1), 'x'), t);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto read = ReadAll(*recorder);
+  CHECK(read.size() == 4000);
+  std::map<int64_t, int> by_thread;
+  for (const auto& [number, event] : read) {
+    CHECK(event.text.size() == static_cast<size_t>(event.value + 1));
+    ++by_thread[event.value];
+  }
+  for (int t = 0; t < 4; ++t) CHECK(by_thread[t] == 1000);
+}
+
+TEST_CASE("a recorder in a file says why it cannot be made") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("horon-rec-" + std::to_string(getpid()));
+  const auto none = Recorder::InFile(folder / "rank-0.rec", 16);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.status().message().find(folder.string()) != std::string::npos);
+  std::filesystem::create_directory(folder);
+  {
+    const auto some = Recorder::InFile(folder / "rank-0.rec", 16);
+    REQUIRE(some.ok());
+    some.value()->Add(EventKind::kJoined, "shm");
+  }
+  CHECK(std::filesystem::file_size(folder / "rank-0.rec") == 4096 + 16 * 128);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("an event costs little", "[.][cost]") {
+  const auto recorder = Recorder::InMemory(4096).value();
+  constexpr int kEvents = 1000000;
+  const std::string name = "DistributedOptimizer.layer4.1.conv2.weight";
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kEvents; ++i) recorder->Add(EventKind::kSubmitted, name, i);
+  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
+  WARN(taken.count() / kEvents << " ns an event");
+  CHECK(taken.count() / kEvents < 50);
+}
+
+}  // namespace
+}  // namespace horon::test
