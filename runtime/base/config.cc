@@ -59,6 +59,14 @@ Setter Boolean(bool Config::* field) {
   };
 }
 
+Setter Inverted(bool Config::* field) {
+  return [set = Boolean(field), field](Config& config, const std::string& value) {
+    HORON_TRY(set(config, value));
+    config.*field = !(config.*field);
+    return Status::Ok();
+  };
+}
+
 Setter Text(std::string Config::* field) {
   return [=](Config& config, const std::string& value) {
     config.*field = value;
@@ -110,6 +118,16 @@ const std::vector<Knob>& Table() {
        Duration<seconds>(&Config::shutdown_time)},
       {"START_TIMEOUT", true, "s that init waits for the other ranks",
        Duration<seconds>(&Config::start_time)},
+      {"STALL_CHECK_DISABLE", true, "whether a tensor may wait for a busy rank for ever, silently",
+       Inverted(&Config::stall_check)},
+      {"STALL_CHECK_TIME_SECONDS", true, "s after which a tensor that waits for a rank is reported",
+       Duration<seconds>(&Config::stall_warn)},
+      {"STALL_SHUTDOWN_TIME_SECONDS", true,
+       "s after which a tensor that waits for a busy rank fails; 0: never",
+       Duration<seconds>(&Config::stall_shutdown)},
+      {"STALL_SILENCE_SECONDS", false,
+       "s without an answer after which a stopped rank is given up; 0: never",
+       Duration<seconds>(&Config::stall_silence)},
       {"RECORDER_EVENTS", false, "events that the flight recorder keeps; 0 switches it off",
        Integer(&Config::recorder_events, 0, 1 << 24)},
       {"POSTMORTEM_DIR", false, "folder for the flight recorders' reports when a job fails",

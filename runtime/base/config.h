@@ -28,10 +28,14 @@ struct Config {
   std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes
   int64_t shm_chunk_bytes = 256 << 10;      // SHM_CHUNK_BYTES: streaming unit
   int64_t shm_ring_bytes = 0;               // SHM_RING_BYTES: per pair; 0 chooses by node size
-  std::chrono::milliseconds shutdown_time{5000};  // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
-  std::chrono::milliseconds start_time{60000};    // START_TIMEOUT (s): limit of init
-  int64_t recorder_events = 4096;                 // RECORDER_EVENTS; 0: no flight recorder
-  std::string postmortem_dir;                     // POSTMORTEM_DIR
+  std::chrono::milliseconds shutdown_time{5000};      // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
+  std::chrono::milliseconds start_time{60000};        // START_TIMEOUT (s): limit of init
+  bool stall_check = true;                            // STALL_CHECK_DISABLE, the other way round
+  std::chrono::milliseconds stall_warn{60000};        // STALL_CHECK_TIME_SECONDS; 0: never
+  std::chrono::milliseconds stall_shutdown{1800000};  // STALL_SHUTDOWN_TIME_SECONDS; 0: never
+  std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
+  int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
+  std::string postmortem_dir;                         // POSTMORTEM_DIR
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

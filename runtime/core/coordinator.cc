@@ -83,6 +83,7 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
     row.ranks = ranks;
     row.by_rank.resize(ranks->size());
     row.cache_id = cache_id;
+    row.since = now_;
   }
   SharedRequest& slot = row.by_rank[static_cast<size_t>(IndexOf(*ranks, rank))];
   if (slot) {  // its own queue refuses this; only a broken rank gets here
@@ -236,6 +237,7 @@ void Coordinator::Ready(const std::string& key) {
 }
 
 void Coordinator::Fail(const std::string& key, const Status& status) {
+  if (!rows_.contains(key)) return;  // failed with its group
   std::vector<std::pair<int32_t, std::string>> groups;
   for (const SharedRequest& r : rows_[key].by_rank) {
     if (r && !r->group.empty()) groups.emplace_back(r->process_set, r->group);
@@ -328,9 +330,9 @@ void Coordinator::Leave(int rank) {
   }
 }
 
-Decision Coordinator::Decide() {
+Decision Coordinator::Decide(bool anyway) {
   Decision decision;
-  if (!HasNews()) return decision;
+  if (!HasNews() && !anyway) return decision;
   decision.sequence = ++sequence_;
   decision.verdicts = std::exchange(failed_, {});
   decision.left = std::exchange(newly_left_, {});
@@ -440,20 +442,15 @@ void Coordinator::ForgetHeard() {
   });
 }
 
-std::vector<Coordinator::Waiting> Coordinator::Pending() const {
-  std::vector<Waiting> waiting;
+std::vector<PendingTensor> Coordinator::Pending() const {
+  std::vector<PendingTensor> pending;
   for (const auto& [key, row] : rows_) {
-    Waiting one;
-    for (size_t i = 0; i < row.by_rank.size(); ++i) {
-      if (row.by_rank[i]) {
-        one.name = row.by_rank[i]->name;
-      } else {
-        one.missing.push_back((*row.ranks)[i]);
-      }
-    }
-    if (!one.missing.empty()) waiting.push_back(std::move(one));
+    PendingTensor one{key, {}, {}, row.since};
+    for (size_t i = 0; i < row.by_rank.size(); ++i)
+      (row.by_rank[i] ? one.ready : one.missing).push_back((*row.ranks)[i]);
+    if (!one.missing.empty()) pending.push_back(std::move(one));
   }
-  return waiting;
+  return pending;
 }
 
 }  // namespace horon

@@ -12,6 +12,7 @@
 // - A rank that has left fails everything that needs it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "runtime/core/process_sets.h"
+#include "runtime/core/stall.h"
 #include "runtime/core/wire.h"
 #include "runtime/op/op.h"
 
@@ -33,16 +35,16 @@ class Coordinator {
 
   // One rank's report. kInternal if it cannot be (a cache id that never was).
   Status Hear(int rank, Report report);
-  // Everything ready by now, or nothing to say (no verdicts, nobody left).
-  Decision Decide();
+  // Everything ready by now, or nothing to say (no verdicts, nobody left); then it has no sequence
+  // number unless one is wanted `anyway`.
+  Decision Decide(bool anyway = false);
   bool HasNews() const { return !ready_.empty() || !failed_.empty() || !newly_left_.empty(); }
 
-  // For stall reports: pending names and the ranks that miss them.
-  struct Waiting {
-    std::string name;
-    std::vector<int> missing;
-  };
-  std::vector<Waiting> Pending() const;
+  // For the stall judge: what some ranks have reported and others not. `now` dates what is heard.
+  void SetTime(std::chrono::steady_clock::time_point now) { now_ = now; }
+  std::vector<PendingTensor> Pending() const;
+  // Gives a pending name up (with its group), on all ranks.
+  void GiveUp(const std::string& key, const Status& status) { Fail(key, status); }
 
  private:
   using SharedRequest = std::shared_ptr<const Request>;
@@ -53,6 +55,7 @@ class Coordinator {
     uint64_t cache_id = 0;  // of all reports so far, 0 if they differ or are requests
     bool ready = false;     // it and its group: runs with the next decision
     Agreement agreed;
+    std::chrono::steady_clock::time_point since;  // its first report
   };
   struct Remembered {  // a cache entry
     std::string key;
@@ -92,6 +95,7 @@ class Coordinator {
   int64_t capacity_;
   uint64_t sequence_ = 0;
   uint64_t next_cache_id_ = 1;
+  std::chrono::steady_clock::time_point now_;
 
   std::map<std::string, Row> rows_;
   std::map<std::string, std::vector<std::string>> group_ready_;  // group key -> judged members

@@ -167,10 +167,15 @@ Result<bool> Executor::Advance() {
     }
     running.Withdraw();
     running.Finish(status);
+    ++finished_;
     it = running_.erase(it);
   }
   HORON_TRY(fault_);
   return moved;
+}
+
+const Request* Executor::oldest() const {
+  return running_.empty() ? nullptr : running_.front()->segments()[0].request;
 }
 
 void Executor::FailAll(const Status& status) {

@@ -37,6 +37,8 @@ class Executor {
   Result<bool> Advance();
   void FailAll(const Status& status);
   bool idle() const { return running_.empty(); }
+  const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
+  uint64_t finished() const { return finished_; }  // buckets so far
 
  private:
   class Running;  // a bucket in flight: a Stage for its op
@@ -63,6 +65,7 @@ class Executor {
   std::map<int32_t, Group> groups_;
   std::map<std::string, std::unique_ptr<TensorState>> states_;  // by op spec and tensor
   std::list<std::unique_ptr<Running>> running_;
+  uint64_t finished_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
   Counter &buckets_, &tensors_, &fused_tensors_, &fused_bytes_, &bytes_;
 };

@@ -1,11 +1,34 @@
 #include "runtime/core/negotiator.h"
 
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/log.h"
+
 namespace horon {
 namespace {
+
+using std::chrono::milliseconds;
 
 // How often a rank with nothing to report still says how far it has heard, so that the coordinator
 // may forget evicted cache ids.
 constexpr uint64_t kTellHeardEvery = 256;
+
+// A rank that waits asks after a moment, then less and less often.
+constexpr milliseconds kFirstLook{500}, kLastLook{10000};
+
+StallLimits LimitsOf(const Config& config) {
+  StallLimits limits{config.stall_warn, config.stall_shutdown, config.stall_silence};
+  if (!config.stall_check) limits.warn = limits.busy = milliseconds{0};
+  return limits;
+}
+
+std::string Seconds(milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
+
+void Print(int rank, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines)
+    std::fprintf(stderr, "horon: rank %d: %s\n", rank, line.c_str());
+}
 
 // Counters carry the name of the way: "negotiation.shm.bits".
 std::string Way(int rank, const std::vector<Transport*>& control) {
@@ -16,12 +39,16 @@ std::string Way(int rank, const std::vector<Transport*>& control) {
 }  // namespace
 
 Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control,
-                       OpTable& ops, ProcessSets& sets, Counters& counters)
+                       OpTable& ops, ProcessSets& sets, Callers& callers, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
       ops_(&ops),
       sets_(&sets),
+      reports_of_(control.size()),
       gone_(control.size()),
+      callers_(&callers),
+      silent_limit_(config.stall_silence),
+      busy_limit_(config.stall_shutdown),
       requests_(counters["negotiation." + Way(rank, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, control) + ".responses"]),
@@ -30,6 +57,7 @@ Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transpo
   if (rank == 0) {
     coordinator_ = std::make_unique<Coordinator>(static_cast<int>(control.size()), ops, sets,
                                                  config.cache_capacity);
+    judge_ = std::make_unique<StallJudge>(static_cast<int>(control.size()), LimitsOf(config));
     for (size_t peer = 1; peer < control.size(); ++peer) {
       channels_[peer] =
           std::make_unique<ControlChannel>(*control[peer], static_cast<int>(peer), counters);
@@ -60,36 +88,47 @@ bool Negotiator::sending() const {
 }
 
 Status Negotiator::Send(horon::Report report) {
+  report.number = ++reports_;
   report.heard = told_heard_ = heard_;
   moved_ = true;
-  if (rank_ == 0) return coordinator_->Hear(0, std::move(report));
+  if (rank_ == 0) return HearReport(0, std::move(report));
   channels_[0]->Send(Encode(report));
   return Status::Ok();
 }
 
+bool Negotiator::HasReport() const {
+  if (over_) return false;
+  return !waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || ask_ ||
+         answer_ || describe_ || (leaving_ && !left_);
+}
+
+Status Negotiator::Report() {
+  horon::Report report;
+  for (const std::string& key : std::exchange(waiting_to_report_, {})) {
+    const auto it = pending_.find(key);
+    if (it == pending_.end()) continue;  // failed meanwhile
+    const uint64_t id = cache_.Find(key, it->second.request);
+    if (id != 0) {
+      report.bits.push_back(id);
+    } else {
+      report.requests.push_back(it->second.request);
+    }
+  }
+  bits_.Add(static_cast<int64_t>(report.bits.size()));
+  requests_.Add(static_cast<int64_t>(report.requests.size()));
+  report.describe = std::exchange(describe_, false);
+  report.ask = std::exchange(ask_, false) || report.describe;
+  if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
+  report.leaving = leaving_;
+  left_ = leaving_;
+  return Send(std::move(report));
+}
+
 Result<std::vector<Batch>> Negotiator::Advance() {
   moved_ = false;
-  if (!over_ && (!waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery ||
-                 (leaving_ && !left_))) {
-    horon::Report report;
-    for (const std::string& key : std::exchange(waiting_to_report_, {})) {
-      const auto it = pending_.find(key);
-      if (it == pending_.end()) continue;  // failed meanwhile
-      const uint64_t id = cache_.Find(key, it->second.request);
-      if (id != 0) {
-        report.bits.push_back(id);
-      } else {
-        report.requests.push_back(it->second.request);
-      }
-    }
-    bits_.Add(static_cast<int64_t>(report.bits.size()));
-    requests_.Add(static_cast<int64_t>(report.requests.size()));
-    report.leaving = leaving_;
-    left_ = leaving_;
-    HORON_TRY(Send(std::move(report)));
-  }
+  if (HasReport()) HORON_TRY(Report());
   HORON_TRY(HearPeers());
-  if (coordinator_ && coordinator_->HasNews()) HORON_TRY(Decide());
+  if (coordinator_) HORON_TRY(Decide());
   return std::exchange(batches_, {});
 }
 
@@ -102,7 +141,7 @@ Status Negotiator::HearPeers() {
       if (rank_ == 0) {
         HORON_ASSIGN(horon::Report report, DecodeReport(*message));
         const bool leaving = report.leaving;
-        HORON_TRY(coordinator_->Hear(static_cast<int>(peer), std::move(report)));
+        HORON_TRY(HearReport(static_cast<int>(peer), std::move(report)));
         if (leaving) {
           channels_[peer]->CloseReceiving();
           break;
@@ -117,9 +156,50 @@ Status Negotiator::HearPeers() {
   return Status::Ok();
 }
 
+// Rank 0: what a rank reports goes to the coordinator, what it asks and answers to the judge.
+Status Negotiator::HearReport(int rank, horon::Report report) {
+  const uint64_t expected = ++reports_of_[static_cast<size_t>(rank)];
+  if (report.number != expected) {
+    return Status::Internal("report " + std::to_string(expected) + " of rank " +
+                            std::to_string(rank) + " was lost on the way: number " +
+                            std::to_string(report.number) + " came in its place");
+  }
+  const Clock::time_point now = Clock::now();
+  coordinator_->SetTime(now);
+  const bool ask = report.ask, describe = report.describe;
+  if (report.leaving) judge_->Left(rank);
+  const std::optional<Activity> activity = std::exchange(report.activity, std::nullopt);
+  HORON_TRY(coordinator_->Hear(rank, std::move(report)));
+  if (activity) Follow(judge_->Answered(rank, *activity, now, coordinator_->Pending()));
+  reply_ = reply_ || ask;  // whoever asks must hear that rank 0 is there
+  if (ask) Follow(judge_->Asked(now, coordinator_->Pending()));
+  const bool again = describe && std::exchange(describe_when_answered_, true);
+  if (!describe_when_answered_ || (!judge_->complete() && !again)) return Status::Ok();
+  describe_when_answered_ = false;
+  for (const PendingTensor& tensor : coordinator_->Pending())
+    description_.push_back(DescribePending(tensor, judge_->activity(), now));
+  if (description_.empty()) description_.push_back("nothing waits for a rank to submit it");
+  return Status::Ok();
+}
+
+void Negotiator::Follow(StallJudge::Findings findings) {
+  inquire_ = inquire_ || findings.inquire;
+  for (const auto& [key, status] : findings.failed) coordinator_->GiveUp(key, status);
+  for (const std::string& warning : findings.warnings) Log(LogLevel::kWarn, "stall", warning);
+  if (findings.lost < 0) return;
+  lost_ = findings.lost;
+  lost_because_ = findings.lost_because;
+}
+
 Status Negotiator::Decide() {
-  Decision decision = coordinator_->Decide();
+  const bool more = std::exchange(reply_, false) || !lost_because_.empty() || !description_.empty();
+  if (!more && !coordinator_->HasNews()) return Status::Ok();
+  Decision decision = coordinator_->Decide(more);
   decision.fusion_bytes = fusion_bytes_;
+  decision.inquire = std::exchange(inquire_, false);
+  decision.description = std::exchange(description_, {});
+  decision.lost_because = std::exchange(lost_because_, {});
+  if (!decision.lost_because.empty()) decision.lost = lost_;
   const std::vector<std::byte> bytes = Encode(decision);
   for (size_t peer = 1; peer < channels_.size(); ++peer) {
     if (gone_[peer]) continue;
@@ -142,9 +222,15 @@ Status Negotiator::Apply(const Decision& decision) {
   Batch batch;
   for (const Verdict& verdict : decision.verdicts) ApplyVerdict(verdict, batch);
   for (uint64_t id : decision.evicted) cache_.Forget(id);
+  if (!decision.verdicts.empty()) ++agreed_;
   if (!batch.empty()) batches_.push_back(std::move(batch));
   ApplyLeft(decision);
-  return Status::Ok();
+  asked_since_ = Clock::time_point::max();
+  answer_ = answer_ || decision.inquire;
+  if (!decision.description.empty() && std::exchange(described_, true) == false)
+    Print(rank_, decision.description);
+  lost_ = decision.lost;
+  return lost_ < 0 ? Status::Ok() : Status::Unavailable(decision.lost_because);
 }
 
 void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
@@ -201,6 +287,51 @@ void Negotiator::ApplyLeft(const Decision& decision) {
                               : "rank 0 has left the job (it called shutdown or its program ended)";
     FailAll(Status::Aborted(over_reason_));
   }
+}
+
+// --- stalls ----------------------------------------------------------------------------------
+
+Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, uint64_t finished) {
+  if (over_ || left_ || (pending_.empty() && running == nullptr)) {
+    look_at_ = asked_since_ = Clock::time_point::max();
+    return Status::Ok();
+  }
+  if (look_at_ != Clock::time_point::max() && now < look_at_) return Status::Ok();
+  const bool first = look_at_ == Clock::time_point::max() || agreed_ + finished != progress_;
+  progress_ = agreed_ + finished;
+  look_after_ = first ? kFirstLook : std::min(look_after_ + look_after_ / 2, kLastLook);
+  look_at_ = now + look_after_;
+  if (first) {
+    still_since_ = now;
+    return Status::Ok();
+  }
+  ask_ = moved_ = true;
+  if (asked_since_ == Clock::time_point::max()) asked_since_ = now;
+  const auto over = [](milliseconds limit, auto time) {
+    return limit.count() > 0 && time >= limit;
+  };
+  if (rank_ != 0 && over(silent_limit_, now - asked_since_)) {
+    lost_ = 0;
+    return Status::Unavailable("rank 0 has not answered for " + Seconds(silent_limit_) +
+                               ": it is stopped (SIGSTOP, a debugger), or its machine hangs or "
+                               "cannot be reached");
+  }
+  if (running != nullptr && over(busy_limit_, now - still_since_)) {
+    return Status::Unavailable("the collective of tensor '" + running->name +
+                               "' has made no progress for " + Seconds(busy_limit_) +
+                               " (HORON_STALL_SHUTDOWN_TIME_SECONDS)");
+  }
+  return Status::Ok();
+}
+
+void Negotiator::Describe() {
+  std::vector<std::string> lines;
+  for (const auto& [key, entry] : pending_)
+    lines.push_back("tensor '" + entry.request.name + "' waits until all ranks have submitted it");
+  if (lines.empty()) lines.push_back("no tensor waits for other ranks");
+  Print(rank_, lines);
+  describe_ = !over_ && !left_;
+  described_ = !describe_;
 }
 
 void Negotiator::Leave() { leaving_ = true; }

@@ -26,15 +26,26 @@ using Batch = std::vector<Entry>;
 
 class Negotiator {
  public:
+  using Clock = std::chrono::steady_clock;
   // `control[r]` reaches rank r; rank 0 needs all, the others need control[0].
   Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
-             ProcessSets& sets, Counters& counters);
+             ProcessSets& sets, Callers& callers, Counters& counters);
 
   // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
   // submit.
   void Add(std::vector<Entry> entries);
   // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
   Result<std::vector<Batch>> Advance();
+
+  // Looks whether something here waits in vain, and asks the coordinator why. `running`: a tensor
+  // of the oldest bucket in flight, or null; `finished`: buckets so far. kUnavailable: the
+  // coordinator does not answer, or the bucket never ends.
+  Status LookForStalls(Clock::time_point now, const Request* running, uint64_t finished);
+  Clock::time_point next_look() const { return look_at_; }
+  // Prints what is pending here now, and what the coordinator knows of it when it has answered.
+  void Describe();
+  // The rank that was given up; -1: none.
+  int lost() const { return lost_; }
 
   // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
   void Leave();
@@ -54,7 +65,11 @@ class Negotiator {
 
  private:
   bool sending() const;
+  bool HasReport() const;
+  Status Report();
   Status Send(horon::Report report);
+  Status HearReport(int rank, horon::Report report);
+  void Follow(StallJudge::Findings findings);
   Status HearPeers();
   Status Decide();
   Status Apply(const Decision& decision);
@@ -74,7 +89,22 @@ class Negotiator {
   std::vector<std::string> waiting_to_report_;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
-  std::vector<bool> gone_;  // rank 0: peers that know that they have left
+  std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
+  uint64_t reports_ = 0;              // sent so far
+  std::vector<bool> gone_;            // rank 0: peers that know that they have left
+  Callers* callers_;
+  // Stalls: when to look next, and what was known at the last look.
+  Clock::time_point look_at_ = Clock::time_point::max(), asked_since_ = Clock::time_point::max(),
+                    still_since_;
+  std::chrono::milliseconds look_after_{0}, silent_limit_, busy_limit_;
+  uint64_t agreed_ = 0, progress_ = 0;
+  bool ask_ = false, answer_ = false, describe_ = false, described_ = true;
+  int lost_ = -1;
+  // Rank 0: for the next decision.
+  std::unique_ptr<StallJudge> judge_;
+  bool reply_ = false, inquire_ = false, describe_when_answered_ = false;
+  std::string lost_because_;
+  std::vector<std::string> description_;
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   Counter &requests_, &bits_, &responses_, &cached_responses_;

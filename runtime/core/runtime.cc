@@ -54,7 +54,7 @@ Runtime::Runtime(RuntimeParts parts)
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
       sets_(fabric_.topology.size()),
-      negotiator_(config_, rank_, parts.control, ops_, sets_, *counters_),
+      negotiator_(config_, rank_, parts.control, ops_, sets_, callers_, *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
@@ -85,6 +85,7 @@ Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
     Record(recorder_, EventKind::kSubmitted, r.name, CountOf(r.shape) * SizeOf(r.dtype));
   }
   submissions[0].work->set_label(submissions[0].entry.key());
+  callers_.Submitted(submissions[0].work->label());
   HORON_TRY(queue_.Push(std::move(submissions), &wake));
   if (wake) bell_->Ring();
   return Status::Ok();
@@ -148,7 +149,13 @@ bool Runtime::CycleMoved() {
 
 Status Runtime::CycleSafely() {
   try {
-    return Cycle();
+    if (describe_.exchange(false, std::memory_order_relaxed)) negotiator_.Describe();
+    HORON_TRY(Cycle());
+    if (moved_) return Status::Ok();
+    const Status status =
+        negotiator_.LookForStalls(Clock::now(), executor_.oldest(), executor_.finished());
+    moved_ = negotiator_.moved();  // it asks with the next cycle
+    return status;
   } catch (const std::exception& e) {  // out of memory; the baton must be given on all the same
     return Status::Internal(std::string("the runtime stopped: ") + e.what());
   }
@@ -157,6 +164,12 @@ Status Runtime::CycleSafely() {
 // No cycle is run from here on.
 void Runtime::Suspect(const Status& symptom) {
   suspicion_ = symptom;
+  const int lost = negotiator_.lost();
+  if (lost >= 0 && lost != rank_) {
+    const bool here = segment_ && fabric_.topology.node_of(lost) == fabric_.topology.node_of(rank_);
+    if (here) segment_->MarkDead(fabric_.topology.local_rank(lost), symptom.message());
+    losses_->Report(symptom.message());
+  }
   const bool cause_will_come = launched_ && symptom.code() == Code::kUnavailable;
   judge_at_ = Clock::now() + (cause_will_come ? kCauseWait : std::chrono::milliseconds{0});
 }
@@ -214,6 +227,10 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
                                                 std::chrono::microseconds{1}, limit);
   if (hold_until_) {
     limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(),
+                                                 std::chrono::microseconds{1}, limit);
+  }
+  if (negotiator_.next_look() != Clock::time_point::max()) {
+    limit = std::clamp<std::chrono::nanoseconds>(negotiator_.next_look() - Clock::now(),
                                                  std::chrono::microseconds{1}, limit);
   }
   for (const auto& transport : transports_) {
@@ -285,13 +302,22 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
   if (work.done()) return true;
   const auto until =
       Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
-  if (may_lend_) Lend(work, until);
+  Mark mark;
+  if (may_lend_) Lend(work, until, mark);
   if (work.done()) return true;
+  MarkWaiting(mark, work);
   bell_->Ring();  // a submit that left waking to us must not be forgotten
   return work.WaitFor(until - Clock::now());
 }
 
-void Runtime::Lend(Work& work, Clock::time_point until) {
+// From here on this thread counts as blocked: it sleeps.
+void Runtime::MarkWaiting(Mark& mark, const Work& work) {
+  if (mark) return;
+  mark.emplace(callers_, work.label());
+  Record(recorder_, EventKind::kWaits, work.label());
+}
+
+void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   baton_.Want(1);
   bool taken = baton_.TryTake();
   const auto give_up = Clock::now() + config_.spin;
@@ -304,7 +330,9 @@ void Runtime::Lend(Work& work, Clock::time_point until) {
   bell_->Awake();
   hurry_ = true;
   while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
-    if (!CycleMoved() && !LookAgain(config_.spin)) SleepAsLender(work, until);
+    if (CycleMoved() || LookAgain(config_.spin)) continue;
+    MarkWaiting(mark, work);
+    SleepAsLender(work, until);
   }
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
@@ -327,6 +355,11 @@ void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
     bell_->Sleep(ticket, Doorbell::kLender, limit);
   }
   bell_->Awake();
+}
+
+void Runtime::Describe() {
+  describe_.store(true, std::memory_order_relaxed);
+  bell_->Ring();
 }
 
 void Runtime::Shutdown() {

@@ -54,6 +54,8 @@ class Runtime {
   Status Submit(std::vector<Queue::Submission> submissions, bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Prints what is pending, and what it waits for, to stderr. Any thread; returns at once.
+  void Describe();
   // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
   void Shutdown();
 
@@ -66,6 +68,7 @@ class Runtime {
   int64_t memory_bytes() const;
 
  private:
+  using Mark = std::optional<Callers::Waiting>;
   Status Cycle();
   Status CycleSafely();
   bool Due();
@@ -76,7 +79,8 @@ class Runtime {
   void Fail(const Status& status);
   void Background();
   void SleepInBackground();
-  void Lend(Work& work, std::chrono::steady_clock::time_point until);
+  void Lend(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
+  void MarkWaiting(Mark& mark, const Work& work);
   void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
   std::chrono::nanoseconds SleepLimit() const;
   void BackOff();
@@ -102,6 +106,7 @@ class Runtime {
   ProcessSets sets_;
   Queue queue_;
   Baton baton_;
+  Callers callers_;
   // Touched by the holder of the baton only.
   Negotiator negotiator_;
   Executor executor_;
@@ -115,7 +120,7 @@ class Runtime {
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false};
-  std::atomic<bool> shut_down_{false};
+  std::atomic<bool> shut_down_{false}, describe_{false};
   std::thread background_;
 };
 

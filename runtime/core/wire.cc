@@ -122,6 +122,42 @@ std::vector<uint64_t> ReadIds(Reader& in) {
   return ids;
 }
 
+// Flags of a message that usually has none of what they announce.
+constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8;
+constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4;
+constexpr size_t kLeastText = 4;
+
+void Write(Writer& out, const std::vector<std::string>& texts) {
+  out.Number(static_cast<uint32_t>(texts.size()));
+  for (const std::string& text : texts) out.Text(text);
+}
+
+std::vector<std::string> ReadTexts(Reader& in) {
+  std::vector<std::string> texts(in.Count(kLeastText));
+  for (std::string& text : texts) text = in.Text();
+  return texts;
+}
+
+void Write(Writer& out, const Activity& a) {
+  out.Number(a.callers);
+  out.Number(a.blocked);
+  out.Number(a.submits);
+  Write(out, a.waits);
+  out.Text(a.last);
+  out.Number(a.last_ms);
+}
+
+Activity ReadActivity(Reader& in) {
+  Activity a;
+  a.callers = in.Number<int32_t>();
+  a.blocked = in.Number<int32_t>();
+  a.submits = in.Number<uint64_t>();
+  a.waits = ReadTexts(in);
+  a.last = in.Text();
+  a.last_ms = in.Number<int64_t>();
+  return a;
+}
+
 constexpr size_t kLeastRequest = 60, kLeastVerdict = 29;
 
 void Write(Writer& out, const Request& r) {
@@ -173,22 +209,31 @@ Request ReadRequest(Reader& in) {
 
 std::vector<std::byte> Encode(const Report& report) {
   Writer out;
+  out.Number(report.number);
   out.Number(report.heard);
-  out.Number(static_cast<uint8_t>(report.leaving));
+  out.Number(static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
+                                  (report.activity ? kAnswers : 0) |
+                                  (report.describe ? kCurious : 0)));
   WriteIds(out, report.bits);
   out.Number(static_cast<uint32_t>(report.requests.size()));
   for (const Request& request : report.requests) Write(out, request);
+  if (report.activity) Write(out, *report.activity);
   return out.Take();
 }
 
 Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   Reader in(bytes);
   Report report;
+  report.number = in.Number<uint64_t>();
   report.heard = in.Number<uint64_t>();
-  report.leaving = in.Number<uint8_t>() != 0;
+  const auto flags = in.Number<uint8_t>();
+  report.leaving = (flags & kLeaving) != 0;
+  report.ask = (flags & kAsks) != 0;
+  report.describe = (flags & kCurious) != 0;
   report.bits = ReadIds(in);
   const uint32_t count = in.Count(kLeastRequest);
   for (uint32_t i = 0; i < count; ++i) report.requests.push_back(ReadRequest(in));
+  if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
   HORON_TRY(in.Finish());
   return report;
 }
@@ -209,6 +254,14 @@ std::vector<std::byte> Encode(const Decision& decision) {
     out.Numbers(v.agreed.sizes);
   }
   out.Numbers(decision.left);
+  out.Number(static_cast<uint8_t>((decision.inquire ? kInquires : 0) |
+                                  (decision.lost >= 0 ? kLoses : 0) |
+                                  (decision.description.empty() ? 0 : kDescribes)));
+  if (decision.lost >= 0) {
+    out.Number(decision.lost);
+    out.Text(decision.lost_because);
+  }
+  if (!decision.description.empty()) Write(out, decision.description);
   return out.Take();
 }
 
@@ -236,6 +289,14 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   for (int32_t rank : decision.left) {
     if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
   }
+  const auto flags = in.Number<uint8_t>();
+  decision.inquire = (flags & kInquires) != 0;
+  if ((flags & kLoses) != 0) {
+    decision.lost = in.Number<int32_t>();
+    if (decision.lost < 0 || decision.lost >= ranks) in.Fail("a rank is out of range");
+    decision.lost_because = in.Text();
+  }
+  if ((flags & kDescribes) != 0) decision.description = ReadTexts(in);
   HORON_TRY(in.Finish());
   return decision;
 }

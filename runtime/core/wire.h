@@ -2,21 +2,28 @@
 // trusts no length and no number, so that any bytes give either a message or a Status.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/core/activity.h"
 #include "runtime/op/request.h"
 
 namespace horon {
 
 // From a rank to the coordinator.
 struct Report {
-  uint64_t heard =
-      0;  // decisions this rank has applied: until then evicted cache ids are remembered
+  uint64_t number = 0;  // 1, 2, ... of this rank: one that is missing was lost on the way
+  // Decisions this rank has applied: until then evicted cache ids are remembered.
+  uint64_t heard = 0;
   std::vector<uint64_t> bits;     // cache ids of requests equal to the ones remembered
   std::vector<Request> requests;  // all others
   bool leaving = false;
+  bool ask = false;                  // something here waits in vain: why?
+  bool describe = false;             // with ask: tell me what is pending
+  std::optional<Activity> activity;  // the answer to an inquiry
 };
 
 // What was decided about one name.
@@ -36,6 +43,10 @@ struct Decision {
   std::vector<uint64_t> evicted;  // cache ids to forget, after the verdicts
   std::vector<Verdict> verdicts;  // in the order in which every rank runs them
   std::vector<int32_t> left;      // ranks that have left the job
+  bool inquire = false;           // every rank is to answer with its activity
+  int32_t lost = -1;              // >= 0: this rank is given up, which ends the job
+  std::string lost_because;
+  std::vector<std::string> description;  // what is pending and why: answer to a rank that asked
 };
 
 std::vector<std::byte> Encode(const Report& report);

@@ -67,9 +67,12 @@ World::World(int size, WorldOptions options)
     parts.counters = std::make_shared<Counters>();
     parts.segment = nodes_[static_cast<size_t>(topology_.node_of(r))];
     parts.transports.push_back(std::make_unique<SelfTransport>(r));
-    parts.transports.push_back(std::make_unique<ShmTransport>(
-        parts.segment, topology_.members(topology_.node_of(r)), topology_.local_rank(r), "inproc"));
-    if (network_) parts.transports.push_back(std::make_unique<Network>(network_, everyone, r));
+    parts.transports.push_back(options_.wrap(
+        r, std::make_unique<ShmTransport>(parts.segment, topology_.members(topology_.node_of(r)),
+                                          topology_.local_rank(r), "inproc")));
+    if (network_)
+      parts.transports.push_back(
+          options_.wrap(r, std::make_unique<Network>(network_, everyone, r)));
     for (int peer = 0; peer < size; ++peer) {
       Transport* way = peer == r ? parts.transports[0].get()
                        : topology_.node_of(peer) == topology_.node_of(r)

@@ -23,6 +23,9 @@ struct WorldOptions {
   bool lanes = true;   // false: no streaming, collectives over messages only
   std::function<void(Config&)> configure = [](Config&) {};
   std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
+  // Puts something around the transports that reach other ranks.
+  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> wrap =
+      [](int, std::unique_ptr<Transport> inner) { return inner; };
   std::chrono::seconds limit{120};
 };
 

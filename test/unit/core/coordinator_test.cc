@@ -58,7 +58,7 @@ TEST_CASE("what is pending names the ranks that miss it") {
   f.Hear(2, Of({Named("a")}));
   const auto pending = f.coordinator.Pending();
   REQUIRE(pending.size() == 1);
-  CHECK(pending[0].name == "a");
+  CHECK(pending[0].key == "0/a");
   CHECK(pending[0].missing == std::vector<int>{0, 3});
 }
 

@@ -28,8 +28,10 @@ Request Sample(int i) {
 
 Report SampleReport(std::vector<uint64_t> bits) {
   Report report;
+  report.number = 4;
   report.heard = 12;
-  report.leaving = true;
+  report.leaving = report.ask = report.describe = true;
+  report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234};
   report.bits = std::move(bits);
   for (int i = 0; i < 4; ++i) report.requests.push_back(Sample(i));
   return report;
@@ -40,6 +42,10 @@ Decision SampleDecision() {
   decision.sequence = 41;
   decision.evicted = {3, 900};
   decision.left = {1, 0};
+  decision.inquire = true;
+  decision.lost = 1;
+  decision.lost_because = "rank 1 has not answered for 30 s";
+  decision.description = {"", "tensor 'a'"};
   for (int i = 0; i < 3; ++i) {
     Verdict v;
     v.cache_id = static_cast<uint64_t>(i);
@@ -60,8 +66,12 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     const Report report = SampleReport(bits);
     const auto back = DecodeReport(Encode(report));
     REQUIRE(back.ok());
+    CHECK(back.value().number == 4);
     CHECK(back.value().heard == 12);
     CHECK(back.value().leaving);
+    CHECK(back.value().ask);
+    CHECK(back.value().describe);
+    CHECK(back.value().activity == report.activity);
     CHECK(back.value().bits == bits);
     CHECK(back.value().requests == report.requests);
   }
@@ -87,6 +97,10 @@ TEST_CASE("a decision comes back as it was sent") {
     CHECK(a.agreed == b.agreed);
     CHECK(a.only_rank == b.only_rank);
   }
+  CHECK(back.value().inquire);
+  CHECK(back.value().lost == 1);
+  CHECK(back.value().lost_because == decision.lost_because);
+  CHECK(back.value().description == decision.description);
 }
 
 TEST_CASE("a rank that does not exist is refused") {

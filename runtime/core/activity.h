@@ -1,0 +1,56 @@
+// Activity: what a rank says of itself when the coordinator asks why something stalls; and Callers,
+// which keeps it. Submitted and Waiting: user threads. Snapshot: the holder of the baton.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+
+namespace horon {
+
+struct Activity {
+  int32_t callers = 0;             // user threads that have used the runtime and still run
+  int32_t blocked = 0;             // of those, asleep in a wait
+  uint64_t submits = 0;            // so far
+  std::vector<std::string> waits;  // keys they wait for, some of them
+  std::string last;                // key submitted last; empty: none yet
+  int64_t last_ms = 0;             // how long ago
+
+  bool operator==(const Activity&) const = default;
+};
+
+class Callers {
+ public:
+  Callers() : shared_(std::make_shared<Shared>()) {}
+  void Submitted(const std::string& key);
+  Activity Snapshot() const;
+
+  // This thread waits for `label` while it lives.
+  class Waiting {
+   public:
+    Waiting(Callers& callers, const std::string& label);
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Callers& callers_;
+    const std::string& label_;
+  };
+
+ private:
+  struct Shared {
+    mutable Mutex mutex;
+    Activity now HORON_GUARDED_BY(mutex);
+    std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
+  };
+  class Membership;
+  void Join();
+  std::shared_ptr<Shared> shared_;  // with the threads' memberships, which may outlive this
+};
+
+}  // namespace horon

@@ -1,0 +1,50 @@
+#include "test/support/faulty_transport.h"
+
+#include <algorithm>
+
+namespace horon::test {
+
+Status FaultyTransport::Post(Transfer& transfer) {
+  ++posts_;
+  const bool hit = fault_.kind == Fault::Kind::kDropAll || fault_.kind == Fault::Kind::kDelay
+                       ? posts_ >= fault_.at
+                       : posts_ == fault_.at;
+  if (!hit || fault_.kind == Fault::Kind::kNone ||
+      (fault_.kind == Fault::Kind::kDelay && looks_ >= fault_.delay_looks))
+    return inner_->Post(transfer);
+  if (fault_.kind == Fault::Kind::kFail)
+    return Status::Unavailable("injected: rank " + std::to_string(transfer.peer) +
+                               " cannot be reached");
+  transfer.status = Status::Ok();
+  transfer.bytes = 0;
+  transfer.transport = this;
+  transfer.done = false;
+  if (fault_.kind == Fault::Kind::kDelay) {
+    held_.push_back(&transfer);
+  } else if (transfer.direction == Transfer::Direction::kSend) {
+    transfer.done = true;
+    transfer.transport = nullptr;
+  } else {
+    dropped_.push_back(&transfer);
+  }
+  return Status::Ok();
+}
+
+Result<bool> FaultyTransport::Progress() {
+  if (!held_.empty() && ++looks_ >= fault_.delay_looks) {
+    for (Transfer* transfer : std::exchange(held_, {})) HORON_TRY(inner_->Post(*transfer));
+  }
+  return inner_->Progress();
+}
+
+void FaultyTransport::Cancel(Transfer& transfer) {
+  if (std::erase(held_, &transfer) + std::erase(dropped_, &transfer) == 0) {
+    inner_->Cancel(transfer);
+    return;
+  }
+  transfer.done = true;
+  transfer.status = Status::Aborted("cancelled");
+  transfer.transport = nullptr;
+}
+
+}  // namespace horon::test

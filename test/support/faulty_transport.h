@@ -1,0 +1,41 @@
+// FaultyTransport: another transport that goes wrong at its k-th Post: it fails, drops that
+// transfer (a send seems to succeed, a receive never ends), or holds it and all later ones back for
+// a while.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "runtime/transport/transport.h"
+
+namespace horon::test {
+
+struct Fault {
+  enum class Kind { kNone, kFail, kDrop, kDropAll, kDelay } kind = Kind::kNone;
+  int at = 1;             // the k-th Post, from 1
+  int delay_looks = 200;  // kDelay: calls of Progress that the transfers are held back
+};
+
+class FaultyTransport final : public Transport {
+ public:
+  FaultyTransport(std::unique_ptr<Transport> inner, Fault fault)
+      : inner_(std::move(inner)), fault_(fault) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+  Status Post(Transfer& transfer) override;
+  Result<bool> Progress() override;
+  void Cancel(Transfer& transfer) override;
+  void Flush() override { inner_->Flush(); }
+  std::chrono::microseconds poll_interval() const override {
+    // Held transfers go on without anybody ringing.
+    return held_.empty() ? inner_->poll_interval() : std::chrono::microseconds{50};
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  Fault fault_;
+  int posts_ = 0, looks_ = 0;
+  std::deque<Transfer*> held_, dropped_;
+};
+
+}  // namespace horon::test

@@ -1,0 +1,142 @@
+// Stalls and faulty transports on the whole road, with thread ranks: nothing waits for ever.
+#include <latch>
+
+#include "test/support/catch.h"
+#include "test/support/faulty_transport.h"
+#include "test/support/world.h"
+
+namespace horon {
+namespace {
+
+using std::chrono::milliseconds;
+using test::Fault;
+using test::FaultyTransport;
+using test::Rank;
+using test::World;
+using test::WorldOptions;
+
+std::vector<WorldOptions> Layouts() {
+  WorldOptions no_lanes, two_nodes, no_lend;
+  no_lanes.lanes = false;
+  two_nodes.local_size = 2;
+  no_lend.configure = [](Config& c) { c.lend = false; };
+  return {{}, no_lanes, two_nodes, no_lend};
+}
+
+TEST_CASE("ranks that wait for different tensors get errors that say so, and go on") {
+  for (const WorldOptions& layout : Layouts()) {
+    World world(3, layout);
+    std::vector<Status> first(3), second(3);
+    world.Run([&](Rank& me) {
+      const auto r = static_cast<size_t>(me.rank());
+      std::vector<float> values(100, 1);
+      first[r] = me.Reduce(me.rank() == 1 ? "b" : "a", "sum", values);
+      second[r] = me.Reduce("c", "sum", values);
+    });
+    for (size_t r = 0; r < 3; ++r) {
+      INFO("rank " << r << ": " << first[r].message());
+      CHECK(first[r].code() == Code::kInvalidArgument);
+      CHECK(first[r].message().find("waits for") != std::string::npos);
+      CHECK(second[r].ok());
+    }
+  }
+}
+
+TEST_CASE(
+    "a tensor that waits for a busy rank fails after the limit; the busy rank hears it late") {
+  for (WorldOptions layout : Layouts()) {
+    layout.configure = [inner = layout.configure](Config& c) {
+      inner(c);
+      c.stall_warn = milliseconds{700};
+      c.stall_shutdown = milliseconds{1500};
+    };
+    World world(2, layout);
+    std::vector<Status> before(2), status(2), after(2);
+    std::latch given_up(1);
+    world.Run([&](Rank& me) {
+      const auto r = static_cast<size_t>(me.rank());
+      std::vector<float> values(10, 1);
+      before[r] = me.Reduce("before", "sum", values);
+      if (me.rank() == 1) given_up.wait();  // computes until the other has given up
+      status[r] = me.Reduce("late", "sum", values);
+      if (me.rank() == 0) given_up.count_down();
+      after[r] = me.Reduce("after", "sum", values);
+    });
+    for (size_t r = 0; r < 2; ++r) {
+      CHECK(before[r].ok());
+      CHECK(status[r].code() == Code::kAborted);
+      CHECK(status[r].message().find("rank 1 is busy; it last submitted 'before'") !=
+            std::string::npos);
+      CHECK(after[r].ok());
+    }
+  }
+}
+
+TEST_CASE("a rank whose messages vanish is given up, and everyone hears which it is") {
+  for (const int mute : {0, 1}) {
+    WorldOptions options;
+    options.lanes = false;
+    options.configure = [](Config& c) { c.stall_silence = milliseconds{1500}; };
+    options.wrap = [mute](int rank,
+                          std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+      const auto kind = rank == mute ? Fault::Kind::kDropAll : Fault::Kind::kNone;
+      return std::make_unique<FaultyTransport>(std::move(inner), Fault{kind, 1});
+    };
+    World world(3, options);
+    std::vector<Status> status(3);
+    world.Run([&](Rank& me) {
+      std::vector<float> values(10, 1);
+      status[static_cast<size_t>(me.rank())] = me.Reduce("a", "sum", values);
+    });
+    for (size_t r = 0; r < 3; ++r) {
+      INFO("rank " << r << ": " << status[r].message());
+      CHECK(status[r].code() == Code::kUnavailable);
+      if (static_cast<int>(r) != mute)
+        CHECK(status[r].message().find("rank " + std::to_string(mute) + " has not answered") !=
+              std::string::npos);
+    }
+  }
+}
+
+// Whatever goes wrong, wherever: every rank gets an answer, and a sum that is not an error is
+// right. A message that is lost alone is beyond what transports may do (they are reliable and
+// ordered), so that a later one may be taken for it; even then nobody hangs.
+TEST_CASE("a transport that fails, drops or delays its k-th transfer hangs nobody") {
+  using Kind = Fault::Kind;
+  for (const Kind kind : {Kind::kFail, Kind::kDrop, Kind::kDelay}) {
+    for (const int local_size : {0, 2}) {
+      for (const int at : {1, 2, 5, 13}) {
+        WorldOptions options;
+        options.lanes = false;
+        options.local_size = local_size;
+        options.configure = [](Config& c) {
+          c.stall_silence = milliseconds{1200};
+          c.stall_shutdown = milliseconds{1200};
+        };
+        options.wrap = [&](int rank,
+                           std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+          return std::make_unique<FaultyTransport>(std::move(inner),
+                                                   Fault{rank == 1 ? kind : Kind::kNone, at});
+        };
+        World world(3, options);
+        std::vector<std::string> wrong(3);
+        world.Run([&](Rank& me) {
+          for (int step = 0; step < 4; ++step) {
+            std::vector<float> values(3000, 1);
+            const Status status = me.Reduce("t" + std::to_string(step), "sum", values);
+            auto& mine = wrong[static_cast<size_t>(me.rank())];
+            if (kind != Kind::kDrop && status.ok() && values != std::vector<float>(3000, 3))
+              mine = "a wrong sum";
+            if (!status.ok() && status.message().empty()) mine = "an error without a reason";
+            if (kind == Kind::kDelay && !status.ok()) mine = status.message();
+          }
+        });
+        INFO("kind " << static_cast<int>(kind) << " at " << at << " local size " << local_size);
+        for (const std::string& sentence : wrong) CHECK(sentence == "");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon
