@@ -142,6 +142,8 @@ PYBIND11_MODULE(_core, module) {
              [](py::object factory) { horon_python::error_factory = factory.release().ptr(); });
   module.def("init", &Blocking<&horon_init>);
   module.def("shutdown", &Blocking<&horon_shutdown>);
+  module.def("abandon", &horon_abandon);
+  module.def("describe", &horon_describe);
   DefineQueries(module);
   module.def("add_process_set", &AddProcessSet);
   module.def("remove_process_set", &RemoveProcessSet);

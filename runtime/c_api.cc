@@ -251,6 +251,16 @@ int horon_shutdown(void) {
   });
 }
 
+void horon_abandon(const char* what) {
+  const auto job = Current();
+  if (job && job->watch && what != nullptr) job->watch->SayLost(what);
+}
+
+void horon_describe(void) {
+  const auto job = Current();
+  if (job) job->runtime->Describe();
+}
+
 int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
 const char* horon_last_error(void) { return last_error.c_str(); }
 const char* horon_version(void) { return HORON_VERSION; }

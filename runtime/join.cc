@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/base/log.h"
+#include "runtime/describe_signal.h"
 #include "runtime/transport/rendezvous.h"
 #include "runtime/transport/shm.h"
 
@@ -112,17 +113,21 @@ Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) 
 std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSocket> launcher,
                                  std::shared_ptr<SharedSegment> segment,
                                  std::vector<std::pair<int, int>> peers) {
-  if (!launcher && peers.empty()) return nullptr;
+  if (parts.topology.size() == 1 && !launcher) return nullptr;
   const Topology& topology = parts.topology;
   WatchParts watch{std::move(segment),
                    topology.members(topology.node_of(parts.rank)),
                    topology.local_rank(parts.rank),
                    std::move(launcher),
                    std::move(peers),
-                   parts.losses};
+                   parts.losses,
+                   DescribeSignalFd()};
   parts.launched = watch.launcher != nullptr;
   auto made = std::make_unique<Watch>(std::move(watch));
   parts.on_fault = [watch = made.get()](const std::string& what) { watch->SayLost(what); };
+  parts.on_loss = [watch = made.get()](int rank, const std::string& why) {
+    watch->Tell("lost " + std::to_string(rank) + " " + why);
+  };
   return made;
 }
 
@@ -222,7 +227,8 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   const Patience patience{config.start_time, losses.get()};
   const auto launcher = Launcher(config, process);
   std::unique_ptr<Watch> early;  // hears of deaths while the ranks meet
-  if (launcher) early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses});
+  if (launcher)
+    early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses, -1});
   HORON_ASSIGN(job->mpi, OpenMpi(config, process, patience));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
@@ -256,16 +262,28 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   return job;
 }
 
+// Through whatever started this process.
+Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& process) {
+  ++process.generation;
+  if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);
+  if (UnderMpi() || config.controller == "mpi") return JoinThroughMpi(config, process);
+  return JoinAlone(config, process);
+}
+
 }  // namespace
 
 void Job::Start(RuntimeParts parts) {
   Record(parts.recorder, EventKind::kJoined, transport + ", negotiating over " + controller,
          parts.topology.size());
   runtime = std::make_unique<Runtime>(std::move(parts));
+  if (watch) watch->OnDescribe([this] { runtime->Describe(); });
 }
 
 void Job::Leave() {
+  if (watch) watch->OnDescribe(nullptr);
   runtime->Shutdown();
+  // MPI_Finalize waits for all ranks, so after a loss it would never return.
+  if (runtime->lost()) process->finalize_mpi = nullptr;
   if (watch) watch->SayBye();
 }
 
@@ -293,10 +311,9 @@ Status OpenMpiPlugin(const Config& config, ProcessState& process) {
 }
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
-  ++process.generation;
-  if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);
-  if (UnderMpi() || config.controller == "mpi") return JoinThroughMpi(config, process);
-  return JoinAlone(config, process);
+  HORON_ASSIGN(std::unique_ptr<Job> job, JoinSomehow(config, process));
+  job->process = &process;
+  return job;
 }
 
 }  // namespace horon

@@ -22,11 +22,13 @@ struct ProcessState {
   HoronMpiFinalizeFn* finalize_mpi = nullptr;  // once MPI is up: to be called at exit
 };
 
-// One membership in a job, from init to shutdown. Members are destroyed from the last to the first.
+// One membership in a job, from init to shutdown; stays where it is made. Members are destroyed
+// from the last to the first.
 struct Job {
   std::unique_ptr<MpiWorld> mpi;
   std::unique_ptr<Watch> watch;  // null without launcher and other ranks on this node
   std::unique_ptr<Runtime> runtime;
+  ProcessState* process = nullptr;
   std::string controller;  // "shm", "mpi", "self"
   std::string transport;   // "shm", "mpi", "shm+mpi", "self"
 

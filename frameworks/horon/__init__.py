@@ -28,6 +28,7 @@ from horon.runtime import (
     counters,
     cross_rank,
     cross_size,
+    describe,
     init,
     is_homogeneous,
     is_initialized,

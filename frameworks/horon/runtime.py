@@ -7,8 +7,10 @@ import sys
 from horon import _core, process_sets as sets_of_ranks
 from horon.errors import (
     NOT_INITIALIZED,
+    HoronAborted,
     HoronInvalidArgument,
     HoronNotInitialized,
+    HoronUnavailable,
     HoronUnsupported,
 )
 
@@ -32,9 +34,31 @@ def init(comm=None, process_sets=None) -> None:
     _core.init()
     if not _exit_registered:
         atexit.register(_core.shutdown)
+        sys.excepthook = _telling_others(sys.excepthook)
         _exit_registered = True
     _check_all_ranks(comm)
     sets_of_ranks.register_static(static_sets)
+
+
+def describe() -> None:
+    """Prints to stderr what is pending here and what the ranks it waits for do. Returns at once.
+
+    SIGUSR1 does the same where the program has no handler for it.
+    """
+    _core.describe()
+
+
+def _telling_others(hook):
+    """An uncaught exception ends this process: the other ranks need not wait to find that out."""
+
+    def tell(kind, value, traceback) -> None:
+        # Errors of the runtime itself are known to the others, who have the same.
+        if not issubclass(kind, (HoronUnavailable, HoronAborted, KeyboardInterrupt)):
+            lines = str(value).splitlines()
+            _core.abandon(f"raised {kind.__name__}{': ' + lines[0] if lines else ''}")
+        hook(kind, value, traceback)
+
+    return tell
 
 
 def _static_sets(process_sets) -> list:

@@ -46,6 +46,7 @@ Runtime::Runtime(RuntimeParts parts)
       losses_(parts.losses ? std::move(parts.losses) : std::make_shared<Losses>()),
       launched_(parts.launched),
       on_fault_(std::move(parts.on_fault)),
+      on_loss_(std::move(parts.on_loss)),
       bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
@@ -169,6 +170,7 @@ void Runtime::Suspect(const Status& symptom) {
     const bool here = segment_ && fabric_.topology.node_of(lost) == fabric_.topology.node_of(rank_);
     if (here) segment_->MarkDead(fabric_.topology.local_rank(lost), symptom.message());
     losses_->Report(symptom.message());
+    on_loss_(lost, symptom.message());
   }
   const bool cause_will_come = launched_ && symptom.code() == Code::kUnavailable;
   judge_at_ = Clock::now() + (cause_will_come ? kCauseWait : std::chrono::milliseconds{0});
@@ -193,6 +195,10 @@ void Runtime::Fail(const Status& status) {
     const std::string what = "failed: " + status.message();
     on_fault_(what);
     if (segment_) segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " " + what);
+  }
+  if (failure_.ok() && fault) {
+    lost_.store(true, std::memory_order_relaxed);
+    for (const auto& transport : transports_) transport->Abandon();
   }
   failure_ = suspicion_ = status;
   executor_.FailAll(status);

@@ -40,6 +40,8 @@ struct RuntimeParts {
   bool launched = false;               // a launcher will say why a rank was lost
   // Told once when this rank fails for a reason that the others cannot know: they must not wait.
   std::function<void(const std::string& what)> on_fault = [](const std::string&) {};
+  // Told when this rank has given another one up.
+  std::function<void(int rank, const std::string& why)> on_loss = [](int, const std::string&) {};
 };
 
 class Runtime {
@@ -58,6 +60,9 @@ class Runtime {
   void Describe();
   // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
   void Shutdown();
+
+  // Whether the job failed under this runtime, rather than being left in peace. Any thread.
+  bool lost() const { return lost_.load(std::memory_order_relaxed); }
 
   int rank() const { return rank_; }
   const Config& config() const { return config_; }
@@ -98,6 +103,7 @@ class Runtime {
   std::shared_ptr<Losses> losses_;
   bool launched_;
   std::function<void(const std::string&)> on_fault_;
+  std::function<void(int, const std::string&)> on_loss_;
   Doorbell* bell_;
   bool may_lend_, may_spin_;
   std::vector<std::unique_ptr<Transport>> transports_;
@@ -120,7 +126,7 @@ class Runtime {
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false};
-  std::atomic<bool> shut_down_{false}, describe_{false};
+  std::atomic<bool> shut_down_{false}, describe_{false}, lost_{false};
   std::thread background_;
 };
 

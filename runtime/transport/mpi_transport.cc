@@ -1,5 +1,7 @@
 #include "runtime/transport/mpi_transport.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -269,6 +271,16 @@ void MpiTransport::Withdraw(size_t index, const Status& why) {
 
 void MpiTransport::Cancel(Transfer& transfer) {
   Withdraw(static_cast<size_t>(transfer.scratch[0]), Status::Aborted("cancelled"));
+}
+
+// With fault tolerance (ULFM: mpirun --with-ft ulfm) a revoked communicator gives back everything
+// in flight, on every rank. Looked for at run time: other MPIs do not have it.
+void MpiTransport::Abandon() {
+  using RevokeFn = int(MPI_Comm);
+  static auto* const revoke = reinterpret_cast<RevokeFn*>(dlsym(RTLD_DEFAULT, "MPIX_Comm_revoke"));
+  if (revoke == nullptr) return;
+  revoke(world_->get());
+  for (const auto& [ranks, comm] : comms_) revoke(comm->get());
 }
 
 void MpiTransport::FailAll() {

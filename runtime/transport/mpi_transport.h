@@ -71,6 +71,7 @@ class MpiTransport final : public Transport {
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
+  void Abandon() override;
   // MPI wakes nobody, so a sleeper looks at least this often.
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 

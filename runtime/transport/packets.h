@@ -2,7 +2,8 @@
 // a node while they meet. One short ASCII text a packet (SOCK_SEQPACKET), at times a descriptor.
 //
 //   rank -> launcher   segment <generation> <bytes> (+ memfd); under MPI in its place: joined;
-//                      recorder <bytes> (+ memfd); raised <sentence>; failed: <sentence>; bye
+//                      recorder <bytes> (+ memfd); raised <sentence>; failed: <sentence>;
+//                      lost <rank> <sentence> (that rank, given up by this one); bye
 //   launcher -> rank   segment ... (+ memfd); dead <rank> <sentence>
 //
 // Called by horon_init on the user's thread and by the watch thread (watch.h).

@@ -94,6 +94,10 @@ class Transport {
   // Wakes peers whose waking was put off. Called before the holder of the baton sleeps or goes.
   virtual void Flush() {}
 
+  // The job has lost a rank: what is in flight need not end by itself any more, and no new transfer
+  // will be posted. Everything is cancelled after this.
+  virtual void Abandon() {}
+
   // Zero: peers ring the doorbell, the runtime may sleep. Otherwise: while transfers are pending or
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).
   virtual std::chrono::microseconds poll_interval() const { return std::chrono::microseconds{0}; }

@@ -35,14 +35,18 @@ void Watch::Run() {
   pthread_setname_np(pthread_self(), "horon-watch");
   std::vector<pollfd> waiting{{stop_fd_, POLLIN, 0}};
   waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
+  waiting.push_back({parts_.describe_fd, POLLIN, 0});
+  const size_t first_peer = waiting.size();
   for (const auto& [fd, local] : parts_.peers) waiting.push_back({fd, POLLIN, 0});
   for (;;) {
     if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
     if (waiting[0].revents != 0) return;
     for (size_t i = 1; i < waiting.size(); ++i) {
       if (std::exchange(waiting[i].revents, short{0}) == 0) continue;
-      const bool more =
-          i == 1 ? HearLauncher() : HearPeer(waiting[i].fd, parts_.peers[i - 2].second);
+      bool more = true;
+      if (i == 1) more = HearLauncher();
+      if (i == 2) HearSignal();
+      if (i >= first_peer) more = HearPeer(waiting[i].fd, parts_.peers[i - first_peer].second);
       if (!more) waiting[i].fd = -1;
     }
   }
@@ -55,6 +59,18 @@ bool Watch::HearPeer(int fd, int local) {
   Lost(rank, "rank " + std::to_string(rank) +
                  " ended without leaving the job (killed, or it exited without shutdown)");
   return false;
+}
+
+void Watch::OnDescribe(std::function<void()> describe) {
+  MutexLock lock(mutex_);
+  describe_ = std::move(describe);
+}
+
+void Watch::HearSignal() {
+  uint64_t times = 0;
+  if (read(parts_.describe_fd, &times, sizeof(times)) <= 0) return;
+  MutexLock lock(mutex_);
+  if (describe_) describe_();
 }
 
 bool Watch::HearLauncher() {

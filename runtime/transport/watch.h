@@ -7,6 +7,7 @@
 // negotiation and touches no transport, so it notices a death whatever the runtime is doing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +27,7 @@ struct WatchParts {
   std::shared_ptr<LauncherSocket> launcher;  // null without horonrun
   std::vector<std::pair<int, int>> peers;    // socket, local rank; taken over
   std::shared_ptr<Losses> losses;
+  int describe_fd = -1;  // an eventfd: readable when on_describe is wanted; not taken over
 };
 
 class Watch {
@@ -35,6 +37,8 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  // What to do when describe_fd becomes readable; called on the watch thread.
+  void OnDescribe(std::function<void()> describe);
   // Tells the launcher. Does nothing without one; a launcher that is gone needs no news.
   void Tell(const std::string& packet);
   // Before leaving: end of file on my side is no death from now on.
@@ -51,7 +55,11 @@ class Watch {
   void LostAll(const std::string& sentence);
   void Stop();
 
+  void HearSignal();
+
   WatchParts parts_;
+  Mutex mutex_;
+  std::function<void()> describe_ HORON_GUARDED_BY(mutex_);
   int stop_fd_;
   std::thread thread_;
 };

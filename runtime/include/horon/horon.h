@@ -63,6 +63,15 @@ HORON_API int horon_shutdown(void);
 
 HORON_API int horon_is_initialized(void); /* 1 or 0 */
 
+/* This process is about to end because of an error of its own. `what` goes on after "rank N ", as
+ * in "raised ValueError: bad batch": the launcher and the other ranks hear it, and whatever they
+ * wait for fails with it at once. Returns at once. Afterwards only horon_shutdown is of use. */
+HORON_API void horon_abandon(const char* what);
+
+/* Prints to stderr what is pending here and, when rank 0 has answered, which ranks it waits for and
+ * what those do. Returns at once. What SIGUSR1 does where the program has no handler for it. */
+HORON_API void horon_describe(void);
+
 /* Sentence of this thread's last failure; valid until its next failing call. Never null. */
 HORON_API const char* horon_last_error(void);
 HORON_API const char* horon_version(void); /* of the library: HORON_VERSION of its build */

@@ -76,7 +76,10 @@ TEST_CASE("a rank whose messages vanish is given up, and everyone hears which it
   for (const int mute : {0, 1}) {
     WorldOptions options;
     options.lanes = false;
-    options.configure = [](Config& c) { c.stall_silence = milliseconds{1500}; };
+    // The mute one stands for a stopped process, which judges nobody.
+    options.configure_rank = [mute](int rank, Config& c) {
+      c.stall_silence = milliseconds{rank == mute ? 0 : 1500};
+    };
     options.wrap = [mute](int rank,
                           std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
       const auto kind = rank == mute ? Fault::Kind::kDropAll : Fault::Kind::kNone;

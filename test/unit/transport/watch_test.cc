@@ -24,7 +24,7 @@ struct Watched {
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     peer_end = ends[1];
     watch = std::make_unique<Watch>(
-        WatchParts{segment, {4, 5, 6}, 1, launcher, {{ends[0], 0}}, losses});
+        WatchParts{segment, {4, 5, 6}, 1, launcher, {{ends[0], 0}}, losses, -1});
   }
   ~Watched() {
     watch.reset();

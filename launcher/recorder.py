@@ -1,0 +1,153 @@
+"""Reading the ranks' flight recorders: the last events of each, written down when a job fails.
+
+The layout is that of runtime/base/recorder.h. A recorder is read when its rank has ended, from the
+memory that horonrun holds, or later from a file that a rank under mpirun left in HORON_POSTMORTEM_DIR.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE = 4096
+_HEADER = struct.Struct("<8sIIQii64s")
+_EVENT = struct.Struct("<QQQq96s")
+_KINDS = {
+    1: "joined",
+    2: "submitted",
+    3: "waits for",
+    4: "started",
+    5: "finished",
+    6: "failed",
+    7: "lost",
+    8: "stalled",
+    9: "left",
+}
+_UNITS = {1: "ranks", 2: "bytes", 4: "bytes", 5: "tensors"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a rank. `time` in seconds since 1970."""
+
+    number: int
+    time: float
+    kind: str
+    text: str
+    value: str
+    thread: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one rank recorded, oldest event first."""
+
+    rank: int
+    host: str
+    pid: int
+    events: list[Event]
+
+
+def decode(memory: bytes) -> Recording | None:
+    """A recording out of a recorder's bytes; None if they are none."""
+    if len(memory) < _PAGE:
+        return None
+    magic, version, event_bytes, capacity, pid, rank, host = _HEADER.unpack_from(memory)
+    if magic != b"HORONREC" or version != 1 or event_bytes != _EVENT.size:
+        return None
+    capacity = min(capacity, (len(memory) - _PAGE) // _EVENT.size)
+    events = []
+    for place in range(capacity):
+        event = _event(_EVENT.unpack_from(memory, _PAGE + place * _EVENT.size))
+        if event is not None and (event.number - 1) % capacity == place:
+            events.append(event)
+    events.sort(key=lambda event: event.number)
+    return Recording(rank, host.rstrip(b"\0").decode(errors="replace"), pid, events)
+
+
+def _event(fields: tuple) -> Event | None:
+    number, nanoseconds, what, value, text = fields
+    kind = what & 0xFFFF
+    if number == 0 or kind not in _KINDS:
+        return None
+    text = text[: (what >> 16) & 0xFFFF].decode(errors="replace")
+    unit = _UNITS.get(kind)
+    shown = f"{value} {unit}" if unit else ""
+    return Event(number, nanoseconds / 1e9, _KINDS[kind], text, shown, what >> 32)
+
+
+def read(descriptor: int) -> Recording | None:
+    """The recording in a recorder's memory or file."""
+    size = os.fstat(descriptor).st_size
+    if size < _PAGE:
+        return None
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as memory:
+        return decode(memory[:])
+
+
+def read_folder(folder: str) -> list[Recording]:
+    """The recordings that ranks left in a folder as rank-N.rec."""
+    recordings = []
+    for path in sorted(Path(folder).glob("rank-*.rec")):
+        with open(path, "rb") as file:
+            recording = read(file.fileno())
+        if recording is not None:
+            recordings.append(recording)
+    return sorted(recordings, key=lambda recording: recording.rank)
+
+
+def _line(event: Event, end: float) -> str:
+    value = f" ({event.value})" if event.value else ""
+    return f"{event.time - end:+12.6f} s  {event.kind:10s} {event.text}{value}"
+
+
+def timeline(recording: Recording, end: float, last: int | None = None) -> list[str]:
+    """Lines of a rank's last events; times count from `end`."""
+    events = recording.events[-last:] if last else recording.events
+    return [_line(event, end) for event in events]
+
+
+def pending(recording: Recording) -> list[str]:
+    """Buckets that were started and not finished, as "tensor (since s)" with times before the end."""
+    started: dict[str, Event] = {}
+    for event in recording.events:
+        if event.kind == "started":
+            started[event.text] = event
+        elif event.kind in ("finished", "failed"):
+            started.pop(event.text.split(": ", 1)[0], None)
+    return list(started)
+
+
+def report(recordings: Iterable[Recording], causes: list[str], last: int = 20) -> str:
+    """The job's end in words: why, and what each rank did last."""
+    recordings = list(recordings)
+    end = max((r.events[-1].time for r in recordings if r.events), default=time.time())
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end))
+    lines = [f"Horon, last event at {stamp}; times count back from there", ""]
+    lines += [*causes, ""] if causes else []
+    for recording in recordings:
+        lines.append(f"rank {recording.rank} on {recording.host}, process {recording.pid}")
+        unfinished = pending(recording)
+        if unfinished:
+            lines.append(f"  started and not finished: {', '.join(unfinished[:8])}")
+        lines += [f"  {line}" for line in timeline(recording, end, last)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write(folder: str, recordings: list[Recording], causes: list[str]) -> Path:
+    """Writes report.txt and each rank's full timeline into a new folder under `folder`; that folder."""
+    made = Path(folder) / time.strftime("horon-%Y%m%d-%H%M%S")
+    made = made.with_name(f"{made.name}-{os.getpid()}")
+    made.mkdir(parents=True, exist_ok=True)
+    (made / "report.txt").write_text(report(recordings, causes), encoding="utf-8")
+    for recording in recordings:
+        end = recording.events[-1].time if recording.events else 0.0
+        lines = timeline(recording, end)
+        (made / f"rank-{recording.rank}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return made
