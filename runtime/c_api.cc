@@ -1,22 +1,19 @@
-// The C API over Runtime: checks what a caller may get wrong, stops every exception, owns the one
-// mutable global. How a job is put together is in join.cc.
+// The C API over Runtime: stops every exception, owns the one mutable global. What a caller may get
+// wrong about a tensor is checked in c_request.cc; how a job is put together is in join.cc.
 
 #include <pthread.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/c_process_sets.h"
+#include "runtime/c_request.h"
+#include "runtime/c_work.h"
 #include "runtime/include/horon/horon.h"
 #include "runtime/join.h"
-
-struct horon_work {
-  std::atomic<int> references{1};
-  std::shared_ptr<horon::Work> work;
-};
 
 namespace horon {
 namespace {
@@ -72,134 +69,31 @@ int Query(F&& f) {
   return job ? f(*job->runtime) : -1;
 }
 
-Status CheckTensor(const horon_request& r) {
-  if (r.struct_bytes != sizeof(horon_request))
-    return Status::InvalidArgument("horon_request.struct_bytes is not sizeof(horon_request)");
-  if (r.name == nullptr || *r.name == '\0') return Status::InvalidArgument("a tensor needs a name");
-  const std::string who = "tensor '" + std::string(r.name) + "': ";
-  if (r.op == nullptr || std::strncmp(r.op, "process_set.", 12) == 0)
-    return Status::InvalidArgument(who + "no op was given");
-  if (r.dtype < 0 || r.dtype >= kDataTypes)
-    return Status::InvalidArgument(who + "dtype " + std::to_string(r.dtype) + " is not supported");
-  if (r.ndim < 0 || r.ndim > 64 || (r.ndim > 0 && r.shape == nullptr))
-    return Status::InvalidArgument(who + std::to_string(r.ndim) + " dimensions");
-  if (r.device >= 0)
-    return Status::Unsupported(who + "it lies on GPU " + std::to_string(r.device) +
-                               ", and this build of Horon has no CUDA support");
-  __int128 count = 1;
-  for (int i = 0; i < r.ndim; ++i) {
-    if (r.shape[i] < 0)
-      return Status::InvalidArgument(who + "dimension " + std::to_string(i) + " is negative");
-    count *= r.shape[i];
-    if (count > (int64_t{1} << 56))
-      return Status::InvalidArgument(who + "more elements than memory can hold");
-  }
-  if (count > 0 && r.input == nullptr) return Status::InvalidArgument(who + "input is null");
-  if (r.splits_count < 0 || r.weights_count < 0 || (r.splits_count > 0 && r.splits == nullptr) ||
-      (r.weights_count > 0 && r.weights == nullptr))
-    return Status::InvalidArgument(who + "splits or weights are missing");
-  if (!std::isfinite(r.prescale) || !std::isfinite(r.postscale))
-    return Status::InvalidArgument(who + "a scale factor is not finite");
-  return Status::Ok();
-}
-
-Status CheckMember(const Runtime& runtime, const horon_request& r) {
-  const auto ranks = runtime.process_sets().Find(r.process_set);
-  if (!ranks)
-    return Status::InvalidArgument("tensor '" + std::string(r.name) + "': process set " +
-                                   std::to_string(r.process_set) +
-                                   " does not exist or was removed");
-  for (int member : *ranks) {
-    if (member == runtime.rank()) return Status::Ok();
-  }
-  return Status::InvalidArgument(
-      "tensor '" + std::string(r.name) + "': rank " + std::to_string(runtime.rank()) +
-      " is not a member of process set " + std::to_string(r.process_set));
-}
-
-Result<Entry> MakeEntry(Runtime& runtime, const horon_request& r) {
-  HORON_TRY(CheckTensor(r));
-  HORON_TRY(CheckMember(runtime, r));
-  HORON_ASSIGN([[maybe_unused]] Op* const op, runtime.ops().Find(r.op));
-  Entry entry;
-  Request& request = entry.request;
-  request.name = r.name;
-  request.op = r.op;
-  request.dtype = static_cast<DataType>(r.dtype);
-  request.shape.assign(r.shape, r.shape + r.ndim);
-  request.prescale = r.prescale == 0 ? 1.0 : r.prescale;
-  request.postscale = r.postscale == 0 ? 1.0 : r.postscale;
-  request.process_set = r.process_set;
-  request.round = r.round;
-  request.splits.assign(r.splits, r.splits + r.splits_count);
-  request.weights.assign(r.weights, r.weights + r.weights_count);
-  entry.input = static_cast<const std::byte*>(r.input);
-  entry.output = static_cast<std::byte*>(r.output);
-  return entry;
-}
-
-Status Submit(Runtime& runtime, std::span<const horon_request> requests, const char* group,
-              bool wake, std::shared_ptr<Work>* work) {
-  *work = std::make_shared<Work>(static_cast<int>(requests.size()));
-  std::vector<Queue::Submission> submissions;
-  std::string names;
-  for (const horon_request& r : requests) {
-    HORON_ASSIGN(Entry entry, MakeEntry(runtime, r));
-    if (group != nullptr) {
-      entry.request.group = group;
-      entry.request.group_size = static_cast<int32_t>(requests.size());
-      names += entry.request.name + '\n';
-    }
-    submissions.push_back({std::move(entry), *work, static_cast<int>(submissions.size())});
-  }
-  if (group != nullptr) {
-    const uint64_t hash = TensorId(requests[0].process_set, names);
-    for (auto& s : submissions) s.entry.request.group_hash = hash;
-  }
-  return runtime.Submit(std::move(submissions), wake);
-}
-
-horon_work* Handle(std::shared_ptr<Work> work) {
-  auto* handle = new horon_work;
-  handle->work = std::move(work);
-  return handle;
-}
-
-Status SubmitOne(const horon_request* request, bool wake, horon_work** work) {
-  const auto job = Current();
-  if (!job) return NotInitialised();
-  std::shared_ptr<Work> made;
-  HORON_TRY(Submit(*job->runtime, {request, 1}, nullptr, wake, &made));
-  *work = Handle(std::move(made));
-  return Status::Ok();
-}
-
-// A change of process sets is a request like any other; the negotiator applies it.
-Status ChangeSets(const char* op, std::vector<int64_t> numbers, int* id) {
+// A literal, because it must outlive the job.
+const char* WayOf(std::string Job::* name) {
   const std::shared_ptr<Job> job = Current();
-  if (!job) return NotInitialised();
-  auto work = std::make_shared<Work>(1);
-  Entry entry;
-  entry.request.op = op;
-  entry.request.name =
-      "change of process sets";  // one name for all: ranks that change different sets meet
-  entry.request.splits = std::move(numbers);
-  entry.request.dtype = DataType::kUInt8;
-  std::vector<Queue::Submission> submissions;
-  submissions.push_back({std::move(entry), work, 0});
-  HORON_TRY(job->runtime->Submit(std::move(submissions), false));
-  job->runtime->Wait(*work, std::chrono::nanoseconds::max());
-  HORON_TRY(work->status());
-  if (id != nullptr) *id = static_cast<int>(work->outputs()[0].received_splits[0]);
-  return Status::Ok();
+  for (const char* way : {"shm", "mpi", "shm+mpi", "self"}) {
+    if (job && (*job).*name == way) return way;
+  }
+  return "";
 }
 
-const Output* OutputOf(const horon_work* work, int index) {
-  if (work == nullptr || !work->work->done() || !work->work->status().ok()) return nullptr;
-  const auto& outputs = work->work->outputs();
-  return index >= 0 && index < static_cast<int>(outputs.size())
-             ? &outputs[static_cast<size_t>(index)]
-             : nullptr;
+// Runs f with the runtime that there is.
+template <typename F>
+int Command(F&& f) {
+  return Guard([&]() -> Status {
+    const std::shared_ptr<Job> job = Current();
+    return job ? f(*job->runtime) : NotInitialised();
+  });
+}
+
+int Enqueue(std::span<const horon_request> requests, const char* group, bool wake,
+            horon_work** work) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, requests, group, wake));
+    *work = Handle(std::move(made));
+    return Status::Ok();
+  });
 }
 
 void AtExit() {
@@ -287,21 +181,8 @@ int horon_is_homogeneous(void) {
   return Query([](Runtime& r) { return r.topology().homogeneous() ? 1 : 0; });
 }
 
-// The names are literals, so they outlive the job.
-const char* horon_controller(void) {
-  const auto job = Current();
-  for (const char* name : {"shm", "mpi", "self"}) {
-    if (job && job->controller == name) return name;
-  }
-  return "";
-}
-const char* horon_transport(void) {
-  const auto job = Current();
-  for (const char* name : {"shm", "mpi", "shm+mpi", "self"}) {
-    if (job && job->transport == name) return name;
-  }
-  return "";
-}
+const char* horon_controller(void) { return WayOf(&Job::controller); }
+const char* horon_transport(void) { return WayOf(&Job::transport); }
 
 int horon_mpi_available(void) {
   const int code = Guard([] {
@@ -313,95 +194,51 @@ int horon_mpi_available(void) {
 }
 
 int horon_add_process_set(const int* ranks, int count, int* id) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    std::vector<int64_t> sorted(ranks, ranks + std::max(0, count));
-    std::sort(sorted.begin(), sorted.end());
-    if (sorted.empty() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
-        sorted.front() < 0 || sorted.back() >= job->runtime->topology().size()) {
-      return Status::InvalidArgument(
-          "a process set needs different ranks between 0 and size - 1, not " + ToString(sorted));
-    }
-    return ChangeSets("process_set.add", std::move(sorted), id);
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(const int made,
+                 AddProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))}));
+    if (id != nullptr) *id = made;
+    return Status::Ok();
   });
 }
 
 int horon_remove_process_set(int id) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    if (id == 0 || !job->runtime->process_sets().Find(id)) {
-      return Status::InvalidArgument("process set " + std::to_string(id) +
-                                     (id == 0 ? " is all ranks and stays" : " does not exist"));
-    }
-    return ChangeSets("process_set.remove", {id}, nullptr);
-  });
+  return Command([&](Runtime& runtime) { return RemoveProcessSet(runtime, id); });
 }
 
 int horon_process_set_size(int id) {
-  return Query([&](Runtime& r) {
-    const auto ranks = r.process_sets().Find(id);
-    return ranks ? static_cast<int>(ranks->size()) : -1;
-  });
+  return Query([&](Runtime& runtime) { return ProcessSetSize(runtime, id); });
 }
 int horon_process_set_rank(int id) {
-  return Query([&](Runtime& r) {
-    const auto ranks = r.process_sets().Find(id);
-    for (size_t i = 0; ranks && i < ranks->size(); ++i) {
-      if ((*ranks)[i] == r.rank()) return static_cast<int>(i);
-    }
-    return -1;
-  });
+  return Query([&](Runtime& runtime) { return ProcessSetRank(runtime, id); });
 }
 int horon_process_set_ranks(int id, int* out) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    const auto ranks = job->runtime->process_sets().Find(id);
-    if (!ranks)
-      return Status::InvalidArgument("process set " + std::to_string(id) + " does not exist");
-    std::copy(ranks->begin(), ranks->end(), out);
-    return Status::Ok();
-  });
+  return Command([&](Runtime& runtime) { return CopyProcessSet(runtime, id, out); });
 }
 
 int horon_submit(const horon_request* request, horon_work** work) {
-  return Guard([&] { return SubmitOne(request, true, work); });
+  return Enqueue({request, 1}, nullptr, true, work);
 }
 
 int horon_begin(const horon_request* request, horon_work** work) {
-  return Guard([&] { return SubmitOne(request, false, work); });
+  return Enqueue({request, 1}, nullptr, false, work);
 }
 
 int horon_submit_group(const horon_request* requests, int count, const char* group,
                        horon_work** work) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    if (count < 1 || group == nullptr || *group == '\0')
-      return Status::InvalidArgument("a group needs a name and at least one tensor");
-    std::shared_ptr<Work> made;
-    HORON_TRY(Submit(*job->runtime, {requests, static_cast<size_t>(count)}, group, true, &made));
-    *work = Handle(std::move(made));
-    return Status::Ok();
-  });
+  const size_t some = static_cast<size_t>(std::max(0, count));
+  return Enqueue({requests, some}, group != nullptr ? group : "", true, work);
 }
 
 int horon_run(const horon_request* request, horon_work** work) {
-  return Guard([&]() -> Status {
-    const auto job = Current();
-    if (!job) return NotInitialised();
-    std::shared_ptr<Work> made;
-    HORON_TRY(Submit(*job->runtime, {request, 1}, nullptr, false, &made));
-    job->runtime->Wait(*made, std::chrono::nanoseconds::max());
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, {request, 1}, nullptr, false));
+    runtime.Wait(*made, std::chrono::nanoseconds::max());
     HORON_TRY(made->status());
     if (work != nullptr) *work = Handle(std::move(made));
     return Status::Ok();
   });
 }
-
-int horon_work_done(const horon_work* work) { return work->work->done() ? 1 : 0; }
 
 int horon_work_wait(horon_work* work, int timeout_ms) {
   const auto limit = timeout_ms < 0
@@ -429,35 +266,10 @@ int horon_work_wait_all(horon_work* const* works, int count) {
   return first;
 }
 
-const char* horon_work_message(const horon_work* work) {
-  return work->work->done() ? work->work->status().message().c_str() : "";
-}
-void horon_work_retain(horon_work* work) {
-  work->references.fetch_add(1, std::memory_order_relaxed);
-}
 void horon_work_release(horon_work* work) {
   // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
   if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
   if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete work;
-}
-
-int horon_work_output_ndim(const horon_work* work, int index) {
-  const Output* output = OutputOf(work, index);
-  return output != nullptr ? static_cast<int>(output->shape.size()) : -1;
-}
-const int64_t* horon_work_output_shape(const horon_work* work, int index) {
-  const Output* output = OutputOf(work, index);
-  return output != nullptr ? output->shape.data() : nullptr;
-}
-void* horon_work_output(const horon_work* work, int index) {
-  const Output* output = OutputOf(work, index);
-  return output != nullptr ? output->data : nullptr;
-}
-const int64_t* horon_work_received_splits(const horon_work* work, int index, int* count) {
-  const Output* output = OutputOf(work, index);
-  const bool some = output != nullptr && !output->received_splits.empty();
-  *count = some ? static_cast<int>(output->received_splits.size()) : 0;
-  return some ? output->received_splits.data() : nullptr;
 }
 
 int64_t horon_counter(const char* name) {

@@ -1,0 +1,69 @@
+#include "runtime/c_process_sets.h"
+
+#include <algorithm>
+
+namespace horon {
+namespace {
+
+// The work it was, done and ok.
+Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op,
+                                         std::vector<int64_t> numbers) {
+  auto work = std::make_shared<Work>(1);
+  Entry entry;
+  entry.request.op = op;
+  // One name for all: ranks that change different sets meet.
+  entry.request.name = "change of process sets";
+  entry.request.splits = std::move(numbers);
+  entry.request.dtype = DataType::kUInt8;
+  std::vector<Queue::Submission> submissions;
+  submissions.push_back({std::move(entry), work, 0});
+  HORON_TRY(runtime.Submit(std::move(submissions), false));
+  runtime.Wait(*work, std::chrono::nanoseconds::max());
+  HORON_TRY(work->status());
+  return work;
+}
+
+}  // namespace
+
+Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
+  std::vector<int64_t> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.empty() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
+      sorted.front() < 0 || sorted.back() >= runtime.topology().size()) {
+    return Status::InvalidArgument(
+        "a process set needs different ranks between 0 and size - 1, not " + ToString(sorted));
+  }
+  HORON_ASSIGN(const auto work, ChangeSets(runtime, "process_set.add", std::move(sorted)));
+  return static_cast<int>(work->outputs()[0].received_splits[0]);
+}
+
+Status RemoveProcessSet(Runtime& runtime, int id) {
+  if (id == 0 || !runtime.process_sets().Find(id)) {
+    return Status::InvalidArgument("process set " + std::to_string(id) +
+                                   (id == 0 ? " is all ranks and stays" : " does not exist"));
+  }
+  return ChangeSets(runtime, "process_set.remove", {id}).status();
+}
+
+int ProcessSetSize(const Runtime& runtime, int id) {
+  const auto ranks = runtime.process_sets().Find(id);
+  return ranks ? static_cast<int>(ranks->size()) : -1;
+}
+
+int ProcessSetRank(const Runtime& runtime, int id) {
+  const auto ranks = runtime.process_sets().Find(id);
+  for (size_t i = 0; ranks && i < ranks->size(); ++i) {
+    if ((*ranks)[i] == runtime.rank()) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+Status CopyProcessSet(const Runtime& runtime, int id, int* out) {
+  const auto ranks = runtime.process_sets().Find(id);
+  if (!ranks)
+    return Status::InvalidArgument("process set " + std::to_string(id) + " does not exist");
+  std::copy(ranks->begin(), ranks->end(), out);
+  return Status::Ok();
+}
+
+}  // namespace horon

@@ -1,0 +1,56 @@
+#include "runtime/c_work.h"
+
+namespace horon {
+namespace {
+
+const Output* OutputOf(const horon_work* work, int index) {
+  if (work == nullptr || !work->work->done() || !work->work->status().ok()) return nullptr;
+  const auto& outputs = work->work->outputs();
+  return index >= 0 && index < static_cast<int>(outputs.size())
+             ? &outputs[static_cast<size_t>(index)]
+             : nullptr;
+}
+
+}  // namespace
+
+horon_work* Handle(std::shared_ptr<Work> work) {
+  auto* handle = new horon_work;
+  handle->work = std::move(work);
+  return handle;
+}
+
+}  // namespace horon
+
+using namespace horon;  // NOLINT: the functions below are C's
+
+extern "C" {
+
+int horon_work_done(const horon_work* work) { return work->work->done() ? 1 : 0; }
+
+const char* horon_work_message(const horon_work* work) {
+  return work->work->done() ? work->work->status().message().c_str() : "";
+}
+void horon_work_retain(horon_work* work) {
+  work->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+int horon_work_output_ndim(const horon_work* work, int index) {
+  const Output* output = OutputOf(work, index);
+  return output != nullptr ? static_cast<int>(output->shape.size()) : -1;
+}
+const int64_t* horon_work_output_shape(const horon_work* work, int index) {
+  const Output* output = OutputOf(work, index);
+  return output != nullptr ? output->shape.data() : nullptr;
+}
+void* horon_work_output(const horon_work* work, int index) {
+  const Output* output = OutputOf(work, index);
+  return output != nullptr ? output->data : nullptr;
+}
+const int64_t* horon_work_received_splits(const horon_work* work, int index, int* count) {
+  const Output* output = OutputOf(work, index);
+  const bool some = output != nullptr && !output->received_splits.empty();
+  *count = some ? static_cast<int>(output->received_splits.size()) : 0;
+  return some ? output->received_splits.data() : nullptr;
+}
+
+}  // extern "C"

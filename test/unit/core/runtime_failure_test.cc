@@ -1,0 +1,203 @@
+// The whole road with thread ranks: what disagrees, leaves or dies, and who is told so.
+#include <latch>
+
+#include "test/support/road.h"
+
+namespace horon {
+namespace {
+
+using test::Layouts;
+using test::Rank;
+using test::RequireNone;
+using test::Tensor;
+using test::Verdicts;
+using test::World;
+using test::WorldOptions;
+
+// Two ranks submit `mine`, the others `theirs`; all must get a sentence that holds every one of
+// `words`.
+void ExpectDisagreement(const Request& mine, const Request& theirs,
+                        const std::vector<std::string>& words) {
+  Verdicts verdicts;
+  World(4).Run([&](Rank& me) {
+    std::vector<float> values(64, 1.0f);
+    const Status status = me.Run(me.rank() % 2 == 0 ? mine : theirs, values.data(), values.data());
+    EXPECT(!status.ok() && status.code() == Code::kInvalidArgument, "no error for a disagreement");
+    for (const std::string& word : words) {
+      EXPECT(status.message().find(word) != std::string::npos,
+             "'" + word + "' is not in: " + status.message());
+    }
+    std::vector<float> after(8, 1.0f);
+    EXPECT(me.Reduce("after", "sum", after).ok() && after[0] == 4.0f, "the runtime did not go on");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("disagreements are errors on every rank that name tensor, ranks and both values") {
+  const Request base = Tensor("grad", "sum", {4, 8});
+  Request other = base;
+  SECTION("shape") {
+    other.shape = {8, 4};
+    ExpectDisagreement(base, other, {"grad", "[4, 8]", "[8, 4]", "0, 2", "1, 3"});
+  }
+  SECTION("dtype") {
+    other.dtype = DataType::kInt32;
+    ExpectDisagreement(base, other, {"grad", "float32", "int32", "0, 2", "1, 3"});
+  }
+  SECTION("op") {
+    other.op = "max";
+    ExpectDisagreement(base, other, {"grad", "sum", "max", "0, 2", "1, 3"});
+  }
+  SECTION("root") {
+    Request a = base, b = base;
+    a.op = "broadcast:root=0";
+    b.op = "broadcast:root=1";
+    ExpectDisagreement(a, b, {"grad", "root", "0, 2", "1, 3"});
+  }
+  SECTION("scale factors") {
+    other.prescale = 0.5;
+    ExpectDisagreement(base, other, {"grad", "0.5", "1", "0, 2", "1, 3"});
+  }
+  SECTION("device") {
+    other.device = {DeviceKind::kCuda, 0};
+    ExpectDisagreement(base, other, {"grad", "CPU", "GPU", "0, 2", "1, 3"});
+  }
+}
+
+TEST_CASE("a name that is pending is refused at once, and free again afterwards") {
+  Verdicts verdicts;
+  World(2).Run([&](Rank& me) {
+    std::vector<float> a(10, 1), b(10, 1);
+    if (me.rank() == 0) {
+      auto first = me.Submit(Tensor("twice", "sum", {10}), a.data(), a.data());
+      const auto second = me.Submit(Tensor("twice", "sum", {10}), b.data(), b.data());
+      EXPECT(first.ok() && !second.ok() && second.status().code() == Code::kInvalidArgument,
+             "not refused");
+      EXPECT(second.status().message().find("twice") != std::string::npos,
+             second.status().message());
+      std::vector<float> go(1);
+      EXPECT(me.Reduce("go", "sum", go).ok(), "go");
+      EXPECT(me.Wait(*first.value()).ok() && a[0] == 2, "the first must not suffer");
+    } else {
+      std::vector<float> go(1);
+      EXPECT(me.Reduce("go", "sum", go).ok(), "go");
+      EXPECT(me.Reduce("twice", "sum", a).ok(), "twice");
+    }
+    EXPECT(me.Reduce("twice", "sum", a).ok(), "the name is not free again");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a group fails as one, also when the ranks group differently") {
+  for (const int variant : {0, 1, 2}) {
+    Verdicts verdicts;
+    World(3).Run([&](Rank& me) {
+      std::vector<float> a(4, 1), b(4, 1), c(4, 1);
+      std::vector<Request> requests = {Tensor("a", "sum", {4}), Tensor("b", "sum", {4})};
+      if (variant == 0 && me.rank() == 1) requests[0].shape = {2, 2};  // the first member disagrees
+      if (variant == 1 && me.rank() == 1) requests[1].name = "c";      // other members
+      if (variant == 2 && me.rank() == 1) {                            // alone, not in a group
+        auto first = me.Submit(requests[0], a.data(), a.data());
+        auto second = me.Submit(requests[1], b.data(), b.data());
+        EXPECT(!me.Wait(*first.value()).ok() && !me.Wait(*second.value()).ok(),
+               "single tensors against a group");
+      } else {
+        auto work = me.SubmitGroup(requests, {a.data(), b.data()}, {a.data(), b.data()}, "g");
+        EXPECT(work.ok(), work.status().message());
+        const Status status = me.Wait(*work.value());
+        EXPECT(!status.ok() && status.code() == Code::kInvalidArgument, "the group did not fail");
+      }
+      for (int again = 0; again < 2; ++again) {
+        a.assign(4, 1), b.assign(4, 1);
+        auto work = me.SubmitGroup({Tensor("a", "sum", {4}), Tensor("b", "sum", {4})},
+                                   {a.data(), b.data()}, {a.data(), b.data()}, "g");
+        const Status status = me.Wait(*work.value());
+        EXPECT(status.ok(), "the next try: " + status.message());
+        EXPECT(a[3] == 3 && b[0] == 3, "wrong sums");
+      }
+    });
+    INFO("variant " << variant);
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("a rank that leaves fails what needs it, on every rank, and what does not goes on") {
+  Verdicts verdicts;
+  World(3).Run([&](Rank& me) {
+    const auto pair = me.AddProcessSet({0, 1});
+    std::vector<float> values(4, 1);
+    if (me.rank() == 2) {
+      me.runtime().Shutdown();
+      return;
+    }
+    const Status status = me.Reduce("all", "sum", values);
+    EXPECT(!status.ok() && status.code() == Code::kAborted, "no error");
+    EXPECT(status.message().find("rank 2") != std::string::npos, status.message());
+    Request request = Tensor("two", "sum", {4});
+    request.process_set = pair.value();
+    values.assign(4, 1);
+    EXPECT(me.Run(request, values.data(), values.data()).ok() && values[0] == 2,
+           "the pair must go on");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a rank that submits and leaves without waiting keeps nobody waiting") {
+  for (int round = 0; round < 20; ++round) {
+    Verdicts verdicts;
+    World(3, round % 2 == 0 ? WorldOptions{} : Layouts()[1]).Run([&](Rank& me) {
+      std::vector<float> values(round % 3 == 0 ? 100000 : 4, 1);
+      const auto count = static_cast<int64_t>(values.size());
+      if (me.rank() == round % 3) {
+        auto work = me.Submit(Tensor("x", "sum", {count}), values.data(), values.data());
+        me.runtime().Shutdown();
+        EXPECT(work.value()->done(), "its own work is still pending");
+        return;
+      }
+      const Status status = me.Run(Tensor("x", "sum", {count}), values.data(), values.data());
+      EXPECT(status.ok() || status.code() == Code::kAborted, status.message());
+      if (status.ok()) EXPECT(values.front() == 3 && values.back() == 3, "a wrong sum");
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("a dead rank fails everything on the living, with its name") {
+  World world(3);
+  Verdicts verdicts;
+  std::latch first_done(3);
+  world.Run([&](Rank& me) {
+    std::vector<float> values(100000, 1);
+    EXPECT(me.Reduce("first", "sum", values).ok(), "first");
+    first_done.arrive_and_wait();
+    if (me.rank() == 1) {
+      world.MarkDead(1, "rank 1 was killed by signal 9 (SIGKILL)");
+      return;
+    }
+    for (int i = 0; i < 2; ++i) {
+      const Status status = me.Reduce("second", "sum", values);
+      EXPECT(status.code() == Code::kUnavailable, "not unavailable");
+      EXPECT(status.message().find("rank 1 was killed by signal 9") != std::string::npos,
+             status.message());
+    }
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("shutdown fails what is pending; afterwards every call says so") {
+  Verdicts verdicts;
+  World(2).Run([&](Rank& me) {
+    std::vector<float> values(4, 1);
+    std::shared_ptr<Work> pending;
+    if (me.rank() == 0)
+      pending = me.Submit(Tensor("never", "sum", {4}), values.data(), values.data()).value();
+    me.runtime().Shutdown();
+    if (pending)
+      EXPECT(pending->done() && pending->status().code() == Code::kAborted, "still pending");
+    EXPECT(me.Reduce("late", "sum", values).code() == Code::kAborted, "a call after shutdown");
+  });
+  RequireNone(verdicts);
+}
+
+}  // namespace
+}  // namespace horon
