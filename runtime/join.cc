@@ -247,9 +247,11 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
     mpi = parts.transports.back().get();
   }
   Connect(parts, node, mpi);
-  for (int r = 0; r < parts.topology.size(); ++r) {
-    parts.control.push_back(r == parts.rank || by_shm ? parts.route[static_cast<size_t>(r)] : mpi);
-  }
+  // Ranks of one node talk over their segment, but where the user wants to see MPI do it all.
+  const bool by_route = by_shm || parts.topology.nodes() > 1;
+  for (int r = 0; r < parts.topology.size(); ++r)
+    parts.control.push_back(r == parts.rank || by_route ? parts.route[static_cast<size_t>(r)]
+                                                        : mpi);
   parts.may_lend = job->mpi->serialized();
   if (job->mpi->multiple()) (*parts.counters)["mpi.thread_multiple"].Add();
   job->controller = parts.topology.size() == 1 ? "self" : by_shm ? "shm" : "mpi";

@@ -42,6 +42,8 @@ class Coordinator {
   // For the stall judge: what some ranks have reported and others not. `now` dates what is heard.
   void SetTime(std::chrono::steady_clock::time_point now) { now_ = now; }
   std::vector<PendingTensor> Pending() const;
+  // The rank is gone, whether or not it says so: everything that needs it fails.
+  void Leave(int rank);
   // Gives a pending name up (with its group), on all ranks.
   void GiveUp(const std::string& key, const Status& status) { Fail(key, status); }
 
@@ -83,7 +85,6 @@ class Coordinator {
   void FailRow(const std::string& key, const Status& status, const std::set<int>& settled);
   void FailGroup(int32_t set, const std::string& group, const Status& status);
   void FailSet(int32_t set);
-  void Leave(int rank);
 
   int size_;
   OpTable* ops_;

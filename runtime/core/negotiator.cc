@@ -31,40 +31,37 @@ void Print(int rank, const std::vector<std::string>& lines) {
 }
 
 // Counters carry the name of the way: "negotiation.shm.bits".
-std::string Way(int rank, const std::vector<Transport*>& control) {
-  if (control.size() == 1) return "self";
-  return std::string(control[rank == 0 ? control.size() - 1 : 0]->name());
+std::string Way(int rank, const Topology& topology, const std::vector<Transport*>& control) {
+  if (topology.size() == 1) return "self";
+  if (rank == 0) return std::string(control.back()->name());
+  const int leader = ControlTree::LeaderOf(topology, rank);
+  const bool led = topology.nodes() > 1 && leader != rank;
+  return std::string(control[static_cast<size_t>(led ? leader : 0)]->name());
 }
 
 }  // namespace
 
-Negotiator::Negotiator(const Config& config, int rank, const std::vector<Transport*>& control,
-                       OpTable& ops, ProcessSets& sets, Callers& callers, Counters& counters)
+Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
+                       const std::vector<Transport*>& control, OpTable& ops, ProcessSets& sets,
+                       Callers& callers, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
       ops_(&ops),
       sets_(&sets),
+      size_(topology.size()),
+      tree_(rank, topology, control, counters),
       reports_of_(control.size()),
-      gone_(control.size()),
       callers_(&callers),
       silent_limit_(config.stall_silence),
       busy_limit_(config.stall_shutdown),
-      requests_(counters["negotiation." + Way(rank, control) + ".requests"]),
-      bits_(counters["negotiation." + Way(rank, control) + ".bits"]),
-      responses_(counters["negotiation." + Way(rank, control) + ".responses"]),
-      cached_responses_(counters["negotiation." + Way(rank, control) + ".cached_responses"]) {
-  channels_.resize(control.size());
-  if (rank == 0) {
-    coordinator_ = std::make_unique<Coordinator>(static_cast<int>(control.size()), ops, sets,
-                                                 config.cache_capacity);
-    judge_ = std::make_unique<StallJudge>(static_cast<int>(control.size()), LimitsOf(config));
-    for (size_t peer = 1; peer < control.size(); ++peer) {
-      channels_[peer] =
-          std::make_unique<ControlChannel>(*control[peer], static_cast<int>(peer), counters);
-    }
-  } else {
-    channels_[0] = std::make_unique<ControlChannel>(*control[0], 0, counters);
-  }
+      requests_(counters["negotiation." + Way(rank, topology, control) + ".requests"]),
+      bits_(counters["negotiation." + Way(rank, topology, control) + ".bits"]),
+      responses_(counters["negotiation." + Way(rank, topology, control) + ".responses"]),
+      cached_responses_(
+          counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]) {
+  if (rank != 0) return;
+  coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
+  judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
 }
 
 void Negotiator::Add(std::vector<Entry> entries) {
@@ -80,19 +77,12 @@ void Negotiator::Add(std::vector<Entry> entries) {
   }
 }
 
-bool Negotiator::sending() const {
-  for (size_t peer = 0; peer < channels_.size(); ++peer) {
-    if (channels_[peer] && channels_[peer]->sending()) return true;
-  }
-  return false;
-}
-
 Status Negotiator::Send(horon::Report report) {
   report.number = ++reports_;
   report.heard = told_heard_ = heard_;
   moved_ = true;
   if (rank_ == 0) return HearReport(0, std::move(report));
-  channels_[0]->Send(Encode(report));
+  tree_.SendReport(Encode(report));
   return Status::Ok();
 }
 
@@ -127,31 +117,38 @@ Status Negotiator::Report() {
 Result<std::vector<Batch>> Negotiator::Advance() {
   moved_ = false;
   if (HasReport()) HORON_TRY(Report());
-  HORON_TRY(HearPeers());
+  HORON_TRY(tree_.Advance());
+  HORON_TRY(coordinator_ ? HearReports() : HearDecisions());
   if (coordinator_) HORON_TRY(Decide());
+  moved_ = tree_.moved() || moved_;
   return std::exchange(batches_, {});
 }
 
-Status Negotiator::HearPeers() {
-  for (size_t peer = 0; peer < channels_.size(); ++peer) {
-    if (!channels_[peer] || (over_ && rank_ != 0)) continue;
-    HORON_TRY(channels_[peer]->Advance());
-    while (auto message = channels_[peer]->Receive()) {
-      moved_ = true;
-      if (rank_ == 0) {
-        HORON_ASSIGN(horon::Report report, DecodeReport(*message));
-        const bool leaving = report.leaving;
-        HORON_TRY(HearReport(static_cast<int>(peer), std::move(report)));
-        if (leaving) {
-          channels_[peer]->CloseReceiving();
-          break;
-        }
-      } else {
-        HORON_ASSIGN(const Decision decision,
-                     DecodeDecision(*message, static_cast<int>(channels_.size())));
-        HORON_TRY(Apply(decision));
-      }
-    }
+Status Negotiator::HearReports() {
+  while (auto next = tree_.NextReport()) {
+    const int rank = next->first;
+    HORON_ASSIGN(horon::Report report, DecodeReport(next->second));
+    const bool leaving = report.leaving;
+    HORON_TRY(HearReport(rank, std::move(report)));
+    if (leaving && tree_.leads(rank)) LeaveWithLeader(rank);
+  }
+  return Status::Ok();
+}
+
+// The node of a leader that leaves cannot be reached any more.
+void Negotiator::LeaveWithLeader(int leader) {
+  for (int rank : tree_.NodeOf(leader)) {
+    if (rank == leader) continue;
+    coordinator_->Leave(rank);
+    judge_->Left(rank);
+  }
+}
+
+Status Negotiator::HearDecisions() {
+  while (auto next = tree_.NextDecision()) {
+    if (over_) continue;  // only handed on to the node
+    HORON_ASSIGN(const Decision decision, DecodeDecision(*next, size_));
+    HORON_TRY(Apply(decision));
   }
   return Status::Ok();
 }
@@ -200,14 +197,7 @@ Status Negotiator::Decide() {
   decision.description = std::exchange(description_, {});
   decision.lost_because = std::exchange(lost_because_, {});
   if (!decision.lost_because.empty()) decision.lost = lost_;
-  const std::vector<std::byte> bytes = Encode(decision);
-  for (size_t peer = 1; peer < channels_.size(); ++peer) {
-    if (gone_[peer]) continue;
-    channels_[peer]->Send(bytes);
-    HORON_TRY(channels_[peer]->Advance());
-  }
-  for (int32_t rank : decision.left)
-    gone_[static_cast<size_t>(rank)] = true;  // this decision was its last
+  tree_.SendDecision(Encode(decision));
   moved_ = true;
   return Apply(decision);
 }
@@ -280,11 +270,16 @@ bool Negotiator::ApplyMembership(const Verdict& verdict, Entry& entry) {
 
 void Negotiator::ApplyLeft(const Decision& decision) {
   for (int32_t rank : decision.left) {
+    tree_.Gone(rank);  // this decision was its last
     if (rank == rank_) confirmed_ = true;
-    if (rank != 0 || over_) continue;
+    const bool with_leader = rank == rank_ && !leaving_;
+    if (over_ || (rank != 0 && !with_leader)) continue;
     over_ = true;
     over_reason_ = rank_ == 0 ? "this rank has left the job"
-                              : "rank 0 has left the job (it called shutdown or its program ended)";
+                   : rank == 0
+                       ? "rank 0 has left the job (it called shutdown or its program ended)"
+                       : "the first rank of this node, which negotiates for it, has left the job "
+                         "(it called shutdown or its program ended)";
     FailAll(Status::Aborted(over_reason_));
   }
 }

@@ -13,7 +13,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/counters.h"
-#include "runtime/core/control_channel.h"
+#include "runtime/core/control_tree.h"
 #include "runtime/core/coordinator.h"
 #include "runtime/core/entry.h"
 #include "runtime/core/response_cache.h"
@@ -27,9 +27,10 @@ using Batch = std::vector<Entry>;
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
-  // `control[r]` reaches rank r; rank 0 needs all, the others need control[0].
-  Negotiator(const Config& config, int rank, const std::vector<Transport*>& control, OpTable& ops,
-             ProcessSets& sets, Callers& callers, Counters& counters);
+  // `control[r]` reaches rank r, as far as the control tree needs it.
+  Negotiator(const Config& config, int rank, const Topology& topology,
+             const std::vector<Transport*>& control, OpTable& ops, ProcessSets& sets,
+             Callers& callers, Counters& counters);
 
   // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
   // submit.
@@ -51,7 +52,7 @@ class Negotiator {
   void Leave();
   // Everyone who must know, knows, and nothing more can be agreed with this rank. Without a
   // coordinator nobody must know.
-  bool left() const { return rank_ == 0 ? left_ && !sending() : confirmed_ || over_; }
+  bool left() const { return (rank_ == 0 ? left_ : confirmed_ || over_) && !sending(); }
   // The coordinator has left: nothing can be agreed any more.
   bool over() const { return over_; }
   const std::string& over_reason() const { return over_reason_; }
@@ -64,13 +65,15 @@ class Negotiator {
   bool moved() const { return moved_; }  // whether the last Advance did anything
 
  private:
-  bool sending() const;
+  bool sending() const { return tree_.sending(); }
   bool HasReport() const;
   Status Report();
   Status Send(horon::Report report);
   Status HearReport(int rank, horon::Report report);
   void Follow(StallJudge::Findings findings);
-  Status HearPeers();
+  Status HearReports();
+  Status HearDecisions();
+  void LeaveWithLeader(int rank);
   Status Decide();
   Status Apply(const Decision& decision);
   void ApplyVerdict(const Verdict& verdict, Batch& batch);
@@ -81,8 +84,8 @@ class Negotiator {
   int64_t fusion_bytes_;
   OpTable* ops_;
   ProcessSets* sets_;
-  std::vector<std::unique_ptr<ControlChannel>>
-      channels_;                              // by peer; only [0] on other ranks than 0
+  int size_;
+  ControlTree tree_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   ResponseCache cache_;
   std::unordered_map<std::string, Entry> pending_;  // reported or about to be, by key
@@ -91,7 +94,6 @@ class Negotiator {
   std::vector<Batch> batches_;
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
   uint64_t reports_ = 0;              // sent so far
-  std::vector<bool> gone_;            // rank 0: peers that know that they have left
   Callers* callers_;
   // Stalls: when to look next, and what was known at the last look.
   Clock::time_point look_at_ = Clock::time_point::max(), asked_since_ = Clock::time_point::max(),

@@ -55,7 +55,8 @@ Runtime::Runtime(RuntimeParts parts)
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
       sets_(fabric_.topology.size()),
-      negotiator_(config_, rank_, parts.control, ops_, sets_, callers_, *counters_),
+      negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, sets_, callers_,
+                  *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },

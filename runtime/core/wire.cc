@@ -26,6 +26,10 @@ class Writer {
     const auto* from = reinterpret_cast<const std::byte*>(values.data());
     bytes_.insert(bytes_.end(), from, from + values.size() * sizeof(T));
   }
+  void Bytes(std::span<const std::byte> bytes) {
+    Number(static_cast<uint32_t>(bytes.size()));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
@@ -52,6 +56,14 @@ class Reader {
     at_ += size;
     return text;
   }
+  std::vector<std::byte> Bytes() {
+    const auto size = Number<uint32_t>();
+    if (!Has(size)) return {};
+    const auto from = bytes_.begin() + static_cast<std::ptrdiff_t>(at_);
+    at_ += size;
+    return {from, from + size};
+  }
+  bool AtEnd() const { return at_ == bytes_.size(); }
   template <typename T>
   std::vector<T> Numbers() {
     const auto size = Number<uint32_t>();
@@ -236,6 +248,28 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
   HORON_TRY(in.Finish());
   return report;
+}
+
+void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
+                    std::span<const std::byte> report) {
+  Writer out;
+  out.Number(rank);
+  out.Bytes(report);
+  const std::vector<std::byte> item = out.Take();
+  bundle.insert(bundle.end(), item.begin(), item.end());
+}
+
+Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
+    std::span<const std::byte> bytes, int ranks) {
+  Reader in(bytes);
+  std::vector<std::pair<int, std::vector<std::byte>>> reports;
+  while (!in.AtEnd()) {
+    const auto rank = in.Number<int32_t>();
+    if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
+    reports.emplace_back(rank, in.Bytes());
+  }
+  HORON_TRY(in.Finish());
+  return reports;
 }
 
 std::vector<std::byte> Encode(const Decision& decision) {

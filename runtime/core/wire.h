@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -51,6 +52,11 @@ struct Decision {
 
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const Decision& decision);
+// Reports on their way up, each with the rank that it is from; appended to.
+void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
+                    std::span<const std::byte> report);
+Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
+    std::span<const std::byte> bytes, int ranks);
 // kInternal with what is wrong. `ranks` bounds rank numbers.
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks);

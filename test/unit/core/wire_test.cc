@@ -79,6 +79,21 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
         Encode(SampleReport({})).size() + 64);  // bits, not numbers
 }
 
+TEST_CASE("a bundle gives back each rank's report, and refuses ranks that are none") {
+  std::vector<std::byte> bundle;
+  const std::vector<std::byte> first(3, std::byte{7}), none;
+  AppendToBundle(bundle, 2, first);
+  AppendToBundle(bundle, 0, none);
+  const auto back = DecodeBundle(bundle, 3);
+  REQUIRE(back.ok());
+  REQUIRE(back.value().size() == 2);
+  CHECK(back.value()[0] == std::pair<int, std::vector<std::byte>>{2, first});
+  CHECK(back.value()[1] == std::pair<int, std::vector<std::byte>>{0, none});
+  CHECK_FALSE(DecodeBundle(bundle, 2).ok());
+  bundle.pop_back();
+  CHECK_FALSE(DecodeBundle(bundle, 3).ok());
+}
+
 TEST_CASE("a decision comes back as it was sent") {
   const Decision decision = SampleDecision();
   const auto back = DecodeDecision(Encode(decision), 2);
