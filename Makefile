@@ -101,8 +101,8 @@ $(VENV)/python.stamp:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Debian packages that are missing, each found missing by what it is for. Go and clang serve one test
-# each, which is skipped elsewhere; CI wants them.
+# Debian packages that are missing, each found missing by what it is for. Go and clang serve some
+# tests, which are skipped elsewhere; CI wants them.
 define ENSURE_PACKAGES
 missing=(); \
 command -v c++ >/dev/null || missing+=(g++); \
@@ -111,7 +111,7 @@ header() { echo "#include <$$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 header spdlog/common.h || missing+=(libspdlog-dev); \
 header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
 [ -z "$(CI)" ] || command -v go >/dev/null || missing+=(golang-go); \
-[ -z "$(CI)" ] || command -v clang++ >/dev/null || missing+=(clang); \
+[ -z "$(CI)" ] || command -v clang++ >/dev/null || missing+=(clang libclang-rt-dev); \
 [ $${#missing[@]} -gt 0 ] || exit 0; \
 echo "== installing Debian packages: $${missing[*]}"; \
 as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo -n); \
