@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "runtime/base/fault.h"
 #include "runtime/base/log.h"
 #include "runtime/describe_signal.h"
 #include "runtime/transport/rendezvous.h"
@@ -267,6 +268,8 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
 // Through whatever started this process.
 Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& process) {
   ++process.generation;
+  HORON_TRY(ArmFault(config.fault));
+  FaultPoint(FaultPhase::kInit);
   if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);
   if (UnderMpi() || config.controller == "mpi") return JoinThroughMpi(config, process);
   return JoinAlone(config, process);
@@ -282,6 +285,7 @@ void Job::Start(RuntimeParts parts) {
 }
 
 void Job::Leave() {
+  FaultPoint(FaultPhase::kShutdown);
   if (watch) watch->OnDescribe(nullptr);
   runtime->Shutdown();
   // MPI_Finalize waits for all ranks, so after a loss it would never return.

@@ -132,6 +132,7 @@ const std::vector<Knob>& Table() {
        Integer(&Config::recorder_events, 0, 1 << 24)},
       {"POSTMORTEM_DIR", false, "folder for the flight recorders' reports when a job fails",
        Text(&Config::postmortem_dir)},
+      {"FAULT", false, "makes this rank fail at a named place, for tests", Text(&Config::fault)},
       {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
       {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},
       {"LAUNCHER_FD", false, "socket to the launcher; set by horonrun",

@@ -36,6 +36,7 @@ struct Config {
   std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
   std::string postmortem_dir;                         // POSTMORTEM_DIR
+  std::string fault;                                  // FAULT: fail on purpose (fault.h)
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

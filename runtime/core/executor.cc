@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/fault.h"
+
 namespace horon {
 
 // One bucket in flight: its entries, its communicator, its Task, and what its op sees of all that.
@@ -217,10 +219,13 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
 
 // In its own output, without a copy into the fusion buffer.
 Task Executor::RunAlone(Running& running, Reduction reduction) {
+  FaultPoint(FaultPhase::kCopyIn);
   const Segment& s = running.segments()[0];
   ScaleInto(reduction.dtype, running.prescale(), s.input, s.output, s.count);
   Task reduce = horon::Allreduce(running.comm(), s.output, s.count, reduction);
-  co_return co_await reduce;
+  HORON_CO_TRY(co_await reduce);
+  FaultPoint(FaultPhase::kCopyOut);
+  co_return Status::Ok();
 }
 
 // Through the fusion buffer: one pack, one collective, one unpack.
@@ -237,6 +242,7 @@ Task Executor::RunFused(Running& running, Reduction reduction) {
   }
   fused_tensors_.Add(static_cast<int64_t>(running.segments().size()));
   fused_bytes_.Add(count * element);
+  FaultPoint(FaultPhase::kCopyIn);
   int64_t at = 0;
   for (const Segment& s : running.segments()) {
     ScaleInto(reduction.dtype, running.prescale(), s.input, fusion.data() + at * element, s.count);
@@ -244,6 +250,7 @@ Task Executor::RunFused(Running& running, Reduction reduction) {
   }
   Task reduce = horon::Allreduce(running.comm(), fusion.data(), count, reduction);
   HORON_CO_TRY(co_await reduce);
+  FaultPoint(FaultPhase::kCopyOut);
   at = 0;
   for (const Segment& s : running.segments()) {
     ScaleInto(reduction.dtype, 1.0, fusion.data() + at * element, s.output, s.count);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/base/fault.h"
 #include "runtime/base/log.h"
 
 namespace horon {
@@ -93,6 +94,7 @@ bool Negotiator::HasReport() const {
 }
 
 Status Negotiator::Report() {
+  FaultPoint(FaultPhase::kNegotiate);
   horon::Report report;
   for (const std::string& key : std::exchange(waiting_to_report_, {})) {
     const auto it = pending_.find(key);

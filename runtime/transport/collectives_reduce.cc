@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/fault.h"
 #include "runtime/transport/collectives.h"
 
 namespace horon {
@@ -60,6 +61,7 @@ class DirectExchange {
 
   // Once the step's receives have finished.
   void Reduce(int64_t step) {
+    FaultPoint(FaultPhase::kReduce);
     const Part mine = Chunk(comm_.rank(), step);
     if (mine.count == 0) return;
     std::vector<const std::byte*> inputs;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/fault.h"
 #include "runtime/transport/collectives.h"
 
 namespace horon {
@@ -117,6 +118,7 @@ class Lane::Stream final : public Waitable {
   }
 
   void Pack() {
+    FaultPoint(FaultPhase::kCopyIn);
     std::byte* slot = Slot(lane_.me_, packed_);
     ForRange(Begin(packed_), Size(packed_), pack_tensor_, pack_begin_,
              [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
@@ -130,6 +132,7 @@ class Lane::Stream final : public Waitable {
   }
 
   void Reduce() {
+    FaultPoint(FaultPhase::kReduce);
     const auto [begin, end] = PartOf(reduced_, lane_.me_);
     if (end > begin) {
       inputs_.clear();
@@ -143,6 +146,7 @@ class Lane::Stream final : public Waitable {
   }
 
   void Take() {
+    FaultPoint(FaultPhase::kCopyOut);
     for (int m = 0; m < members(); ++m) {
       const auto [begin, end] = PartOf(taken_, m);
       if (end == begin) continue;
@@ -157,6 +161,8 @@ class Lane::Stream final : public Waitable {
   }
 
   void TakeInline() {
+    FaultPoint(FaultPhase::kReduce);
+    FaultPoint(FaultPhase::kCopyOut);
     ForRange(Begin(taken_), Size(taken_), take_tensor_, take_begin_,
              [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
                inputs_.clear();

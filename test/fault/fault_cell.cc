@@ -1,0 +1,106 @@
+// One rank of a cell of the fault matrix (test/python/fault_matrix.py), on the C API alone so that it
+// starts in milliseconds. Every rank reduces a large tensor a few times and leaves. The ranks in
+// CELL_VICTIMS fail as HORON_FAULT says, or, with CELL_RAISE=<phase>, the way an uncaught exception of
+// the program would end them. Everybody says what happens when, in seconds of the monotonic clock:
+//
+//   cell <rank> begin|joined|step|left <time>
+//   cell <rank> error <time> <code> <sentence>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "horon/horon.h"
+
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char* Environment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+int rank = -1;
+
+void Say(const char* what) {
+  std::printf("cell %d %s %.3f\n", rank, what, Now());
+  std::fflush(stdout);
+}
+
+int Error(int code) {
+  std::printf("cell %d error %.3f %d %s\n", rank, Now(), code, horon_last_error());
+  std::fflush(stdout);
+  return 3;
+}
+
+void RaiseIn(const char* phase) {
+  if (std::strcmp(Environment("CELL_RAISE", ""), phase) != 0) return;
+  horon_abandon("raised ValueError: bad batch");
+  std::exit(1);
+}
+
+bool Victim() {
+  std::stringstream victims(Environment("CELL_VICTIMS", ""));
+  for (std::string one; std::getline(victims, one, ',');)
+    if (std::atoi(one.c_str()) == rank) return true;
+  return false;
+}
+
+int Reduce(int step, std::vector<float>& values) {
+  const std::string name = "step" + std::to_string(step);
+  const auto count = static_cast<int64_t>(values.size());
+  horon_request request;
+  std::memset(&request, 0, sizeof(request));
+  request.struct_bytes = sizeof(request);
+  request.name = name.c_str();
+  request.op = "sum";
+  request.dtype = HORON_FLOAT32;
+  request.ndim = 1;
+  request.shape = &count;
+  request.input = request.output = values.data();
+  request.device = -1;
+  horon_work* work = nullptr;
+  if (const int code = horon_submit(&request, &work)) return code;
+  if (step == 1) {
+    RaiseIn("negotiate");
+    RaiseIn("copy_in");
+  }
+  if (step == 2) {
+    RaiseIn("reduce");
+    RaiseIn("copy_out");
+  }
+  const int code = horon_work_wait(work, -1);
+  horon_work_release(work);
+  return code;
+}
+
+}  // namespace
+
+int main() {
+  rank = std::atoi(Environment("HORON_RANK", Environment("OMPI_COMM_WORLD_RANK", "0")));
+  if (!Victim()) {
+    unsetenv("HORON_FAULT");
+    unsetenv("CELL_RAISE");
+  }
+  Say("begin");
+  RaiseIn("init");
+  if (const int code = horon_init()) return Error(code);
+  Say("joined");
+  std::vector<float> values(static_cast<size_t>(std::atoll(Environment("CELL_COUNT", "4194304"))), 1);
+  for (int step = 0; step < 4; ++step) {
+    if (const int code = Reduce(step, values)) return Error(code);
+    Say("step");
+  }
+  RaiseIn("shutdown");
+  if (const int code = horon_shutdown()) return Error(code);
+  Say("left");
+  return 0;
+}
