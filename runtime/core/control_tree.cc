@@ -26,7 +26,7 @@ int ControlTree::ParentOf(int rank) const {
 
 void ControlTree::SendReport(Bytes report) { AppendToBundle(bundle_, rank_, report); }
 
-void ControlTree::SendDecision(const Bytes& decision) { SendDown(decision); }
+Status ControlTree::SendDecision(const Bytes& decision) { return SendDown(decision); }
 
 // Whether nobody is left behind this child: a leader still carries what is for its node.
 bool ControlTree::NoMore(int rank) const {
@@ -36,9 +36,13 @@ bool ControlTree::NoMore(int rank) const {
                      [&](int r) { return gone_[static_cast<size_t>(r)]; });
 }
 
-void ControlTree::SendDown(const Bytes& decision) {
-  for (auto& child : children_)
-    if (!child->gone) child->channel.Send(decision);
+Status ControlTree::SendDown(const Bytes& decision) {
+  for (auto& child : children_) {
+    if (child->gone) continue;
+    child->channel.Send(decision);
+    HORON_TRY(child->channel.Advance());
+  }
+  return Status::Ok();
 }
 
 void ControlTree::Gone(int rank) {
@@ -75,7 +79,7 @@ Status ControlTree::HearParent() {
   HORON_TRY(parent_->Advance());
   while (auto message = parent_->Receive()) {
     moved_ = true;
-    SendDown(*message);
+    HORON_TRY(SendDown(*message));
     decisions_.push_back(std::move(*message));
   }
   return Status::Ok();

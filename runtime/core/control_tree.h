@@ -32,8 +32,8 @@ class ControlTree {
     return topology_.members(topology_.node_of(rank));
   }
 
-  void SendReport(Bytes report);             // not on rank 0
-  void SendDecision(const Bytes& decision);  // rank 0 only
+  void SendReport(Bytes report);               // not on rank 0
+  Status SendDecision(const Bytes& decision);  // rank 0 only
   // Moves messages. kUnavailable when a neighbour is gone, kInternal when what it says is broken.
   Status Advance();
   // Whether anything came or went on since the last call.
@@ -53,7 +53,7 @@ class ControlTree {
   int ParentOf(int rank) const;
   Status HearChildren();
   Status HearParent();
-  void SendDown(const Bytes& decision);
+  Status SendDown(const Bytes& decision);
   bool NoMore(int rank) const;
 
   int rank_;

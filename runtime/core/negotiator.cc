@@ -123,6 +123,9 @@ Result<std::vector<Batch>> Negotiator::Advance() {
   HORON_TRY(coordinator_ ? HearReports() : HearDecisions());
   if (coordinator_) HORON_TRY(Decide());
   moved_ = tree_.moved() || moved_;
+  // Nothing starts before the others can hear of it: the first bucket of a process set may block in
+  // the transport until all its ranks have started it (Transport::Prepare).
+  if (tree_.sending()) return std::vector<Batch>();
   return std::exchange(batches_, {});
 }
 
@@ -199,7 +202,7 @@ Status Negotiator::Decide() {
   decision.description = std::exchange(description_, {});
   decision.lost_because = std::exchange(lost_because_, {});
   if (!decision.lost_because.empty()) decision.lost = lost_;
-  tree_.SendDecision(Encode(decision));
+  HORON_TRY(tree_.SendDecision(Encode(decision)));
   moved_ = true;
   return Apply(decision);
 }

@@ -87,7 +87,10 @@ bool Watch::HearLauncher() {
     return false;
   }
   int rank = -1, at = 0;
-  if (std::sscanf(text.c_str(), "dead %d %n", &rank, &at) != 1 || at == 0) return true;
+  if (std::sscanf(text.c_str(), "dead %d%n", &rank, &at) != 1 ||
+      text[static_cast<size_t>(at)] != ' ')
+    return true;
+  ++at;
   const std::string sentence = text.substr(static_cast<size_t>(at));
   if (rank < 0) {
     LostAll(sentence);
