@@ -2,3 +2,15 @@
 
 Pure Python and imports nothing heavy: the ranks wait for it.
 """
+
+from __future__ import annotations
+
+
+def version() -> str:
+    """Of the installed Horon; "unknown" in a tree that was not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("horon")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -13,7 +13,7 @@ _FRAMEWORKS = (("PyTorch", "torch"), ("TensorFlow", "tensorflow"), ("JAX", "jax"
 
 
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    """libhoron, and where it is or why it does not open. Looked for without importing the package."""
+    """libhoron, and where it is or why it does not open. The package itself is not imported."""
     spec = importlib.util.find_spec("horon")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in folders:
@@ -47,15 +47,18 @@ def report() -> int:
     lines = [f"Horon {library.horon_version().decode()}: {where}", "", "Frameworks:"]
     for name, module in _FRAMEWORKS:
         shim, installed = _has(f"horon.{module}"), _has(module)
-        state = " (not installed)" if not installed else "" if shim else " (no shim in this version)"
+        state = (
+            " (not installed)" if not installed else "" if shim else " (no shim in this version)"
+        )
         lines.append(f"    {_mark(shim and installed)} {name}{state}")
     mpirun = find_mpirun(os.environ)
+    where = f": {mpirun} ({version(mpirun)})" if mpirun else ""
     lines += [
         "",
         "Controllers and transports:",
         f"    {_mark(True)} shared memory",
         f"    {_mark(bool(library.horon_mpi_available()))} MPI",
-        f"    {_mark(mpirun is not None)} mpirun{f': {mpirun} ({version(mpirun)})' if mpirun else ''}",
+        f"    {_mark(mpirun is not None)} mpirun{where}",
         "",
         "Variables:",
         *_variables(library),

@@ -1,18 +1,20 @@
-"""A process that outlives horonrun by a moment: when horonrun is killed, it ends what the ranks started.
+"""A process that outlives its parent by a moment: when that is killed, it ends what it started.
 
-PR_SET_PDEATHSIG ends the ranks themselves, but not their children (a shell's command, data loaders).
+PR_SET_PDEATHSIG ends the ranks themselves, but not their children (a shell's command, data
+loaders). Both horonrun and a keeper have one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 _DONE = b"done"
 
 
 class Guard:
-    """Forked before the first rank, so that it holds none of their pipes and sockets."""
+    """Forked before the first child, so that it holds none of their pipes and sockets."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -25,12 +27,19 @@ class Guard:
                 os._exit(0)
         os.close(reading)
 
-    def add(self, group: int) -> None:
-        """Takes a process group into care."""
-        os.write(self._writing, b"%d\n" % group)
+    def add(self, group: int, patience_s: float = 0.0) -> None:
+        """Takes a process group into care; it gets so long to end by itself."""
+        self._add(-group, patience_s)
+
+    def add_process(self, pid: int, patience_s: float) -> None:
+        """The same of a single process."""
+        self._add(pid, patience_s)
+
+    def _add(self, target: int, patience_s: float) -> None:
+        os.write(self._writing, b"%d %d\n" % (target, patience_s * 1000))
 
     def dismiss(self) -> None:
-        """The ranks are gone; nothing is left to guard."""
+        """The children are gone; nothing is left to guard."""
         os.write(self._writing, _DONE)
         os.close(self._writing)
         os.waitpid(self._pid, 0)
@@ -38,15 +47,20 @@ class Guard:
 
 def _watch(reading: int) -> None:
     os.setsid()  # the terminal's Ctrl-C is not for it
-    for descriptor in (0, 1, 2):
-        os.close(descriptor)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.closerange(0, reading)  # standard streams, and what the parent had open
+    os.closerange(reading + 1, 1 << 16)
     text = b""
-    while part := os.read(reading, 4096):  # ends with horonrun
+    while part := os.read(reading, 4096):  # ends with the parent
         text += part
     if text.endswith(_DONE):
         return
-    for group in text.split():
+    targets = [(int(ms) / 1000, int(pid)) for pid, ms in map(bytes.split, text.splitlines())]
+    waited = 0.0
+    for patience, target in sorted(targets):
+        time.sleep(patience - waited)
+        waited = patience
         try:
-            os.killpg(int(group), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+            os.kill(target, signal.SIGKILL)  # of a negative number: the group
+        except (ProcessLookupError, PermissionError):
+            pass  # all of it has ended

@@ -1,4 +1,8 @@
-"""A job on this machine: one loop over the ranks' output, their sockets, their ends, and signals."""
+"""A job: one loop over the ranks' output, their packets, their ends, and signals.
+
+Where the ranks run is the crew's business: rank.py has the one of this machine, crew.py the one of
+several hosts.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,53 @@ import signal
 import socket
 import sys
 import time
+from typing import Protocol
 
 from .guard import Guard
-from .options import Options, Refusal
+from .options import Options
 from .output import Stream, screens
-from .rank import Launch, Rank
 from .relay import Relay
+from .standing import Standing, Wiring
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEPT_LINES = 12  # of the first failing rank's stderr, shown again at the end
 _STATUS_S = 0.1  # after a socket's end, the time that the exit status has to explain it
+_AT_ONCE_S = 0.5
 _TERM_S = 0.8  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
-_DRAIN_S = 1.0  # for output that is still in the pipes when all ranks have ended
+_DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
+
+
+class Crew(Protocol):
+    """The ranks of a job, and what it takes to start and end them."""
+
+    ranks: list[Standing]
+    started: bool  # the ranks run, or have run
+
+    def start(self, guard: Guard, wiring: Wiring) -> None:
+        """Begins to start them. Raises Refusal."""
+
+    def turn(self, now: float) -> None:
+        """Called after each round of the loop. Raises Refusal while not all have started."""
+
+    def due(self) -> float | None:
+        """When `turn` wants to be called although nothing happens."""
+
+    def finish(self) -> None:
+        """Tells all that is left of the ranks to end. Output may still come."""
+
+    def clear(self) -> None:
+        """Leaves nothing behind. Takes bounded time."""
 
 
 class Job:
     """Starts all ranks and watches them. `run` returns horonrun's exit code."""
 
-    def __init__(self, options: Options, launches: list[Launch]) -> None:
+    def __init__(self, options: Options, crew: Crew) -> None:
         self._options = options
-        self._launches = launches
+        self._crew = crew
         self._selector = selectors.DefaultSelector()
-        self._ranks: list[Rank] = []
-        self._relay = Relay(self._ranks, self._say)
-        self._errors: dict[int, Stream] = {}  # stderr by rank
-        self._open_pipes = 0
+        self._relay = Relay(crew.ranks, self._say)
+        self._streams: dict[tuple[int, bool], Stream] = {}  # by rank and whether it is stderr
         self._interrupt = 0  # number of the signal that asks us to stop
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
@@ -41,16 +67,25 @@ class Job:
 
     def run(self) -> int:
         self._catch_signals()
+        self._open_streams()
         guard = Guard()
         try:
-            self._start(guard)
-            while any(rank.ended_at is None for rank in self._ranks):
+            self._crew.start(
+                guard, Wiring(self._selector, self._on_output, self._on_packet, self._say)
+            )
+            while self._going_on():
                 self._turn()
         finally:
-            self._signal_all(signal.SIGKILL)  # whatever the ranks left behind, or all when starting failed
+            self._crew.finish()
             self._drain()
+            self._crew.clear()
             guard.dismiss()
         return self._verdict()
+
+    def _going_on(self) -> bool:
+        if self._interrupt and not self._crew.started:
+            return False
+        return any(rank.ended_at is None for rank in self._crew.ranks)
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -67,25 +102,12 @@ class Job:
         self._again = self._interrupt != 0
         self._interrupt = self._interrupt or number
 
-    def _start(self, guard: Guard) -> None:
+    def _open_streams(self) -> None:
         out_screen, error_screen = screens()
-        for launch in self._launches:
-            self._say(f"rank {launch.rank}: {launch.shell_line()}")
-            try:
-                rank = Rank(launch)
-            except OSError as error:
-                raise Refusal(f"cannot start '{launch.command[0]}': {error.strerror}", exit_code=126) from None
-            self._ranks.append(rank)
-            guard.add(rank.pid)
-            prefix = self._options.prefix
-            self._errors[rank.rank] = Stream(error_screen, rank.rank, prefix, _KEPT_LINES)
-            self._watch_pipe(rank.process.stdout, Stream(out_screen, rank.rank, prefix))
-            self._watch_pipe(rank.process.stderr, self._errors[rank.rank])
-            self._selector.register(rank.socket, selectors.EVENT_READ, lambda rank=rank: self._on_socket(rank))
-
-    def _watch_pipe(self, pipe, stream: Stream) -> None:
-        self._open_pipes += 1
-        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._on_output(pipe, stream))
+        prefix = self._options.prefix
+        for rank in range(self._options.np):
+            self._streams[rank, False] = Stream(out_screen, rank, prefix)
+            self._streams[rank, True] = Stream(error_screen, rank, prefix, _KEPT_LINES)
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -93,45 +115,56 @@ class Job:
         for key, _ in self._selector.select(self._patience()):
             key.data()
         now = time.monotonic()
-        for rank in self._ranks:
+        self._crew.turn(now)
+        for rank in self._crew.ranks:
+            now = time.monotonic()  # who ends because of another one ends later
             if rank.poll(now):
                 self._on_end(rank, now)
-            elif rank.closed_at is not None and rank.ended_at is None and now >= rank.closed_at + _STATUS_S:
-                if rank.joined and not rank.left:
-                    self._relay.announce_death(rank)
+            elif self._unexplained(rank) and now >= rank.closed_at + _STATUS_S:
+                self._relay.announce_death(rank)
         self._plan_kills(now)
         while self._kills and self._kills[0][0] <= now:
             self._signal_all(self._kills.pop(0)[1])
 
+    @staticmethod
+    def _unexplained(rank: Standing) -> bool:
+        """Whether its socket has ended, and nobody knows yet what that means."""
+        return (
+            rank.closed_at is not None
+            and rank.ended_at is None
+            and not rank.announced
+            and rank.joined
+            and not rank.left
+        )
+
     def _patience(self) -> float | None:
         """Seconds until something has to be done without being woken."""
         times = [when for when, _ in self._kills]
-        times += [rank.closed_at + _STATUS_S for rank in self._ranks
-                  if rank.closed_at is not None and rank.ended_at is None and not rank.announced
-                  and rank.joined and not rank.left]
+        times += [
+            rank.closed_at + _STATUS_S for rank in self._crew.ranks if self._unexplained(rank)
+        ]
+        due = self._crew.due()
+        if due is not None:
+            times.append(due)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_wakeup(self) -> None:
         self._wakeups.recv(4096)
 
-    def _on_output(self, pipe, stream: Stream) -> None:
-        text = os.read(pipe.fileno(), 1 << 16)
+    def _on_output(self, rank: int, errors: bool, text: bytes) -> None:
+        stream = self._streams[rank, errors]
         try:
             stream.feed(text) if text else stream.end()
         except BrokenPipeError:  # nobody reads us any more (horonrun ... | head)
             self._interrupt = self._interrupt or signal.SIGPIPE
-        if not text:
-            self._selector.unregister(pipe)
-            self._open_pipes -= 1
 
-    def _on_socket(self, rank: Rank) -> None:
-        self._relay.read(rank, time.monotonic())
-        if rank.closed_at is not None:
-            self._selector.unregister(rank.socket)
+    def _on_packet(self, rank: Standing, packet: bytes, files: list[int]) -> None:
+        self._relay.take(rank, packet, files, time.monotonic())
 
-    def _on_end(self, rank: Rank, now: float) -> None:
-        self._relay.read(rank, now)  # its bye may still lie there
-        self._say(f"{rank.cause()} ({'left' if rank.left else 'joined' if rank.joined else 'never joined'})")
+    def _on_end(self, rank: Standing, now: float) -> None:
+        rank.read_packets(now)  # its bye may still lie there
+        stood = "left" if rank.left else "joined" if rank.joined else "never joined"
+        self._say(f"{rank.cause()} ({stood})")
         if not rank.left:
             self._relay.announce_death(rank)
 
@@ -143,40 +176,67 @@ class Job:
         elif self._interrupt and not self._stopping:
             self._stopping = True
             first = signal.SIGINT if self._interrupt == signal.SIGINT else signal.SIGTERM
-            self._kills = [(now, first), (now + _TERM_S, signal.SIGTERM), (now + 2 * _TERM_S, signal.SIGKILL)]
-        elif not self._kills and not self._interrupt and any(rank.failed for rank in self._ranks):
+            self._kills = [
+                (now, first),
+                (now + _TERM_S, signal.SIGTERM),
+                (now + 2 * _TERM_S, signal.SIGKILL),
+            ]
+        elif (
+            not self._kills
+            and not self._interrupt
+            and any(rank.failed or rank.raised for rank in self._crew.ranks)
+        ):
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
 
     def _signal_all(self, number: int) -> None:
-        for rank in self._ranks:
+        for rank in self._crew.ranks:
             rank.kill(number)
 
     def _drain(self) -> None:
-        """What the ranks wrote last is still in the pipes."""
+        """What the ranks wrote last is still on its way."""
         end = time.monotonic() + _DRAIN_S
-        while self._open_pipes and time.monotonic() < end:
-            for key, _ in self._selector.select(end - time.monotonic()):
+        while any(rank.talking for rank in self._crew.ranks) and time.monotonic() < end:
+            for key, _ in self._selector.select(max(0.0, end - time.monotonic())):
                 key.data()
-        for rank in self._ranks:
-            rank.process.poll()
 
     def _verdict(self) -> int:
         if self._interrupt:
             return 128 + self._interrupt
-        failed = [rank for rank in self._ranks if rank.failed]
+        failed = [rank for rank in self._crew.ranks if rank.failed]
         if not failed:
             return 0
-        # Killed ranks first when two ended at once: the others may have failed because of them.
-        first = min(failed, key=lambda rank: (rank.left_at, rank.process.returncode >= 0, rank.rank))
-        others = f" ({len(failed) - 1} more failed after it)" if len(failed) > 1 else ""
+        self._write_postmortem(failed)
+        first = min(failed, key=lambda rank: rank.blame)
+        # Who ended well without ever joining is to blame when others who waited for it gave up at once.
+        missed = [rank for rank in self._crew.ranks
+                  if rank.missed and first.returncode is not None and first.returncode > 0
+                  and 0 <= first.blame[0] - rank.blame[0] <= _AT_ONCE_S]
+        first = min(missed, default=first, key=lambda rank: rank.blame)
+        more = sum(rank is not first for rank in failed)
+        others = f" ({more} more failed after it)" if more else ""
         print(f"horonrun: {first.cause()}{others}", file=sys.stderr)
-        lines = self._errors[first.rank].last_lines
+        lines = self._streams[first.rank, True].last_lines
         if lines:
             print(f"horonrun: the last lines of rank {first.rank} on stderr:", file=sys.stderr)
             for line in lines:
                 print(f"    {line}", file=sys.stderr)
         return first.exit_code or 1
+
+    def _write_postmortem(self, failed: list[Standing]) -> None:
+        folder = os.environ.get("HORON_POSTMORTEM_DIR")
+        if not folder:
+            return
+        from . import recorder
+
+        held = [rank.recorder for rank in self._crew.ranks if rank.recorder is not None]
+        recordings = [found for one in held if (found := recorder.read(one)) is not None]
+        causes = [rank.cause() for rank in sorted(failed, key=lambda rank: rank.blame)]
+        try:
+            made = recorder.write(folder, recordings, causes)
+            print(f"horonrun: what each rank did last: {made}/report.txt", file=sys.stderr)
+        except OSError as error:
+            print(f"horonrun: no report in HORON_POSTMORTEM_DIR: {error}", file=sys.stderr)
 
     def _say(self, sentence: str) -> None:
         if self._options.verbose:

@@ -7,7 +7,8 @@ import signal
 import sys
 
 from . import options as options_module
-from .options import Options, Refusal
+from .options import Options
+from .refusal import Refusal
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +23,19 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except Refusal as refusal:
         print(f"horonrun: {refusal}", file=sys.stderr)
+        for line in refusal.details:
+            print(f"    {line}", file=sys.stderr)
         return refusal.exit_code
+
+
+def _show_postmortem(folder: str) -> int:
+    from . import recorder
+
+    recordings = recorder.read_folder(folder)
+    if not recordings:
+        raise Refusal(f"no flight recorders (rank-N.rec) in {folder}")
+    print(recorder.report(recordings, []))
+    return 0
 
 
 def _run(options: Options) -> int:
@@ -30,10 +43,31 @@ def _run(options: Options) -> int:
         from . import check_build
 
         return check_build.report()
-    if options.use_mpi:
-        from . import mpirun
+    if options.postmortem:
+        return _show_postmortem(options.postmortem)
+    from . import surroundings
 
-        return mpirun.run(options, os.environ)
+    if options.verbose:
+        _say_what_is_found(options)
+    surroundings.refuse_nested(os.environ)
+    return _run_through_mpi(options) if options.use_mpi else _run_here(options)
+
+
+def _say_what_is_found(options: Options) -> None:
+    from . import mpirun, surroundings
+
+    path = mpirun.find_mpirun(os.environ)
+    found = surroundings.described(os.environ, path, mpirun.version(path) if path else "")
+    where = ", ".join(f"{host.name}:{host.slots}" for host in options.hosts) or "this machine"
+    way = "mpirun and a keeper for each" if options.use_mpi else "no MPI"
+    print(
+        f"horonrun: {found}; used: {options.np} ranks on {where}, started through {way}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _run_here(options: Options) -> int:
     from . import job, rank
 
     launches = rank.plan(options, os.environ)
@@ -41,4 +75,16 @@ def _run(options: Options) -> int:
         for launch in launches:
             print(launch.shell_line())
         return 0
-    return job.Job(options, launches).run()
+    return job.Job(options, rank.LocalCrew(launches)).run()
+
+
+def _run_through_mpi(options: Options) -> int:
+    from . import crew, job
+
+    ranks = crew.RemoteCrew(options, os.environ)
+    if options.dry_run:
+        print(ranks.dry_run())
+        return 0
+    # A stopped horonrun would be taken for a lost one: Ctrl-Z does nothing.
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    return job.Job(options, ranks).run()

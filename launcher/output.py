@@ -1,8 +1,9 @@
 """The ranks' output on its way to the user: whole lines, with the rank before each.
 
-On a terminal unfinished lines (prompts, progress bars that rewrite themselves with a carriage return)
-are shown at once; when another rank has something to say, its line goes above and the unfinished one
-is drawn again below. Into a file or a pipe only whole lines are written, byte for byte.
+On a terminal unfinished lines (prompts, progress bars that rewrite themselves with a carriage
+return) are shown at once; when another rank has something to say, its line goes above and the
+unfinished one is drawn again below. Into a file or a pipe only whole lines are written, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Screen:
 
     def _write(self, text: bytes) -> None:
         while text:
-            text = text[os.write(self._descriptor, text):]
+            text = text[os.write(self._descriptor, text) :]
 
 
 class Stream:

@@ -1,61 +1,77 @@
 """What horonrun and the ranks say to each other, one ASCII packet a message.
 
-rank -> horonrun: `segment <generation> <bytes>` with one memfd, `bye`.
-horonrun -> rank: the same `segment` packet and memfd, `dead <rank> <sentence>`.
+rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` when it met the others
+    over MPI; `raised <what>` or `failed: <what>` when it is about to end; `lost <rank> <sentence>`
+    when it has given another one up; `recorder <bytes>` with the memfd of its flight recorder;
+    `bye`.
+horonrun -> rank: the same `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for
+    the way to all others.
 """
 
 from __future__ import annotations
 
-import array
 import os
-import socket
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
-from .rank import Rank
+from .frames import text
+from .standing import Standing
 
-_PACKET_BYTES = 4096
+LONGEST_PACKET = 500  # bytes; a rank reads 512
+
+
+def dead_packet(rank: int, sentence: str) -> bytes:
+    return f"dead {rank} {sentence}".encode(errors="replace")[:LONGEST_PACKET]
 
 
 class Relay:
-    """Passes the node's shared memory from the rank that made it to the others, and bad news to all."""
+    """Passes the node's memory from the rank that made it to the others, and bad news to all."""
 
-    def __init__(self, ranks: list[Rank], say) -> None:
+    def __init__(self, ranks: list[Standing], say: Callable[[str], None]) -> None:
         self._ranks = ranks
         self._say = say  # verbose output
         self._segment: int | None = None  # newest memfd: what the ranks wrote outlives them here
 
-    def read(self, rank: Rank, now: float) -> None:
-        """Takes all packets that wait at a rank's socket."""
-        while rank.closed_at is None:
-            try:
-                packet, files, _, _ = socket.recv_fds(rank.socket, _PACKET_BYTES, 1)
-            except BlockingIOError:
-                return
-            except OSError:  # reset: it ended, and had not read what we sent
-                rank.closed_at = now
-                return
-            if not packet:
-                rank.closed_at = now
-                rank.joined = rank.joined or rank.offered  # and it had read the offer
-                return
-            self._take(rank, packet, files, now)
-
-    def _take(self, rank: Rank, packet: bytes, files: list[int], now: float) -> None:
+    def take(self, rank: Standing, packet: bytes, files: list[int], now: float) -> None:
+        """A rank's packet, with the descriptors that came with it."""
         words = packet.split()
         if words[:1] == [b"bye"]:
             rank.joined = rank.left = True
             rank.left_at = now
+        elif words[:1] in ([b"raised"], [b"failed:"]):
+            self._take_trouble(rank, text(packet), now)
+        elif words[:1] == [b"lost"]:
+            self._take_accusation(packet, now)
+        elif words[:1] == [b"recorder"] and len(files) == 1:
+            rank.recorder = files.pop()
+        elif words == [b"joined"]:
+            self._take_joining(rank)
         elif words[:1] == [b"segment"] and len(words) == 3 and len(files) == 1:
-            rank.joined, rank.left, rank.left_at = True, False, None
+            self._take_joining(rank)
             self._pass_on(rank, packet, files.pop())
         for descriptor in files:
             os.close(descriptor)
 
-    def _pass_on(self, source: Rank, packet: bytes, descriptor: int) -> None:
+    def _take_joining(self, rank: Standing) -> None:
+        rank.joined, rank.left, rank.left_at = True, False, None
+        rank.raised, rank.raised_at, rank.announced = "", None, False
+
+    def _take_trouble(self, rank: Standing, what: str, now: float) -> None:
+        """It is ending because of something of its own; nobody should wait for it."""
+        if not rank.raised and rank.ended_at is None:
+            rank.raised, rank.raised_at = what, now
+            self.announce_death(rank)
+
+    def _take_accusation(self, packet: bytes, now: float) -> None:
+        match = re.fullmatch(rb"lost (\d{1,5}) rank \1 (.+)", packet, re.DOTALL)
+        if match is not None and int(match[1]) < len(self._ranks):
+            self._take_trouble(self._ranks[int(match[1])], text(match[2]), now)
+
+    def _pass_on(self, source: Standing, packet: bytes, descriptor: int) -> None:
         if self._segment is not None:
             os.close(self._segment)
         self._segment = descriptor
-        self._say(f"passing '{packet.decode(errors='replace')}' of rank {source.rank} on")
+        self._say(f"passing '{text(packet)}' of rank {source.rank} on")
         for rank in self._others(source):
             if self._send(rank, packet, descriptor):
                 rank.offered, rank.left = True, False
@@ -63,27 +79,28 @@ class Relay:
             if gone.ended_at is not None:
                 self._announce(gone)
 
-    def announce_death(self, dead: Rank) -> None:
+    def announce_death(self, dead: Standing) -> None:
         """Tells the other ranks once."""
         if not dead.announced:
             dead.announced = True
             self._announce(dead)
 
-    def _announce(self, dead: Rank) -> None:
+    def _announce(self, dead: Standing) -> None:
         self._say(f"telling the others: {dead.cause()}")
         for rank in self._others(dead):
-            self._send(rank, f"dead {dead.rank} {dead.cause()}".encode(), None)
+            self._send(rank, dead_packet(dead.rank, dead.cause()), None)
 
-    def _others(self, one: Rank) -> Iterable[Rank]:
-        return (rank for rank in self._ranks if rank is not one and rank.ended_at is None and rank.closed_at is None)
+    def _others(self, one: Standing) -> Iterable[Standing]:
+        return (
+            rank
+            for rank in self._ranks
+            if rank is not one and rank.ended_at is None and rank.closed_at is None
+        )
 
-    def _send(self, rank: Rank, packet: bytes, descriptor: int | None) -> bool:
-        ancillary = []
-        if descriptor is not None:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+    def _send(self, rank: Standing, packet: bytes, descriptor: int | None) -> bool:
         try:
-            rank.socket.sendmsg([packet], ancillary, socket.MSG_NOSIGNAL)
+            rank.send(packet, descriptor)
             return True
         except OSError as error:  # it is ending, or never reads: its end is reported by the loop
-            self._say(f"rank {rank.rank} did not take '{packet.decode(errors='replace')}': {error}")
+            self._say(f"rank {rank.rank} did not take '{text(packet)}': {error}")
             return False

@@ -274,6 +274,46 @@ def test_death_is_told_to_the_others(script, end: str, sentence: str, code: int)
     assert f"horonrun: {sentence}\n" in done.stderr
 
 
+@pytest.mark.parametrize("packet, sentence", [
+    ("raised ValueError: bad batch", "rank 1 raised ValueError: bad batch"),
+    ("failed: out of memory", "rank 1 failed: out of memory"),
+])
+def test_what_a_rank_says_before_it_ends_is_its_cause(script, packet: str, sentence: str) -> None:
+    """The others hear it at once, and may end before it: it is still the first."""
+    program = script(f"""
+        if rank == 0: make_segment(b"x")
+        else: take()
+        if rank == 1:
+            launcher.send(b"{packet}")
+            try: launcher.recv(100)  # nothing comes but the others' deaths
+            finally: sys.exit(4)
+        print(take()[0])
+        sys.exit(5)
+    """)
+    done = horonrun("-np", "3", "python", program)
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] dead 1 {sentence}" for r in (0, 2)]
+    assert done.returncode == 4
+    assert f"horonrun: {sentence} (2 more failed after it)\n" in done.stderr
+
+
+def test_a_rank_that_another_gives_up_is_the_culprit(script) -> None:
+    program = script("""
+        if rank == 0: make_segment(b"x")
+        else: take()
+        if rank == 0:
+            launcher.send(b"lost 9 rank 9 is no rank of this job")
+            launcher.send(b"lost 1 rank 1 has not answered for 30 s")
+        if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
+        print(take()[0])
+        sys.exit(5)
+    """)
+    done = horonrun("-np", "3", "--grace-period", "0.5", "python", program)
+    told = [f"[{r}] dead 1 rank 1 has not answered for 30 s" for r in (0, 2)]
+    assert sorted(done.stdout.splitlines()) == told
+    assert done.returncode == 137
+    assert "horonrun: rank 1 has not answered for 30 s (2 more failed after it)\n" in done.stderr
+
+
 def test_death_is_told_although_a_child_holds_the_socket(script) -> None:
     program = script("""
         if rank == 0: make_segment(b"x")
@@ -340,7 +380,6 @@ def test_nonsense_on_the_socket_is_survived(script) -> None:
     (["-np", "2", "--no-such-option", "true"], 2, "unrecognized arguments: --no-such-option"),
     (["-np", "2", "--cycle-time-ms", "x", "true"], 2, "'x' is not a non-negative number"),
     (["-np", "2", "--log-level", "loud", "true"], 2, "LOUD"),
-    (["-np", "2", "-H", "a:1,b:1", "true"], 2, "several hosts are not supported yet"),
     (["-np", "2", "/no/such/program"], 127, "no such program"),
 ])
 def test_mistakes_are_one_line(arguments: list[str], code: int, words: str) -> None:
@@ -357,23 +396,6 @@ def test_dry_run_starts_nothing(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and all(f"HORON_RANK={r} " in lines[r] and "touch" in lines[r] for r in (0, 1))
     assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("arguments, changes", [
-    (["--mpi"], {}),
-    ([], {"HORON_CONTROLLER": "mpi"}),
-    ([], {"HORON_LOCAL_SIZE": "2"}),
-])
-def test_mpi_jobs_go_through_mpirun(tmp_path: Path, arguments: list[str], changes: dict[str, str]) -> None:
-    mpirun = tmp_path / "bin" / "mpirun"
-    mpirun.parent.mkdir()
-    mpirun.write_text('#!/bin/sh\necho "$OMPI_MCA_pml $OMPI_MCA_btl controller=$HORON_CONTROLLER" "$@"\n')
-    mpirun.chmod(0o755)
-    done = horonrun(*arguments, "-np", "4", "true", MPI_HOME=str(tmp_path), **changes)
-    controller = "" if "HORON_LOCAL_SIZE" in changes else "mpi"
-    root = "--allow-run-as-root " if os.geteuid() == 0 else ""
-    assert done.stdout == (f"ob1 self,sm,tcp controller={controller} "
-                           f"-np 4 --bind-to none --oversubscribe {root}true\n"), done.stderr
 
 
 def test_one_pretended_node_needs_no_mpi() -> None:

@@ -98,9 +98,9 @@ def check_optimizer_on_a_set():
 def check_disjoint_sets_at_the_same_time():
     if hvd.size() < 4:
         return
-    sets = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
-    mine = sets[hvd.rank() // 2]
-    for count in range(1, 30):
+    sets = [hvd.add_process_set([first, first + 1]) for first in range(0, hvd.size() - 1, 2)]
+    mine = next((pair for pair in sets if hvd.rank() in pair.ranks), None)
+    for count in range(1, 30) if mine else ():
         got = hvd.allreduce(torch.full((count,), float(hvd.rank())), op=hvd.Sum, process_set=mine)
         same(got, torch.full((count,), float(sum(mine.ranks))))
     for process_set in sets:

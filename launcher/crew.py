@@ -1,0 +1,224 @@
+"""The ranks of a job that mpirun starts, on several hosts or on one.
+
+Keepers come, say who they are, get their orders together, and are heard of each second from then
+on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from . import version
+from .frames import Channel
+from .greeting import Hello, Order, Summons
+from .guard import Guard
+from .hosts import Host
+from .interfaces import described
+from .mpirun import KILL_S, Mpirun, command_line, require, variables
+from .options import Options
+from .rank import check_command
+from .reach import why_missing
+from .reception import Reception, own_addresses
+from .refusal import Refusal
+from .remote import RemoteRank
+from .standing import Standing, Wiring
+from .variables import shared_variables, travels
+
+_BEAT_S = 1.0
+_LOOK_S = 0.25  # between two looks at who has been silent for too long
+_MPIRUN_S = 1.0  # that mpirun has to end after the last keeper, and again after SIGTERM
+
+
+class RemoteCrew:
+    """All ranks of a job under mpirun."""
+
+    def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
+        check_command(options.command)
+        self._options = options
+        self._environment = dict(environment)
+        self._mpirun_path, self._major = require(environment)
+        hosts = options.hosts or [Host(socket.gethostname(), options.np)]
+        self._local_sizes = {host.name: host.slots for host in hosts}
+        places = [(host.name, local) for host in hosts for local in range(host.slots)]
+        self._ranks = [RemoteRank(rank, *place) for rank, place in enumerate(places)]
+        self.ranks: list[Standing] = list(self._ranks)
+        self.started = False
+        self._version = version()
+        self._finishing = threading.Event()
+        self._mpirun: Mpirun | None = None
+        self._reception: Reception | None = None
+        self._next_look = 0.0
+        self._last_turn = self._listening_since = 0.0
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    def dry_run(self) -> str:
+        added = variables(self._major, self._options, self._environment)
+        words = [f"{name}={shlex.quote(value)}" for name, value in sorted(added.items())]
+        ranks = [f"{name}={shlex.quote(value)}" for name, value in sorted(self._added().items())]
+        return "\n".join(
+            [
+                " ".join(["env", *words, shlex.join(self._command_line())]),
+                " ".join(["# each keeper: env", *ranks, shlex.join(self._options.command)]),
+            ]
+        )
+
+    def _command_line(self) -> list[str]:
+        return command_line(self._mpirun_path, self._major, self._options, self._environment)
+
+    def _added(self) -> dict[str, str]:
+        added = shared_variables(self._options, self._environment)
+        if self._options.use_mpi and "HORON_LOCAL_SIZE" not in self._environment:
+            added["HORON_CONTROLLER"] = "mpi"
+        return added
+
+    def start(self, guard: Guard, wiring: Wiring) -> None:
+        self._wiring = wiring
+        secret = os.urandom(32)
+        addresses = own_addresses(self._options.hosts, self._options.interfaces)
+        self._reception = Reception(addresses, secret, wiring.selector, self._on_hello, wiring.say)
+        summons = Summons(
+            secret,
+            socket.gethostname(),
+            self._reception.addresses,
+            self._options.start_s,
+            self._options.silence_s,
+        )
+        self._deadline = time.monotonic() + self._options.start_s
+        wiring.say(f"keepers report to {' '.join(addresses)}; {shlex.join(self._command_line())}")
+        mca = variables(self._major, self._options, self._environment)
+        self._mpirun = Mpirun(
+            self._command_line(), {**self._environment, **mca, **summons.variables()}
+        )
+        guard.add(self._mpirun.process.pid, KILL_S)
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def _beat(self) -> None:
+        """A thread of its own: the loop may have to wait for whoever reads its output."""
+        while not self._finishing.wait(_BEAT_S):
+            for rank in self._ranks:
+                rank.beat()
+
+    def _on_hello(self, channel: Channel, hello: Hello) -> None:
+        if self._finishing.is_set() or hello.rank >= len(self._ranks):
+            channel.close()
+            return
+        rank = self._ranks[hello.rank]
+        if rank.hello is not None:
+            channel.close()
+            return
+        rank.connect(channel, hello, self._wiring)
+        self._wiring.say(
+            f"rank {rank.rank}: keeper on {hello.host}, local rank {hello.local_rank}, "
+            f"pid {hello.pid}"
+        )
+        self._check(rank, hello)
+        if all(rank.hello is not None for rank in self._ranks):
+            self._begin()
+
+    def _check(self, rank: RemoteRank, hello: Hello) -> None:
+        if hello.version != self._version:
+            raise Refusal(
+                f"host {rank.host} has Horon {hello.version}, this one has {self._version}: "
+                "install the same version on all hosts"
+            )
+        if hello.local_rank != rank.local_rank:
+            raise Refusal(
+                f"mpirun started rank {rank.rank} on {hello.host} as local rank "
+                f"{hello.local_rank}, not {rank.local_rank} on {rank.host}: do several names "
+                "mean one host, or do OMPI_MCA_, PRTE_MCA_ variables change the mapping?"
+            )
+        wanted = self._options.interfaces
+        if wanted and not any(hello.interfaces.get(name) for name in wanted):
+            raise Refusal(
+                f"host {rank.host} has no interface {' or '.join(wanted)} with an address; "
+                f"it has {described(hello.interfaces)}"
+            )
+
+    def _begin(self) -> None:
+        """All are there and fit each other."""
+        self._reception.close()
+        self.started = True
+        passed = {name: value for name, value in self._environment.items() if travels(name)}
+        for rank in self._ranks:
+            rank.order(
+                Order(
+                    self._options.grace_s,
+                    self._local_sizes[rank.host],
+                    rank.rank == 0 and not sys.stdin.isatty(),
+                    self._options.interfaces,
+                    self._options.command,
+                    {**passed, **self._added()},
+                )
+            )
+
+    # --- while it runs ----------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        return self._next_look
+
+    def turn(self, now: float) -> None:
+        if now - self._last_turn > 2 * _LOOK_S:
+            # The loop waited for whoever reads its output. Who did not listen calls nobody silent.
+            self._listening_since = now
+        self._last_turn = now
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        if not self.started:
+            self._reception.turn(now)
+            self._look_at_start(now)
+        for rank in self._ranks:
+            rank.judge_silence(now, self._listening_since, self._options.silence_s)
+
+    def _look_at_start(self, now: float) -> None:
+        code = self._mpirun.process.poll()
+        if code is None and now < self._deadline:
+            return
+        missing = [rank for rank in self._ranks if rank.hello is None]
+        raise why_missing(
+            missing,
+            self._options,
+            self._environment,
+            self._mpirun.last_lines,
+            code,
+            self._reception.addresses,
+        )
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        self._finishing.set()
+        for rank in self._ranks:
+            rank.finish()
+
+    def clear(self) -> None:
+        for rank in self._ranks:
+            rank.disconnect()
+        if self._reception is not None:
+            self._reception.close()
+        if self._mpirun is None:
+            return
+        # Without a keeper on each host it does not end by itself.
+        patience = _MPIRUN_S if all(rank.hello and not rank.lost for rank in self._ranks) else 0.0
+        if not self._mpirun_ends_within(patience):
+            self._mpirun.signal(signal.SIGTERM)
+            if not self._mpirun_ends_within(_MPIRUN_S):
+                self._mpirun.signal(signal.SIGKILL)
+                self._mpirun.process.wait()
+
+    def _mpirun_ends_within(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while self._mpirun.process.poll() is None:
+            if time.monotonic() >= end:
+                return False
+            for key, _ in self._wiring.selector.select(end - time.monotonic()):
+                key.data()  # SIGCHLD
+        return True

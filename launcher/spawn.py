@@ -1,0 +1,68 @@
+"""A started process: in a group of its own, with pipes, and a socket to the one that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A rank's process. Used by horonrun for ranks beside it, by a keeper for its one rank."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], stdin: int | None) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env={**environment, "HORON_LAUNCHER_FD": str(theirs.fileno())},
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=[theirs.fileno()],
+                preexec_fn=in_the_child(os.getpid(), signal.SIGKILL),
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.socket.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self, number: int) -> None:
+        """Sends a signal to everything that it started."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # all of it has ended
+
+
+def in_the_child(parent: int, when_it_dies: int):
+    """What a child does before it becomes its program."""
+
+    def prepare() -> None:
+        os.setpgid(0, 0)  # a group of its own, so that everything it starts can be ended with it
+        _LIBC.prctl(_PR_SET_PDEATHSIG, when_it_dies)
+        if os.getppid() != parent:  # it died before prctl took hold
+            os.kill(os.getpid(), signal.SIGKILL)
+        # The launcher ignores or masks some of these; its children start afresh.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_DFL)
+
+    return prepare
+
+
+def wake_when_parent_dies() -> None:
+    """Its death becomes a SIGCHLD of this process."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)

@@ -1,0 +1,265 @@
+"""horonrun on several hosts. The hosts are namespaces of this machine; the scenes that befall a job
+are in world_scenes.py, the programs that the ranks run in bodies/."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from hosts import HERE, all_done, horonrun, slow
+from hosts import world as world  # a fixture
+
+BODIES = HERE / "bodies"
+ALL = [
+    "collectives",
+    "errors",
+    "gradients",
+    "optimizers",
+    "optimizer_use",
+    "objects",
+    "process_sets",
+    "aggregations",
+]
+WHO = """
+import socket, horon
+horon.init()
+print("who", horon.rank(), socket.gethostname(), horon.local_rank(), horon.local_size(),
+      horon.cross_rank(), horon.cross_size(), horon.transport(), flush=True)
+print("done", horon.rank(), flush=True)
+"""
+
+
+def host_list(hosts: int, each: int) -> str:
+    return ",".join(f"h{i}:{each}" for i in range(1, hosts + 1))
+
+
+def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240) -> None:
+    files = [str(BODIES / f"{body}.py") for body in bodies]
+    done = world(
+        hosts,
+        *horonrun(
+            "-H", host_list(hosts, each), "--no-prefix", "python", str(HERE / "runner.py"), *files
+        ),
+        limit_s=limit_s,
+    )
+    all_done(done, hosts * each)
+
+
+# --- that it is several hosts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts, each", [(2, 1), (2, 2), (4, 2), (8, 1)])
+def test_ranks_live_on_the_hosts_that_were_named(world, hosts, each):
+    """Guards all other tests here: a job that runs on one host by accident would pass them."""
+    done = world(hosts, *horonrun("-H", host_list(hosts, each), "--no-prefix", "python", "-c", WHO))
+    all_done(done, hosts * each)
+    transport = "mpi" if each == 1 else "shm+mpi"
+    want = {
+        f"who {r} h{r // each + 1} {r % each} {each} {r // each} {hosts} {transport}"
+        for r in range(hosts * each)
+    }
+    assert set(re.findall(r"^who .*$", done.out, re.MULTILINE)) == want, done.all
+
+
+def test_hosts_are_filled_in_order(world, tmp_path):
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# two hosts\nh2 slots=2\n\nh1:2  # and one more\n")
+    done = world(2, *horonrun("--hostfile", str(hostfile), "-np", "3", "sh", "-c", "hostname"))
+    assert sorted(done.out.splitlines()) == ["[0] h2", "[1] h2", "[2] h1"], done.all
+
+
+def test_ranks_get_environment_folder_and_input(world, tmp_path):
+    """With values that no shell would leave alone; OMP_NUM_THREADS by the ranks of each host."""
+    value = "a 'quoted' $word\nand a line"
+    program = (
+        "import os, sys; e = os.environ; print([os.getcwd(), e['MINE'], e['HORON_CACHE_CAPACITY'], "
+        "'HORON_RANK' in e, sys.stdin.read()])"
+    )
+    shell = f'cd {tmp_path} && printf text | exec "$@"'
+    done = world(
+        2,
+        "sh",
+        "-c",
+        shell,
+        "sh",
+        *horonrun("-H", "h1,h2", "--cache-capacity", "9", "python", "-c", program),
+        MINE=value,
+    )
+    assert sorted(done.out.splitlines()) == [
+        f"[0] {[str(tmp_path), value, '9', False, 'text']}",
+        f"[1] {[str(tmp_path), value, '9', False, '']}",
+    ], done.all
+
+
+# --- all collectives ------------------------------------------------------------------------------
+
+
+def test_all_on_2_hosts(world):
+    run_bodies(world, 2, 1, *ALL)
+
+
+def test_all_on_2_hosts_with_2_ranks(world):
+    run_bodies(world, 2, 2, *ALL)
+
+
+def test_lifecycle_on_2_hosts_with_2_ranks(world):
+    run_bodies(world, 2, 2, "lifecycle")
+
+
+def test_all_on_4_hosts_with_2_ranks(world):
+    slow()
+    run_bodies(world, 4, 2, *ALL)
+
+
+def test_all_on_8_hosts(world):
+    slow()
+    run_bodies(world, 8, 1, *ALL)
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "failure, culprit, code, sentence",
+    [
+        ("killed", 1, 137, "rank 1 was killed by signal 9 (SIGKILL)"),
+        ("raising", 2, 1, "rank 2 raised ValueError: bad batch"),
+    ],
+)
+def test_the_others_hear_what_became_of_a_rank(world, failure, culprit, code, sentence):
+    """On its own host and on the other one; horonrun says it, too, and shows the last lines."""
+    done = world(
+        2,
+        *horonrun("-H", "h1:2,h2:1", "python", str(BODIES / "failures.py")),
+        HORON_TEST_FAILURE=failure,
+    )
+    assert done.code == code, done.all
+    for rank in {0, 1, 2} - {culprit}:
+        raised = re.search(rf"^\[{rank}\] rank {rank}: Horon\w+: (.*)$", done.out, re.MULTILINE)
+        logged = re.findall(rf"^\[{rank}\] .* error runtime: (.*)$", done.err, re.MULTILINE)
+        assert raised, done.all
+        # Rank 0 shares host and memory with rank 1 and may see the end of it before its cause.
+        beside = rank == 0 and culprit == 1 and raised[1].startswith("rank 1 ended without")
+        assert sentence in [raised[1], *logged] or beside, done.all
+    assert re.search(rf"^horonrun: {re.escape(sentence)}", done.err, re.MULTILINE), done.all
+    assert failure == "killed" or "    ValueError: bad batch" in done.err, done.all
+
+
+def test_exit_code_of_the_first_failing_rank(world):
+    body = "test $OMPI_COMM_WORLD_RANK = 2 && { echo 'the reason' >&2; exit 7; }; exec sleep 1000"
+    done = world(2, *horonrun("-H", "h1:2,h2:1", "--grace-period", "0.5", "sh", "-c", body))
+    assert done.code == 7, done.all
+    assert "horonrun: rank 2 exited with code 7 (2 more failed after it)\n" in done.err
+    assert done.err.endswith("    the reason\n")
+    assert done.seconds < 30
+
+
+def test_rank_that_cannot_be_started(world, tmp_path):
+    """The program is on one host only (file systems differ), or may not be run."""
+    program = tmp_path / "program"
+    program.write_text("no program at all")
+    program.chmod(0o755)
+    done = world(2, *horonrun("-H", "h1,h2", str(program)))
+    assert done.code == 126, done.all
+    words = f"could not be started on host h.: .{re.escape(str(program))}.: Exec format error"
+    assert re.search(words, done.err), done.all
+
+
+def test_long_output_is_whole_and_in_order(world):
+    """More than fits into any buffer, from all ranks at once, read slowly."""
+    program = "for i in range(40000): print(i, 'x' * 90)"
+    shell = (
+        'exec "$@" | python3 -c \'import sys, time; t = sys.stdin.read(1); time.sleep(3); '
+        "sys.stdout.write(t + sys.stdin.read())'"
+    )
+    done = world(
+        2,
+        "bash",
+        "-o",
+        "pipefail",
+        "-c",
+        shell,
+        "sh",
+        *horonrun("-H", "h1:1,h2:1", "--host-timeout", "1.5", "python", "-c", program),
+    )
+    assert done.code == 0, done.err
+    for rank in range(2):
+        mine = [line for line in done.out.splitlines() if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] {i} {'x' * 90}" for i in range(40000)]
+
+
+def scene(world, name: str) -> dict:
+    done = world(2, sys.executable, str(HERE / "world_scenes.py"), name)
+    assert done.code == 0, done.all
+    seen = json.loads(done.out)
+    assert seen["left"] == [], seen
+    return seen
+
+
+def test_interrupt_ends_within_two_seconds(world):
+    seen = scene(world, "interrupted")
+    assert seen["code"] == 130 and seen["gone_after"] < 2.5 and seen["files"] == [], seen
+
+
+def test_interrupt_while_starting(world):
+    seen = scene(world, "interrupted_while_starting")
+    assert seen["code"] == 143 and seen["gone_after"] < 4, seen
+
+
+def test_nothing_survives_a_killed_launcher(world):
+    seen = scene(world, "killed_launcher")
+    assert seen["gone_after"] < 8 and seen["files"] == [], seen
+
+
+def test_killed_keeper(world):
+    seen = scene(world, "killed_keeper")
+    assert seen["code"] == 1 and seen["gone_after"] < 10, seen
+    assert "horonrun: lost contact with rank 2 on host h2 (" in seen["output"], seen
+
+
+@pytest.mark.parametrize("name", ["killed_daemon", "killed_mpirun"])
+def test_killed_mpi_daemon(world, name):
+    """mpirun itself may say that all is well."""
+    seen = scene(world, name)
+    assert seen["code"] not in (0, None) and seen["gone_after"] < 10, seen
+    assert re.search(r"^horonrun: (rank \d was ended|lost contact with)", seen["output"], re.M), (
+        seen
+    )
+
+
+def test_stopped_keeper(world):
+    """Its host answers, so it may only be starved: it gets longer than a host that is silent."""
+    seen = scene(world, "stopped_keeper")
+    assert seen["code"] == 1 and 6 < seen["seconds"] and seen["gone_after"] < 25, seen
+    sentence = "lost contact with the keeper of rank 2 on host h2 (stopped or starved for 6 s)"
+    assert f"horonrun: {sentence} (" in seen["output"], seen
+
+
+def test_cut_link(world):
+    """Both sides notice and say so to their ranks; nothing stays on the host that is cut off."""
+    seen = scene(world, "cut_link")
+    assert seen["code"] == 1, seen
+    assert 4 <= seen["seconds"] < 25 and seen["gone_after"] < 30, seen
+    lost = r"lost contact with host h2, where rank [23] ran \(nothing heard for 4 s\)"
+    assert re.search(rf"^horonrun: {lost} \(3 more failed after it\)$", seen["output"], re.M), seen
+    notes = seen["notes"]
+    for rank in (0, 1):
+        assert re.search(lost, notes[f"rank-{rank}"]), seen
+    for rank in (2, 3):
+        assert (
+            "lost contact with horonrun on h1 (nothing heard for 4 s)" in notes[f"rank-{rank}"]
+        ), seen
+
+
+# --- who may talk to it ---------------------------------------------------------------------------
+
+
+def test_secret_is_not_shown(world):
+    seen = scene(world, "secret")
+    assert seen["bytes"] == 32 and seen["shown"] == [] and not seen["in_rank"], seen
+
+
+def test_listens_only_where_the_hosts_are(world):
+    assert scene(world, "listeners")["listening"] == ["10.77.0.1"]

@@ -1,0 +1,200 @@
+"""What happens to a job in a world of hosts, seen from h1: run as `world_scenes.py SCENE`.
+
+Each scene starts horonrun, does something to it, and prints what it saw as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMIT_S = 40
+MPIRUN = r"^\S*(mpirun|prterun) "
+PRTED = r"^\S*prted "
+KEEPER = r"launcher\.keeper"
+TMP = Path(os.environ["TMPDIR"])
+# Prints "up", and has a child that only horonrun can know of.
+SLEEPER = "sleep 1000 & echo up; wait"
+# A job that computes until it is told that something is lost.
+TRAINER = """
+import os, sys, time, torch, horon.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(10), name="first")
+print("up", flush=True)
+try:
+    for step in range(100000):
+        hvd.allreduce(torch.ones(10), name="x")
+        time.sleep(0.01)
+except hvd.HorovodInternalError as error:
+    with open(f"{os.environ['SCENE_NOTES']}/rank-{hvd.rank()}", "w") as file:
+        file.write(str(error))
+    raise
+"""
+
+
+def processes() -> dict[int, str]:
+    """Command lines of all living processes of this world but the tools that look."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state not in "ZX":
+                found[int(folder.name)] = line
+    return found
+
+
+class Job:
+    """A horonrun that has been started, with its output so far."""
+
+    def __init__(self, *arguments: str, ups: int) -> None:
+        self.before = set(processes())
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "horon.launcher", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "SCENE_NOTES": str(TMP)},
+        )
+        self.output = ""
+        while ups and (line := self.process.stdout.readline()):
+            self.output += line
+            ups -= line.endswith("] up\n")
+        self.since = time.monotonic()
+
+    def started(self) -> dict[int, str]:
+        return {pid: line for pid, line in processes().items() if pid not in self.before}
+
+    def find(self, what: str) -> int:
+        found = [pid for pid, line in self.started().items() if re.search(what, line)]
+        if not found:
+            raise SystemExit(f"no process '{what}' in {self.started()}")
+        return max(found)
+
+    def keeper_on_h2(self) -> int:
+        """The one child of the only prted; the keeper's guard looks the same."""
+        prted = str(self.find(PRTED))
+        return next(
+            pid
+            for pid, line in self.started().items()
+            if re.search(KEEPER, line)
+            and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1] == prted
+        )
+
+    def end(self) -> dict:
+        """Waits for horonrun, then for everything that it started anywhere."""
+        rest, _ = self.process.communicate(timeout=LIMIT_S)
+        seen = {"code": self.process.returncode, "seconds": time.monotonic() - self.since}
+        while (left := self.started()) and time.monotonic() < self.since + LIMIT_S:
+            time.sleep(0.05)  # nothing tells when a foreign process ends
+        notes = {path.name: path.read_text() for path in TMP.glob("rank-*")}
+        return {
+            **seen,
+            "gone_after": time.monotonic() - self.since,
+            "left": list(left.values()),
+            "files": sorted(p.name for p in TMP.iterdir() if not p.name.startswith("rank-")),
+            "output": self.output + rest,
+            "notes": notes,
+        }
+
+
+def sleepers(*options: str) -> Job:
+    return Job("-H", "h1:2,h2:1", *options, "sh", "-c", SLEEPER, ups=3)
+
+
+def killed_launcher() -> dict:
+    job = sleepers("--grace-period", "2")
+    job.process.kill()
+    return job.end()
+
+
+def interrupted() -> dict:
+    job = sleepers()
+    job.process.send_signal(signal.SIGINT)
+    return job.end()
+
+
+def interrupted_while_starting() -> dict:
+    subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
+    job = Job("-v", "-H", "h1:1,h2:1", "true", ups=0)
+    while "keepers report to" not in job.output:
+        job.output += job.process.stdout.readline()
+    job.process.send_signal(signal.SIGTERM)
+    job.since = time.monotonic()
+    return job.end()
+
+
+def killed_keeper() -> dict:
+    job = sleepers("--grace-period", "1")
+    os.kill(job.keeper_on_h2(), signal.SIGKILL)
+    return job.end()
+
+
+def killed_daemon() -> dict:
+    job = sleepers("--grace-period", "1")
+    os.kill(job.find(PRTED), signal.SIGKILL)
+    return job.end()
+
+
+def killed_mpirun() -> dict:
+    job = sleepers("--grace-period", "1")
+    os.kill(job.find(MPIRUN), signal.SIGKILL)
+    return job.end()
+
+
+def stopped_keeper() -> dict:
+    job = sleepers("--grace-period", "1", "--host-timeout", "1.5")
+    os.kill(job.keeper_on_h2(), signal.SIGSTOP)
+    return job.end()
+
+
+def cut_link() -> dict:
+    job = Job("-H", "h1:2,h2:2", "--grace-period", "8", "python", "-c", TRAINER, ups=4)
+    subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
+    job.since = time.monotonic()
+    return job.end()
+
+
+def secret() -> dict:
+    """Who can see it: not ps, and not the ranks."""
+    job = sleepers()
+    environment = Path(f"/proc/{job.find(MPIRUN)}/environ").read_bytes()
+    key = re.search(rb"HORON_KEEPER_SECRET=(\w+)", environment)[1].decode()
+    shown = [line for line in processes().values() if key in line]
+    rank = Path(f"/proc/{job.find('^sleep 1000')}/environ").read_bytes()
+    job.process.send_signal(signal.SIGINT)
+    return {
+        **job.end(),
+        "shown": shown,
+        "bytes": len(key) // 2,
+        "in_rank": b"HORON_KEEPER" in rank or key.encode() in rank,
+    }
+
+
+def listeners() -> dict:
+    """The addresses that horonrun listens on while it waits for a host that does not come."""
+    subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
+    job = Job("-v", "-H", "h1:1,h2:1", "true", ups=0)
+    while "keepers report to" not in job.output:
+        job.output += job.process.stdout.readline()
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    own = {os.readlink(path) for path in Path(f"/proc/{job.process.pid}/fd").iterdir()}
+    seen = {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
+    job.process.send_signal(signal.SIGTERM)
+    return {
+        **job.end(),
+        "listening": sorted(".".join(str(b) for b in bytes.fromhex(a)[::-1]) for a in seen),
+    }
+
+
+print(json.dumps(globals()[sys.argv[1]]()))
