@@ -59,9 +59,26 @@ def test_a_stopped_rank_is_given_up_and_the_job_ends():
     returned, output = run("stopped", HORON_STALL_SILENCE_SECONDS="2")
     heard = errors(output)
     assert set(heard) == {0, 2}, output
-    assert all("rank 1 has not answered for" in text for text in heard.values()), output
+    # horonrun sees it at once, the other ranks ask: whoever is first
+    assert all(re.search("rank 1 has (been stopped|not answered)", text) for text in heard.values()), output
     assert returned not in (0, None), output
+    assert "horonrun: rank 1 has " in output, output
     assert time.monotonic() - begun < 60
+
+
+def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path):
+    _, output = run("killed", HORON_POSTMORTEM_DIR=str(tmp_path))
+    made = re.search(rf"what each rank did last: ({tmp_path}\S*/report.txt)", output)
+    assert made, output
+    report = Path(made[1]).read_text(encoding="utf-8")
+    assert "rank 1 was killed by signal 9 (SIGKILL)" in report
+    for rank in range(NP):
+        own = report.split(f"\nrank {rank} on ")[1].split("\nrank ")[0]
+        assert re.search(r"submitted +allreduce.first \(4000 bytes\)", own), report
+        assert re.search(r"finished +0/allreduce.first \(1 tensors\)", own), report
+        timeline = (Path(made[1]).parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
+        assert "joined     shm, negotiating over shm (3 ranks)" in timeline
+    assert "submitted  allreduce.x" not in report.split("\nrank 1 on ")[1].split("\nrank ")[0]
 
 
 def test_ranks_that_took_different_ways_are_told_and_go_on():

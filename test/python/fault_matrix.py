@@ -131,7 +131,7 @@ def _judge(fault: str, phase: str, victims: tuple[int, ...], output: str, errors
         end = ends.get(rank)
         named = end is not None and any(f"rank {victim} " in end for victim in victims)
         left_in_peace = phase == "shutdown" and end is not None and end.startswith("left")
-        if not left_in_peace and not (named and _says(fault, end)):
+        if not left_in_peace and not (named and _says(fault, phase, end)):
             outcome.wrong.append(f"rank {rank}: {end or 'said nothing'}")
     bound = BOUND_S.get(fault, OTHERWISE_S)
     if outcome.latency_s > bound:
@@ -144,9 +144,12 @@ def _judge(fault: str, phase: str, victims: tuple[int, ...], output: str, errors
     return outcome
 
 
-def _says(fault: str, end: str) -> bool:
+def _says(fault: str, phase: str, end: str) -> bool:
     # A rank that ends in init has not joined, which is said of it instead.
-    return NAMES[fault] in end or "gave up waiting" in end
+    if fault == "raise" and phase == "init":
+        return "exited with code 1" in end  # it has nobody to tell yet
+    stopped = fault == "stop" and "has been stopped" in end  # said by horonrun, not by a peer
+    return NAMES[fault] in end or "gave up waiting" in end or stopped
 
 
 def _last_sign(output: str, victims: tuple[int, ...]) -> float:
