@@ -9,8 +9,11 @@ from __future__ import annotations
 def version() -> str:
     """Of the installed Horon; "unknown" in a tree that was not installed."""
     from importlib import metadata
+    from pathlib import Path
 
-    try:
-        return metadata.version("horon")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    # Beside the package first: a checkout in the working directory has its own idea of the version.
+    beside = {"path": [str(Path(__file__).resolve().parents[2])]}
+    for where in (beside, {}):
+        for found in metadata.distributions(name="horon", **where):
+            return found.version
+    return "unknown"

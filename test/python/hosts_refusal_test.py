@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import horon
 from hosts import horonrun
 from hosts import world as world  # a fixture
 
@@ -106,10 +107,8 @@ def test_interface_that_no_host_has(world):
 
 def test_hosts_with_different_versions(world, tmp_path):
     """Host h2 sees another METADATA of the installed package: its remote shell mounts it there."""
-    from importlib import metadata
-
-    files = metadata.files("horon") or []
-    installed = next(str(file.locate()) for file in files if file.name == "METADATA")
+    # Beside the package: an egg-info in the working directory would hide it from importlib.
+    [installed] = Path(horon.__file__).parent.parent.glob("horon-*.dist-info/METADATA")
     other = tmp_path / "METADATA"
     other.write_text(re.sub(r"(?m)^Version: .*$", "Version: 99.0", Path(installed).read_text()))
     agent = tmp_path / "agent"
@@ -119,7 +118,7 @@ def test_hosts_with_different_versions(world, tmp_path):
     )
     agent.chmod(0o755)
     done = world(2, *horonrun("-H", "h1:1,h2:1", "--rsh-agent", str(agent), "true"))
-    refused(done, f"host h2 has Horon 99.0, this one has {metadata.version('horon')}")
+    refused(done, f"host h2 has Horon 99.0, this one has {horon.__version__}")
 
 
 def test_names_that_mean_one_host(world):

@@ -1,5 +1,6 @@
 """What `import horon` costs, and what interrupts a wait."""
 
+import os
 import subprocess
 import sys
 
@@ -25,7 +26,9 @@ def test_no_mpi_in_a_one_host_job():
 
 
 def test_ctrl_c_interrupts_a_wait(tmp_path):
-    """A wait for a tensor that the other rank never submits ends with KeyboardInterrupt."""
+    """A wait for a tensor that the other rank has not submitted ends with KeyboardInterrupt."""
+    fifo = tmp_path / "interrupted"
+    os.mkfifo(fifo)
     script = tmp_path / "wait.py"
     script.write_text(
         "import os, signal, threading, torch, horon.torch as hvd\n"
@@ -37,10 +40,10 @@ def test_ctrl_c_interrupts_a_wait(tmp_path):
         "        hvd.synchronize(handle)\n"
         "    except KeyboardInterrupt:\n"
         "        print('interrupted', flush=True)\n"
-        "    hvd.barrier()\n"
+        f"    open({str(fifo)!r}, 'w').close()\n"
         "    hvd.synchronize(handle)\n"
         "else:\n"
-        "    hvd.barrier()\n"
+        f"    open({str(fifo)!r}).close()\n"
         "    hvd.allreduce(torch.ones(2), name='late')\n"
         "print('done', hvd.rank(), flush=True)\n"
     )
