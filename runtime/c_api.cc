@@ -147,7 +147,9 @@ int horon_shutdown(void) {
 
 void horon_abandon(const char* what) {
   const auto job = Current();
-  if (job && job->watch && what != nullptr) job->watch->SayLost(what);
+  if (!job || what == nullptr) return;
+  if (job->watch) job->watch->SayLost(what);
+  job->runtime->GiveUp(what);
 }
 
 void horon_describe(void) {

@@ -90,7 +90,7 @@ Status Negotiator::Send(horon::Report report) {
 bool Negotiator::HasReport() const {
   if (over_) return false;
   return !waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || ask_ ||
-         answer_ || describe_ || (leaving_ && !left_);
+         answer_ || describe_ || !given_up_.empty() || (leaving_ && !left_);
 }
 
 Status Negotiator::Report() {
@@ -111,6 +111,7 @@ Status Negotiator::Report() {
   report.describe = std::exchange(describe_, false);
   report.ask = std::exchange(ask_, false) || report.describe;
   if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
+  report.given_up = std::exchange(given_up_, {});
   report.leaving = leaving_;
   left_ = leaving_;
   return Send(std::move(report));
@@ -170,6 +171,10 @@ Status Negotiator::HearReport(int rank, horon::Report report) {
   coordinator_->SetTime(now);
   const bool ask = report.ask, describe = report.describe;
   if (report.leaving) judge_->Left(rank);
+  if (!report.given_up.empty()) {
+    lost_ = rank;
+    lost_because_ = report.given_up;
+  }
   const std::optional<Activity> activity = std::exchange(report.activity, std::nullopt);
   HORON_TRY(coordinator_->Hear(rank, std::move(report)));
   if (activity) Follow(judge_->Answered(rank, *activity, now, coordinator_->Pending()));
@@ -213,6 +218,8 @@ Status Negotiator::Apply(const Decision& decision) {
                             std::to_string(heard_));
   }
   heard_ = decision.sequence;
+  lost_ = decision.lost;
+  if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
   fusion_bytes_ = decision.fusion_bytes;
   Batch batch;
   for (const Verdict& verdict : decision.verdicts) ApplyVerdict(verdict, batch);
@@ -224,8 +231,7 @@ Status Negotiator::Apply(const Decision& decision) {
   answer_ = answer_ || decision.inquire;
   if (!decision.description.empty() && std::exchange(described_, true) == false)
     Print(rank_, decision.description);
-  lost_ = decision.lost;
-  return lost_ < 0 ? Status::Ok() : Status::Unavailable(decision.lost_because);
+  return Status::Ok();
 }
 
 void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {

@@ -48,6 +48,8 @@ class Negotiator {
   // The rank that was given up; -1: none.
   int lost() const { return lost_; }
 
+  // Tells the coordinator, and through it every rank, that this one failed and why: a sentence.
+  void GiveUp(const std::string& why) { given_up_ = why; }
   // Tells the coordinator that this rank goes. Afterwards pending entries fail as the answers come.
   void Leave();
   // Everyone who must know, knows, and nothing more can be agreed with this rank. Without a
@@ -107,6 +109,7 @@ class Negotiator {
   bool reply_ = false, inquire_ = false, describe_when_answered_ = false;
   std::string lost_because_;
   std::vector<std::string> description_;
+  std::string given_up_;
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   Counter &requests_, &bits_, &responses_, &cached_responses_;

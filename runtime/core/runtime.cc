@@ -136,6 +136,11 @@ bool Runtime::CycleMoved() {
     leave_by_ = Clock::now() + config_.shutdown_time;
     negotiator_.Leave();
   }
+  if (giving_up_.load(std::memory_order_acquire) && !told_to_give_up_) {
+    told_to_give_up_ = true;
+    MutexLock lock(given_up_mutex_);
+    negotiator_.GiveUp(given_up_);
+  }
   if (suspicion_.ok()) {
     const Status status = losses_->any() ? Cause() : CycleSafely();
     if (status.ok()) {
@@ -173,7 +178,8 @@ void Runtime::Suspect(const Status& symptom) {
     losses_->Report(symptom.message());
     on_loss_(lost, symptom.message());
   }
-  const bool cause_will_come = launched_ && symptom.code() == Code::kUnavailable;
+  const bool cause_will_come =
+      launched_ && !told_to_give_up_ && symptom.code() == Code::kUnavailable;
   judge_at_ = Clock::now() + (cause_will_come ? kCauseWait : std::chrono::milliseconds{0});
 }
 
@@ -187,12 +193,12 @@ Status Runtime::Cause() const {
 
 void Runtime::Fail(const Status& status) {
   const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
-  if (failure_.ok() && fault) Log(LogLevel::kError, "runtime", status.message());
+  if (failure_.ok() && fault && !told_to_give_up_) Log(LogLevel::kError, "runtime", status.message());
   const bool known = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
   if (failure_.ok()) {
     Record(recorder_, fault ? EventKind::kLost : EventKind::kLeft, status.message());
   }
-  if (failure_.ok() && fault && !known) {
+  if (failure_.ok() && fault && !known && !told_to_give_up_) {
     const std::string what = "failed: " + status.message();
     on_fault_(what);
     if (segment_) segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " " + what);
@@ -366,6 +372,17 @@ void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
 
 void Runtime::Describe() {
   describe_.store(true, std::memory_order_relaxed);
+  bell_->Ring();
+}
+
+void Runtime::GiveUp(const std::string& what) {
+  {
+    MutexLock lock(given_up_mutex_);
+    if (!given_up_.empty()) return;
+    given_up_ = "rank " + std::to_string(rank_) + " " + what;
+  }
+  giving_up_.store(true, std::memory_order_release);
+  lost_.store(true, std::memory_order_relaxed);
   bell_->Ring();
 }
 

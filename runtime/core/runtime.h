@@ -16,6 +16,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/counters.h"
+#include "runtime/base/mutex.h"
 #include "runtime/core/baton.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/negotiator.h"
@@ -56,6 +57,9 @@ class Runtime {
   Status Submit(std::vector<Queue::Submission> submissions, bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
+  // error. Any thread; returns at once.
+  void GiveUp(const std::string& what);
   // Prints what is pending, and what it waits for, to stderr. Any thread; returns at once.
   void Describe();
   // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
@@ -118,7 +122,7 @@ class Runtime {
   Executor executor_;
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
-  bool moved_ = false, told_to_leave_ = false;
+  bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;
   bool hurry_ = false;  // the holder waits for a work: nothing is held back
   std::chrono::steady_clock::time_point popped_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
@@ -126,6 +130,10 @@ class Runtime {
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false};
+  // Set by GiveUp, read by the holder.
+  Mutex given_up_mutex_;
+  std::string given_up_ HORON_GUARDED_BY(given_up_mutex_);
+  std::atomic<bool> giving_up_{false};
   std::atomic<bool> shut_down_{false}, describe_{false}, lost_{false};
   std::thread background_;
 };

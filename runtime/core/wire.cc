@@ -135,7 +135,7 @@ std::vector<uint64_t> ReadIds(Reader& in) {
 }
 
 // Flags of a message that usually has none of what they announce.
-constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8;
+constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp = 16;
 constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4;
 constexpr size_t kLeastText = 4;
 
@@ -225,11 +225,13 @@ std::vector<std::byte> Encode(const Report& report) {
   out.Number(report.heard);
   out.Number(static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
                                   (report.activity ? kAnswers : 0) |
-                                  (report.describe ? kCurious : 0)));
+                                  (report.describe ? kCurious : 0) |
+                                  (report.given_up.empty() ? 0 : kGivesUp)));
   WriteIds(out, report.bits);
   out.Number(static_cast<uint32_t>(report.requests.size()));
   for (const Request& request : report.requests) Write(out, request);
   if (report.activity) Write(out, *report.activity);
+  if (!report.given_up.empty()) out.Text(report.given_up);
   return out.Take();
 }
 
@@ -246,6 +248,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   const uint32_t count = in.Count(kLeastRequest);
   for (uint32_t i = 0; i < count; ++i) report.requests.push_back(ReadRequest(in));
   if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
+  if ((flags & kGivesUp) != 0) report.given_up = in.Text();
   HORON_TRY(in.Finish());
   return report;
 }

@@ -25,6 +25,7 @@ struct Report {
   bool ask = false;                  // something here waits in vain: why?
   bool describe = false;             // with ask: tell me what is pending
   std::optional<Activity> activity;  // the answer to an inquiry
+  std::string given_up;              // why this rank gives itself up, which ends the job
 };
 
 // What was decided about one name.

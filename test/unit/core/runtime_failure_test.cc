@@ -184,6 +184,34 @@ TEST_CASE("a dead rank fails everything on the living, with its name") {
   RequireNone(verdicts);
 }
 
+TEST_CASE("a rank that gives itself up says why to every rank, also when it leaves right after") {
+  for (const WorldOptions& layout : Layouts()) {
+    for (int culprit = 0; culprit < 4; ++culprit) {
+      World world(4, layout);
+      Verdicts verdicts;
+      std::latch first_done(4);
+      world.Run([&](Rank& me) {
+        std::vector<float> values(100, 1);
+        EXPECT(me.Reduce("first", "sum", values).ok(), "first");
+        first_done.arrive_and_wait();
+        if (me.rank() == culprit) {
+          me.runtime().GiveUp("raised ValueError: bad batch");
+          me.runtime().Shutdown();
+          return;
+        }
+        const std::string expected = "rank " + std::to_string(culprit) + " raised ValueError: bad";
+        for (int i = 0; i < 2; ++i) {
+          const Status status = me.Reduce("second", "sum", values);
+          EXPECT(status.code() == Code::kUnavailable, "not unavailable");
+          EXPECT(status.message().starts_with(expected), status.message());
+        }
+      });
+      INFO("rank " << culprit);
+      RequireNone(verdicts);
+    }
+  }
+}
+
 TEST_CASE("shutdown fails what is pending; afterwards every call says so") {
   Verdicts verdicts;
   World(2).Run([&](Rank& me) {

@@ -1,9 +1,8 @@
 // Stalls and faulty transports on the whole road, with thread ranks: nothing waits for ever.
 #include <latch>
 
-#include "test/support/catch.h"
 #include "test/support/faulty_transport.h"
-#include "test/support/world.h"
+#include "test/support/road.h"
 
 namespace horon {
 namespace {
@@ -11,17 +10,10 @@ namespace {
 using std::chrono::milliseconds;
 using test::Fault;
 using test::FaultyTransport;
+using test::Layouts;
 using test::Rank;
 using test::World;
 using test::WorldOptions;
-
-std::vector<WorldOptions> Layouts() {
-  WorldOptions no_lanes, two_nodes, no_lend;
-  no_lanes.lanes = false;
-  two_nodes.local_size = 2;
-  no_lend.configure = [](Config& c) { c.lend = false; };
-  return {{}, no_lanes, two_nodes, no_lend};
-}
 
 TEST_CASE("ranks that wait for different tensors get errors that say so, and go on") {
   for (const WorldOptions& layout : Layouts()) {

@@ -32,6 +32,7 @@ Report SampleReport(std::vector<uint64_t> bits) {
   report.heard = 12;
   report.leaving = report.ask = report.describe = true;
   report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234};
+  report.given_up = "rank 1 raised ValueError: bad batch";
   report.bits = std::move(bits);
   for (int i = 0; i < 4; ++i) report.requests.push_back(Sample(i));
   return report;
@@ -72,6 +73,7 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     CHECK(back.value().ask);
     CHECK(back.value().describe);
     CHECK(back.value().activity == report.activity);
+    CHECK(back.value().given_up == report.given_up);
     CHECK(back.value().bits == bits);
     CHECK(back.value().requests == report.requests);
   }
