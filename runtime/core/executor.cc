@@ -48,7 +48,7 @@ class Executor::Running final : public Stage {
     entries_[i].promise.output().received_splits = std::move(splits);
   }
   std::unique_ptr<TensorState>& State(size_t i) override {
-    return executor_.states_[entries_[i].request.op + "\n" + entries_[i].key()];
+    return group_.states.Of(entries_[i].request.op, entries_[i].key());
   }
 
   void Finish(const Status& status) {

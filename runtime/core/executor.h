@@ -16,6 +16,7 @@
 #include "runtime/base/recorder.h"
 #include "runtime/core/fusion.h"
 #include "runtime/core/process_sets.h"
+#include "runtime/core/tensor_states.h"
 #include "runtime/transport/communicator.h"
 #include "runtime/transport/lane.h"
 
@@ -49,6 +50,7 @@ class Executor {
     Buffer fusion;  // persistent; grows to the largest bucket
     uint64_t next_ticket = 0, serving = 0;
     int running = 0;  // buckets in flight
+    TensorStates states;
   };
   class FusionTurn;
 
@@ -63,7 +65,6 @@ class Executor {
   LaneFactory make_lane_;
   std::shared_ptr<Recorder> recorder_;  // may be null
   std::map<int32_t, Group> groups_;
-  std::map<std::string, std::unique_ptr<TensorState>> states_;  // by op spec and tensor
   std::list<std::unique_ptr<Running>> running_;
   uint64_t finished_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
