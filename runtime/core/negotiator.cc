@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "runtime/base/fault.h"
-#include "runtime/base/log.h"
 
 namespace horon {
 namespace {
@@ -15,16 +14,11 @@ using std::chrono::milliseconds;
 // may forget evicted cache ids.
 constexpr uint64_t kTellHeardEvery = 256;
 
-// A rank that waits asks after a moment, then less and less often.
-constexpr milliseconds kFirstLook{500}, kLastLook{10000};
-
 StallLimits LimitsOf(const Config& config) {
   StallLimits limits{config.stall_warn, config.stall_shutdown, config.stall_silence};
   if (!config.stall_check) limits.warn = limits.busy = milliseconds{0};
   return limits;
 }
-
-std::string Seconds(milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
 
 void Print(int rank, const std::vector<std::string>& lines) {
   for (const std::string& line : lines)
@@ -53,8 +47,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
       tree_(rank, topology, control, counters),
       reports_of_(control.size()),
       callers_(&callers),
-      silent_limit_(config.stall_silence),
-      busy_limit_(config.stall_shutdown),
+      asker_(config, rank),
       requests_(counters["negotiation." + Way(rank, topology, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, topology, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, topology, control) + ".responses"]),
@@ -130,26 +123,6 @@ Result<std::vector<Batch>> Negotiator::Advance() {
   return std::exchange(batches_, {});
 }
 
-Status Negotiator::HearReports() {
-  while (auto next = tree_.NextReport()) {
-    const int rank = next->first;
-    HORON_ASSIGN(horon::Report report, DecodeReport(next->second));
-    const bool leaving = report.leaving;
-    HORON_TRY(HearReport(rank, std::move(report)));
-    if (leaving && tree_.leads(rank)) LeaveWithLeader(rank);
-  }
-  return Status::Ok();
-}
-
-// The node of a leader that leaves cannot be reached any more.
-void Negotiator::LeaveWithLeader(int leader) {
-  for (int rank : tree_.NodeOf(leader)) {
-    if (rank == leader) continue;
-    coordinator_->Leave(rank);
-    judge_->Left(rank);
-  }
-}
-
 Status Negotiator::HearDecisions() {
   while (auto next = tree_.NextDecision()) {
     if (over_) continue;  // only handed on to the node
@@ -157,59 +130,6 @@ Status Negotiator::HearDecisions() {
     HORON_TRY(Apply(decision));
   }
   return Status::Ok();
-}
-
-// Rank 0: what a rank reports goes to the coordinator, what it asks and answers to the judge.
-Status Negotiator::HearReport(int rank, horon::Report report) {
-  const uint64_t expected = ++reports_of_[static_cast<size_t>(rank)];
-  if (report.number != expected) {
-    return Status::Internal("report " + std::to_string(expected) + " of rank " +
-                            std::to_string(rank) + " was lost on the way: number " +
-                            std::to_string(report.number) + " came in its place");
-  }
-  const Clock::time_point now = Clock::now();
-  coordinator_->SetTime(now);
-  const bool ask = report.ask, describe = report.describe;
-  if (report.leaving) judge_->Left(rank);
-  if (!report.given_up.empty()) {
-    lost_ = rank;
-    lost_because_ = report.given_up;
-  }
-  const std::optional<Activity> activity = std::exchange(report.activity, std::nullopt);
-  HORON_TRY(coordinator_->Hear(rank, std::move(report)));
-  if (activity) Follow(judge_->Answered(rank, *activity, now, coordinator_->Pending()));
-  reply_ = reply_ || ask;  // whoever asks must hear that rank 0 is there
-  if (ask) Follow(judge_->Asked(now, coordinator_->Pending()));
-  const bool again = describe && std::exchange(describe_when_answered_, true);
-  if (!describe_when_answered_ || (!judge_->complete() && !again)) return Status::Ok();
-  describe_when_answered_ = false;
-  for (const PendingTensor& tensor : coordinator_->Pending())
-    description_.push_back(DescribePending(tensor, judge_->activity(), now));
-  if (description_.empty()) description_.push_back("nothing waits for a rank to submit it");
-  return Status::Ok();
-}
-
-void Negotiator::Follow(StallJudge::Findings findings) {
-  inquire_ = inquire_ || findings.inquire;
-  for (const auto& [key, status] : findings.failed) coordinator_->GiveUp(key, status);
-  for (const std::string& warning : findings.warnings) Log(LogLevel::kWarn, "stall", warning);
-  if (findings.lost < 0) return;
-  lost_ = findings.lost;
-  lost_because_ = findings.lost_because;
-}
-
-Status Negotiator::Decide() {
-  const bool more = std::exchange(reply_, false) || !lost_because_.empty() || !description_.empty();
-  if (!more && !coordinator_->HasNews()) return Status::Ok();
-  Decision decision = coordinator_->Decide(more);
-  decision.fusion_bytes = fusion_bytes_;
-  decision.inquire = std::exchange(inquire_, false);
-  decision.description = std::exchange(description_, {});
-  decision.lost_because = std::exchange(lost_because_, {});
-  if (!decision.lost_because.empty()) decision.lost = lost_;
-  HORON_TRY(tree_.SendDecision(Encode(decision)));
-  moved_ = true;
-  return Apply(decision);
 }
 
 Status Negotiator::Apply(const Decision& decision) {
@@ -227,7 +147,7 @@ Status Negotiator::Apply(const Decision& decision) {
   if (!decision.verdicts.empty()) ++agreed_;
   if (!batch.empty()) batches_.push_back(std::move(batch));
   ApplyLeft(decision);
-  asked_since_ = Clock::time_point::max();
+  asker_.Answered();
   answer_ = answer_ || decision.inquire;
   if (!decision.description.empty() && std::exchange(described_, true) == false)
     Print(rank_, decision.description);
@@ -298,36 +218,11 @@ void Negotiator::ApplyLeft(const Decision& decision) {
 // --- stalls ----------------------------------------------------------------------------------
 
 Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, uint64_t finished) {
-  if (over_ || left_ || (pending_.empty() && running == nullptr)) {
-    look_at_ = asked_since_ = Clock::time_point::max();
-    return Status::Ok();
-  }
-  if (look_at_ != Clock::time_point::max() && now < look_at_) return Status::Ok();
-  const bool first = look_at_ == Clock::time_point::max() || agreed_ + finished != progress_;
-  progress_ = agreed_ + finished;
-  look_after_ = first ? kFirstLook : std::min(look_after_ + look_after_ / 2, kLastLook);
-  look_at_ = now + look_after_;
-  if (first) {
-    still_since_ = now;
-    return Status::Ok();
-  }
-  ask_ = moved_ = true;
-  if (asked_since_ == Clock::time_point::max()) asked_since_ = now;
-  const auto over = [](milliseconds limit, auto time) {
-    return limit.count() > 0 && time >= limit;
-  };
-  if (rank_ != 0 && over(silent_limit_, now - asked_since_)) {
-    lost_ = 0;
-    return Status::Unavailable("rank 0 has not answered for " + Seconds(silent_limit_) +
-                               ": it is stopped (SIGSTOP, a debugger), or its machine hangs or "
-                               "cannot be reached");
-  }
-  if (running != nullptr && over(busy_limit_, now - still_since_)) {
-    return Status::Unavailable("the collective of tensor '" + running->name +
-                               "' has made no progress for " + Seconds(busy_limit_) +
-                               " (HORON_STALL_SHUTDOWN_TIME_SECONDS)");
-  }
-  return Status::Ok();
+  const bool waits = !over_ && !left_ && (!pending_.empty() || running != nullptr);
+  const StallAsker::Advice advice = asker_.Look(now, waits, running, agreed_ + finished);
+  if (advice.ask) ask_ = moved_ = true;
+  if (advice.lost_coordinator) lost_ = 0;
+  return advice.status;
 }
 
 void Negotiator::Describe() {

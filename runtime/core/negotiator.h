@@ -17,6 +17,7 @@
 #include "runtime/core/coordinator.h"
 #include "runtime/core/entry.h"
 #include "runtime/core/response_cache.h"
+#include "runtime/core/stall_asker.h"
 
 namespace horon {
 
@@ -42,7 +43,7 @@ class Negotiator {
   // of the oldest bucket in flight, or null; `finished`: buckets so far. kUnavailable: the
   // coordinator does not answer, or the bucket never ends.
   Status LookForStalls(Clock::time_point now, const Request* running, uint64_t finished);
-  Clock::time_point next_look() const { return look_at_; }
+  Clock::time_point next_look() const { return asker_.next_look(); }
   // Prints what is pending here now, and what the coordinator knows of it when it has answered.
   void Describe();
   // The rank that was given up; -1: none.
@@ -97,11 +98,8 @@ class Negotiator {
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
   uint64_t reports_ = 0;              // sent so far
   Callers* callers_;
-  // Stalls: when to look next, and what was known at the last look.
-  Clock::time_point look_at_ = Clock::time_point::max(), asked_since_ = Clock::time_point::max(),
-                    still_since_;
-  std::chrono::milliseconds look_after_{0}, silent_limit_, busy_limit_;
-  uint64_t agreed_ = 0, progress_ = 0;
+  StallAsker asker_;
+  uint64_t agreed_ = 0;  // decisions that had verdicts
   bool ask_ = false, answer_ = false, describe_ = false, described_ = true;
   int lost_ = -1;
   // Rank 0: for the next decision.

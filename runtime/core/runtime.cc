@@ -6,17 +6,12 @@
 #include <algorithm>
 #include <exception>
 
-#include "runtime/base/log.h"
-
 namespace horon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kIdleSleep{10};
 constexpr std::chrono::milliseconds kLeaveSleep{20};
 constexpr std::chrono::microseconds kBurst{100};
-// A transport notices a lost peer before the launcher can say what became of it.
-constexpr std::chrono::milliseconds kCauseWait{500};
 // The background thread competes with the user's own threads for cores; a lender has nothing else
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
@@ -168,51 +163,6 @@ Status Runtime::CycleSafely() {
   }
 }
 
-// No cycle is run from here on.
-void Runtime::Suspect(const Status& symptom) {
-  suspicion_ = symptom;
-  const int lost = negotiator_.lost();
-  if (lost >= 0 && lost != rank_) {
-    const bool here = segment_ && fabric_.topology.node_of(lost) == fabric_.topology.node_of(rank_);
-    if (here) segment_->MarkDead(fabric_.topology.local_rank(lost), symptom.message());
-    losses_->Report(symptom.message());
-    on_loss_(lost, symptom.message());
-  }
-  const bool cause_will_come =
-      launched_ && !told_to_give_up_ && symptom.code() == Code::kUnavailable;
-  judge_at_ = Clock::now() + (cause_will_come ? kCauseWait : std::chrono::milliseconds{0});
-}
-
-// Ok while it may still become known.
-Status Runtime::Cause() const {
-  if (losses_->any()) return Status::Unavailable(losses_->sentence());
-  if (segment_ && suspicion_.code() == Code::kUnavailable)
-    HORON_TRY(segment_->Deaths(local_rank()));
-  return Clock::now() >= judge_at_ ? suspicion_ : Status::Ok();
-}
-
-void Runtime::Fail(const Status& status) {
-  const bool fault = status.code() == Code::kUnavailable || status.code() == Code::kInternal;
-  if (failure_.ok() && fault && !told_to_give_up_) Log(LogLevel::kError, "runtime", status.message());
-  const bool known = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
-  if (failure_.ok()) {
-    Record(recorder_, fault ? EventKind::kLost : EventKind::kLeft, status.message());
-  }
-  if (failure_.ok() && fault && !known && !told_to_give_up_) {
-    const std::string what = "failed: " + status.message();
-    on_fault_(what);
-    if (segment_) segment_->MarkDead(local_rank(), "rank " + std::to_string(rank_) + " " + what);
-  }
-  if (failure_.ok() && fault) {
-    lost_.store(true, std::memory_order_relaxed);
-    for (const auto& transport : transports_) transport->Abandon();
-  }
-  failure_ = suspicion_ = status;
-  executor_.FailAll(status);
-  queue_.Close(status);
-  negotiator_.FailAll(status);
-}
-
 int Runtime::local_rank() const { return fabric_.topology.local_rank(rank_); }
 
 // Looks for work for a short while before sleeping, if something is under way.
@@ -309,80 +259,10 @@ void Runtime::SleepInBackground() {
   bell_->Awake();
 }
 
-// --- user threads
-
-bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
-  if (work.done()) return true;
-  const auto until =
-      Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
-  Mark mark;
-  if (may_lend_) Lend(work, until, mark);
-  if (work.done()) return true;
-  MarkWaiting(mark, work);
-  bell_->Ring();  // a submit that left waking to us must not be forgotten
-  return work.WaitFor(until - Clock::now());
-}
-
-// From here on this thread counts as blocked: it sleeps.
-void Runtime::MarkWaiting(Mark& mark, const Work& work) {
-  if (mark) return;
-  mark.emplace(callers_, work.label());
-  Record(recorder_, EventKind::kWaits, work.label());
-}
-
-void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
-  baton_.Want(1);
-  bool taken = baton_.TryTake();
-  const auto give_up = Clock::now() + config_.spin;
-  while (!taken && !work.done() && may_spin_ && Clock::now() < give_up) taken = baton_.TryTake();
-  baton_.Want(-1);
-  if (!taken) {
-    bell_->Ring();  // the background thread may have given way to us
-    return;
-  }
-  bell_->Awake();
-  hurry_ = true;
-  while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
-    if (CycleMoved() || LookAgain(config_.spin)) continue;
-    MarkWaiting(mark, work);
-    SleepAsLender(work, until);
-  }
-  // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
-  bell_->Announce(Sleeper());
-  const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
-                    SleepLimit() < kIdleSleep;
-  hurry_ = false;
-  FlushRings();
-  baton_.Give();
-  if (more) bell_->Wake(Doorbell::kAnyBackground);
-}
-
-void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
-  const uint32_t ticket = bell_->Announce(Doorbell::kLender);
-  if (!CycleMoved() && !work.done()) {
-    const std::chrono::nanoseconds left =
-        std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
-    const auto limit = std::min(SleepLimit(), left);
-    BackOff();
-    FlushRings();
-    bell_->Sleep(ticket, Doorbell::kLender, limit);
-  }
-  bell_->Awake();
-}
+// --- user threads; Wait is in runtime_lending.cc
 
 void Runtime::Describe() {
   describe_.store(true, std::memory_order_relaxed);
-  bell_->Ring();
-}
-
-void Runtime::GiveUp(const std::string& what) {
-  {
-    MutexLock lock(given_up_mutex_);
-    if (!given_up_.empty()) return;
-    given_up_ = "rank " + std::to_string(rank_) + " " + what;
-  }
-  giving_up_.store(true, std::memory_order_release);
-  lost_.store(true, std::memory_order_relaxed);
   bell_->Ring();
 }
 

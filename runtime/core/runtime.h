@@ -78,6 +78,7 @@ class Runtime {
 
  private:
   using Mark = std::optional<Callers::Waiting>;
+  static constexpr std::chrono::seconds kIdleSleep{10};
   Status Cycle();
   Status CycleSafely();
   bool Due();

@@ -2,108 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
+
+#include "runtime/core/wire_bytes.h"
 
 namespace horon {
 namespace {
 
-class Writer {
- public:
-  template <typename T>
-  void Number(T value) {
-    const auto* from = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), from, from + sizeof(T));
-  }
-  void Text(const std::string& text) {
-    Number(static_cast<uint32_t>(text.size()));
-    const auto* from = reinterpret_cast<const std::byte*>(text.data());
-    bytes_.insert(bytes_.end(), from, from + text.size());
-  }
-  template <typename T>
-  void Numbers(const std::vector<T>& values) {
-    Number(static_cast<uint32_t>(values.size()));
-    const auto* from = reinterpret_cast<const std::byte*>(values.data());
-    bytes_.insert(bytes_.end(), from, from + values.size() * sizeof(T));
-  }
-  void Bytes(std::span<const std::byte> bytes) {
-    Number(static_cast<uint32_t>(bytes.size()));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  std::vector<std::byte> Take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-// After the first error every read gives zeros; the caller looks at ok() once, at the end.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T Number() {
-    T value{};
-    if (!Has(sizeof(T))) return value;
-    std::memcpy(&value, bytes_.data() + at_, sizeof(T));
-    at_ += sizeof(T);
-    return value;
-  }
-  std::string Text() {
-    const auto size = Number<uint32_t>();
-    if (!Has(size)) return {};
-    std::string text(reinterpret_cast<const char*>(bytes_.data() + at_), size);
-    at_ += size;
-    return text;
-  }
-  std::vector<std::byte> Bytes() {
-    const auto size = Number<uint32_t>();
-    if (!Has(size)) return {};
-    const auto from = bytes_.begin() + static_cast<std::ptrdiff_t>(at_);
-    at_ += size;
-    return {from, from + size};
-  }
-  bool AtEnd() const { return at_ == bytes_.size(); }
-  template <typename T>
-  std::vector<T> Numbers() {
-    const auto size = Number<uint32_t>();
-    std::vector<T> values;
-    if (!Has(uint64_t{size} * sizeof(T))) return values;
-    values.resize(size);
-    if (size > 0) std::memcpy(values.data(), bytes_.data() + at_, size * sizeof(T));
-    at_ += size * sizeof(T);
-    return values;
-  }
-  // A count of items that take at least `least` bytes each: never more than the bytes left can
-  // hold.
-  uint32_t Count(size_t least) {
-    const auto count = Number<uint32_t>();
-    if (!Has(uint64_t{count} * least)) return 0;
-    return count;
-  }
-  void Fail(const char* what) {
-    if (wrong_ == nullptr) wrong_ = what;
-    at_ = bytes_.size();
-  }
-  Status Finish() {
-    if (wrong_ == nullptr && at_ != bytes_.size()) Fail("it has bytes after its end");
-    if (wrong_ == nullptr) return Status::Ok();
-    return Status::Internal(std::string("a control message is broken: ") + wrong_);
-  }
-
- private:
-  bool Has(uint64_t n) {
-    if (wrong_ == nullptr && n <= bytes_.size() - at_) return true;
-    Fail("it ends too early");
-    return false;
-  }
-  std::span<const std::byte> bytes_;
-  size_t at_ = 0;
-  const char* wrong_ = nullptr;
-};
-
 // Ids of one step lie close together: a base and a bitmap, or the plain list when that is shorter.
-void WriteIds(Writer& out, std::vector<uint64_t> ids) {
+void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   const uint64_t base = ids.empty() ? 0 : ids.front();
   const uint64_t words = ids.empty() ? 0 : (ids.back() - base) / 64 + 1;
@@ -119,7 +26,7 @@ void WriteIds(Writer& out, std::vector<uint64_t> ids) {
   out.Numbers(map);
 }
 
-std::vector<uint64_t> ReadIds(Reader& in) {
+std::vector<uint64_t> ReadIds(WireReader& in) {
   if (in.Number<uint8_t>() == 0) return in.Numbers<uint64_t>();
   const auto base = in.Number<uint64_t>();
   const std::vector<uint64_t> map = in.Numbers<uint64_t>();
@@ -139,18 +46,18 @@ constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp 
 constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4;
 constexpr size_t kLeastText = 4;
 
-void Write(Writer& out, const std::vector<std::string>& texts) {
+void Write(WireWriter& out, const std::vector<std::string>& texts) {
   out.Number(static_cast<uint32_t>(texts.size()));
   for (const std::string& text : texts) out.Text(text);
 }
 
-std::vector<std::string> ReadTexts(Reader& in) {
+std::vector<std::string> ReadTexts(WireReader& in) {
   std::vector<std::string> texts(in.Count(kLeastText));
   for (std::string& text : texts) text = in.Text();
   return texts;
 }
 
-void Write(Writer& out, const Activity& a) {
+void Write(WireWriter& out, const Activity& a) {
   out.Number(a.callers);
   out.Number(a.blocked);
   out.Number(a.submits);
@@ -159,7 +66,7 @@ void Write(Writer& out, const Activity& a) {
   out.Number(a.last_ms);
 }
 
-Activity ReadActivity(Reader& in) {
+Activity ReadActivity(WireReader& in) {
   Activity a;
   a.callers = in.Number<int32_t>();
   a.blocked = in.Number<int32_t>();
@@ -172,7 +79,7 @@ Activity ReadActivity(Reader& in) {
 
 constexpr size_t kLeastRequest = 60, kLeastVerdict = 29;
 
-void Write(Writer& out, const Request& r) {
+void Write(WireWriter& out, const Request& r) {
   out.Text(r.name);
   out.Text(r.op);
   out.Number(static_cast<uint8_t>(r.dtype));
@@ -190,7 +97,7 @@ void Write(Writer& out, const Request& r) {
   out.Numbers(r.weights);
 }
 
-Request ReadRequest(Reader& in) {
+Request ReadRequest(WireReader& in) {
   Request r;
   r.name = in.Text();
   r.op = in.Text();
@@ -220,7 +127,7 @@ Request ReadRequest(Reader& in) {
 }  // namespace
 
 std::vector<std::byte> Encode(const Report& report) {
-  Writer out;
+  WireWriter out;
   out.Number(report.number);
   out.Number(report.heard);
   out.Number(static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
@@ -236,7 +143,7 @@ std::vector<std::byte> Encode(const Report& report) {
 }
 
 Result<Report> DecodeReport(std::span<const std::byte> bytes) {
-  Reader in(bytes);
+  WireReader in(bytes);
   Report report;
   report.number = in.Number<uint64_t>();
   report.heard = in.Number<uint64_t>();
@@ -255,7 +162,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
 
 void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
                     std::span<const std::byte> report) {
-  Writer out;
+  WireWriter out;
   out.Number(rank);
   out.Bytes(report);
   const std::vector<std::byte> item = out.Take();
@@ -264,7 +171,7 @@ void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
 
 Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
     std::span<const std::byte> bytes, int ranks) {
-  Reader in(bytes);
+  WireReader in(bytes);
   std::vector<std::pair<int, std::vector<std::byte>>> reports;
   while (!in.AtEnd()) {
     const auto rank = in.Number<int32_t>();
@@ -276,7 +183,7 @@ Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
 }
 
 std::vector<std::byte> Encode(const Decision& decision) {
-  Writer out;
+  WireWriter out;
   out.Number(decision.sequence);
   out.Number(decision.fusion_bytes);
   WriteIds(out, decision.evicted);
@@ -303,7 +210,7 @@ std::vector<std::byte> Encode(const Decision& decision) {
 }
 
 Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
-  Reader in(bytes);
+  WireReader in(bytes);
   Decision decision;
   decision.sequence = in.Number<uint64_t>();
   decision.fusion_bytes = in.Number<int64_t>();

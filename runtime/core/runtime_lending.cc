@@ -1,0 +1,71 @@
+// Waiting on a user's thread: it takes the baton, if it can, and runs the cycle itself.
+#include <algorithm>
+
+#include "runtime/core/runtime.h"
+
+namespace horon {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+}  // namespace
+
+bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
+  if (work.done()) return true;
+  const auto until =
+      Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  Mark mark;
+  if (may_lend_) Lend(work, until, mark);
+  if (work.done()) return true;
+  MarkWaiting(mark, work);
+  bell_->Ring();  // a submit that left waking to us must not be forgotten
+  return work.WaitFor(until - Clock::now());
+}
+
+// From here on this thread counts as blocked: it sleeps.
+void Runtime::MarkWaiting(Mark& mark, const Work& work) {
+  if (mark) return;
+  mark.emplace(callers_, work.label());
+  Record(recorder_, EventKind::kWaits, work.label());
+}
+
+void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
+  baton_.Want(1);
+  bool taken = baton_.TryTake();
+  const auto give_up = Clock::now() + config_.spin;
+  while (!taken && !work.done() && may_spin_ && Clock::now() < give_up) taken = baton_.TryTake();
+  baton_.Want(-1);
+  if (!taken) {
+    bell_->Ring();  // the background thread may have given way to us
+    return;
+  }
+  bell_->Awake();
+  hurry_ = true;
+  while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
+    if (CycleMoved() || LookAgain(config_.spin)) continue;
+    MarkWaiting(mark, work);
+    SleepAsLender(work, until);
+  }
+  // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
+  bell_->Announce(Sleeper());
+  const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
+                    SleepLimit() < kIdleSleep;
+  hurry_ = false;
+  FlushRings();
+  baton_.Give();
+  if (more) bell_->Wake(Doorbell::kAnyBackground);
+}
+
+void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
+  const uint32_t ticket = bell_->Announce(Doorbell::kLender);
+  if (!CycleMoved() && !work.done()) {
+    const std::chrono::nanoseconds left =
+        std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
+    const auto limit = std::min(SleepLimit(), left);
+    BackOff();
+    FlushRings();
+    bell_->Sleep(ticket, Doorbell::kLender, limit);
+  }
+  bell_->Awake();
+}
+
+}  // namespace horon
