@@ -46,4 +46,7 @@ from horon.specs import Adasum, Average, Dissemination, Max, Min, Op, Product, S
 
 __version__ = _core.version()
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "errors"]
+_Module = type(_core)
+__all__ = [
+    name for name in dir() if not name.startswith("_") and not isinstance(globals()[name], _Module)
+]

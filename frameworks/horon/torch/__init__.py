@@ -4,41 +4,7 @@ Signatures and semantics are Horovod's; beside them, op= also takes hvd.Dissemin
 hvd.TopK(...) and any spec string. docs/api.md is the reference.
 """
 
-from horon.errors import (
-    HoronAborted,
-    HoronError,
-    HoronInternal,
-    HoronInvalidArgument,
-    HoronMismatch,
-    HoronNotInitialized,
-    HoronUnavailable,
-    HoronUnsupported,
-    HorovodInternalError,
-)
-from horon.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horon.runtime import (
-    controller,
-    counter,
-    counters,
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    memory_bytes,
-    rank,
-    shutdown,
-    size,
-    transport,
-)
-from horon.specs import Adasum, Average, Dissemination, Max, Min, Op, Product, Sum, TopK
+from horon import *  # noqa: F403  errors, queries, process sets, ops
 from horon.torch.builds import (
     ccl_built,
     cuda_built,
