@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "frameworks/python_repeat.h"
 #include "frameworks/python_request.h"
 #include "frameworks/python_work.h"
 #include "horon/horon.h"
@@ -145,6 +146,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("abandon", &horon_abandon);
   module.def("describe", &horon_describe);
   DefineQueries(module);
+  horon_python::DefineRepeat(module);
   module.def("add_process_set", &AddProcessSet);
   module.def("remove_process_set", &RemoveProcessSet);
   module.def("process_set_size", &horon_process_set_size);

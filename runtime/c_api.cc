@@ -96,6 +96,15 @@ int Enqueue(std::span<const horon_request> requests, const char* group, bool wak
   });
 }
 
+int StartAll(std::span<horon_tensor* const> tensors, const void* const* inputs,
+             void* const* outputs, bool wake, horon_work** work) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(std::shared_ptr<Work> made, Start(runtime, tensors, inputs, outputs, wake));
+    *work = Handle(std::move(made));
+    return Status::Ok();
+  });
+}
+
 void AtExit() {
   if (The().forked.load(std::memory_order_relaxed)) return;
   horon_shutdown();
@@ -229,6 +238,26 @@ int horon_submit_group(const horon_request* requests, int count, const char* gro
                        horon_work** work) {
   const size_t some = static_cast<size_t>(std::max(0, count));
   return Enqueue({requests, some}, group != nullptr ? group : "", true, work);
+}
+
+int horon_register(const horon_request* request, horon_tensor** tensor) {
+  return Guard([&]() -> Status {
+    HORON_ASSIGN(Request made, ReadRequest(*request));
+    *tensor = new horon_tensor(std::move(made));
+    return Status::Ok();
+  });
+}
+
+void horon_tensor_release(horon_tensor* tensor) { delete tensor; }
+
+int horon_start(horon_tensor* tensor, const void* input, void* output, int will_wait,
+                horon_work** work) {
+  return StartAll({&tensor, 1}, &input, &output, will_wait == 0, work);
+}
+
+int horon_start_all(horon_tensor* const* tensors, const void* const* inputs, void* const* outputs,
+                    int count, horon_work** work) {
+  return StartAll({tensors, static_cast<size_t>(std::max(0, count))}, inputs, outputs, true, work);
 }
 
 int horon_run(const horon_request* request, horon_work** work) {

@@ -9,15 +9,15 @@ namespace {
 Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op,
                                          std::vector<int64_t> numbers) {
   auto work = std::make_shared<Work>(1);
-  Entry entry;
-  entry.request.op = op;
+  Request request;
+  request.op = op;
   // One name for all: ranks that change different sets meet.
-  entry.request.name = "change of process sets";
-  entry.request.splits = std::move(numbers);
-  entry.request.dtype = DataType::kUInt8;
-  std::vector<Queue::Submission> submissions;
-  submissions.push_back({std::move(entry), work, 0});
-  HORON_TRY(runtime.Submit(std::move(submissions), false));
+  request.name = "change of process sets";
+  request.splits = std::move(numbers);
+  request.dtype = DataType::kUInt8;
+  HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
+  const Submission submission{std::move(what)};
+  HORON_TRY(runtime.Submit({&submission, 1}, work, false));
   runtime.Wait(*work, std::chrono::nanoseconds::max());
   HORON_TRY(work->status());
   return work;

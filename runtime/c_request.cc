@@ -1,5 +1,6 @@
 #include "runtime/c_request.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -15,7 +16,6 @@ Status CheckElements(const horon_request& r, const std::string& who) {
     if (count > (int64_t{1} << 56))
       return Status::InvalidArgument(who + "more elements than memory can hold");
   }
-  if (count > 0 && r.input == nullptr) return Status::InvalidArgument(who + "input is null");
   return Status::Ok();
 }
 
@@ -42,26 +42,26 @@ Status CheckTensor(const horon_request& r) {
   return Status::Ok();
 }
 
-Status CheckMember(const Runtime& runtime, const horon_request& r) {
-  const auto ranks = runtime.process_sets().Find(r.process_set);
+Status CheckMember(const Runtime& runtime, int32_t process_set, const std::string& name) {
+  const auto ranks = runtime.process_sets().Find(process_set);
   if (!ranks)
-    return Status::InvalidArgument("tensor '" + std::string(r.name) + "': process set " +
-                                   std::to_string(r.process_set) +
-                                   " does not exist or was removed");
+    return Status::InvalidArgument("tensor '" + name + "': process set " +
+                                   std::to_string(process_set) + " does not exist or was removed");
   for (int member : *ranks) {
     if (member == runtime.rank()) return Status::Ok();
   }
-  return Status::InvalidArgument(
-      "tensor '" + std::string(r.name) + "': rank " + std::to_string(runtime.rank()) +
-      " is not a member of process set " + std::to_string(r.process_set));
+  return Status::InvalidArgument("tensor '" + name + "': rank " + std::to_string(runtime.rank()) +
+                                 " is not a member of process set " + std::to_string(process_set));
 }
 
-Result<Entry> MakeEntry(Runtime& runtime, const horon_request& r) {
-  HORON_TRY(CheckTensor(r));
-  HORON_TRY(CheckMember(runtime, r));
-  HORON_ASSIGN([[maybe_unused]] Op* const op, runtime.ops().Find(r.op));
-  Entry entry;
-  Request& request = entry.request;
+struct Group {  // empty name: alone
+  std::string name;
+  int32_t size = 0;
+  uint64_t hash = 0;
+};
+
+Request RequestOf(const horon_request& r, const Group& group) {
+  Request request;
   request.name = r.name;
   request.op = r.op;
   request.dtype = static_cast<DataType>(r.dtype);
@@ -69,38 +69,115 @@ Result<Entry> MakeEntry(Runtime& runtime, const horon_request& r) {
   request.prescale = r.prescale == 0 ? 1.0 : r.prescale;
   request.postscale = r.postscale == 0 ? 1.0 : r.postscale;
   request.process_set = r.process_set;
+  request.group = group.name;
+  request.group_size = group.size;
+  request.group_hash = group.hash;
   request.round = r.round;
   request.splits.assign(r.splits, r.splits + r.splits_count);
   request.weights.assign(r.weights, r.weights + r.weights_count);
-  entry.input = static_cast<const std::byte*>(r.input);
-  entry.output = static_cast<std::byte*>(r.output);
-  return entry;
+  return request;
+}
+
+// Whether RequestOf would give just this. The request was valid once, so the call is.
+bool IsOf(const Request& request, const horon_request& r, const Group& group) {
+  const auto same = [](const auto& known, const auto* given, int count) {
+    return static_cast<int>(known.size()) == count && std::equal(known.begin(), known.end(), given);
+  };
+  return r.op != nullptr && request.op == r.op && request.dtype == static_cast<DataType>(r.dtype) &&
+         r.device < 0 && same(request.shape, r.shape, r.ndim) &&
+         request.prescale == (r.prescale == 0 ? 1.0 : r.prescale) &&
+         request.postscale == (r.postscale == 0 ? 1.0 : r.postscale) && request.round == r.round &&
+         request.group_size == group.size && request.group_hash == group.hash &&
+         request.group == group.name && same(request.splits, r.splits, r.splits_count) &&
+         same(request.weights, r.weights, r.weights_count);
+}
+
+Result<SharedRegistration> Find(Runtime& runtime, const horon_request& r, const Group& group) {
+  if (r.struct_bytes == sizeof(horon_request) && r.name != nullptr) {
+    SharedRegistration known = runtime.registry().Find(r.process_set, r.name);
+    if (known && !known->replaced() && IsOf(known->request, r, group)) return known;
+  }
+  HORON_TRY(CheckTensor(r));
+  HORON_TRY(CheckMember(runtime, r.process_set, r.name));
+  return runtime.registry().Of(RequestOf(r, group));
+}
+
+Result<Submission> MakeSubmission(SharedRegistration what, const void* input, void* output) {
+  if (input == nullptr && what->bytes > 0)
+    return Status::InvalidArgument("tensor '" + what->request.name + "': input is null");
+  return Submission{std::move(what), static_cast<const std::byte*>(input),
+                    static_cast<std::byte*>(output)};
+}
+
+bool AnyReplaced(std::span<const Submission> submissions) {
+  return std::any_of(submissions.begin(), submissions.end(),
+                     [](const Submission& s) { return s.what->replaced(); });
+}
+
+// `make(i)` gives the i-th submission.
+template <typename F>
+Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wake, F&& make) {
+  auto work = std::make_shared<Work>(static_cast<int>(count));
+  std::vector<Submission> submissions;
+  Status status;
+  do {  // again if another thread has used one of these names for something else meanwhile
+    submissions.clear();
+    for (size_t i = 0; i < count; ++i) {
+      HORON_ASSIGN(Submission s, make(i));
+      submissions.push_back(std::move(s));
+    }
+    status = runtime.Submit(submissions, work, wake);
+  } while (!status.ok() && AnyReplaced(submissions));
+  HORON_TRY(status);
+  return work;
+}
+
+Group GroupOf(std::span<const horon_request> requests, const char* name) {
+  if (name == nullptr) return {};
+  std::string names;
+  for (const horon_request& r : requests) {
+    names += r.name != nullptr ? r.name : "";
+    names += '\n';
+  }
+  return {name, static_cast<int32_t>(requests.size()), TensorId(requests[0].process_set, names)};
 }
 
 }  // namespace
 
+Result<Request> ReadRequest(const horon_request& r) {
+  HORON_TRY(CheckTensor(r));
+  return RequestOf(r, {});
+}
+
 Result<std::shared_ptr<Work>> Submit(Runtime& runtime, std::span<const horon_request> requests,
-                                     const char* group, bool wake) {
-  if (group != nullptr && (requests.empty() || *group == '\0'))
+                                     const char* group_name, bool wake) {
+  if (group_name != nullptr && (requests.empty() || *group_name == '\0'))
     return Status::InvalidArgument("a group needs a name and at least one tensor");
-  auto work = std::make_shared<Work>(static_cast<int>(requests.size()));
-  std::vector<Queue::Submission> submissions;
-  std::string names;
-  for (const horon_request& r : requests) {
-    HORON_ASSIGN(Entry entry, MakeEntry(runtime, r));
-    if (group != nullptr) {
-      entry.request.group = group;
-      entry.request.group_size = static_cast<int32_t>(requests.size());
-      names += entry.request.name + '\n';
-    }
-    submissions.push_back({std::move(entry), work, static_cast<int>(submissions.size())});
-  }
-  if (group != nullptr) {
-    const uint64_t hash = TensorId(requests[0].process_set, names);
-    for (auto& s : submissions) s.entry.request.group_hash = hash;
-  }
-  HORON_TRY(runtime.Submit(std::move(submissions), wake));
-  return work;
+  const Group group = GroupOf(requests, group_name);
+  return SubmitAll(runtime, requests.size(), wake, [&](size_t i) -> Result<Submission> {
+    HORON_ASSIGN(SharedRegistration what, Find(runtime, requests[i], group));
+    return MakeSubmission(std::move(what), requests[i].input, requests[i].output);
+  });
+}
+
+Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* const> tensors,
+                                    const void* const* inputs, void* const* outputs, bool wake) {
+  if (tensors.empty()) return Status::InvalidArgument("there is no tensor to start");
+  return SubmitAll(runtime, tensors.size(), wake, [&](size_t i) -> Result<Submission> {
+    HORON_ASSIGN(SharedRegistration what, tensors[i]->With(runtime));
+    return MakeSubmission(std::move(what), inputs[i], outputs[i]);
+  });
 }
 
 }  // namespace horon
+
+using namespace horon;  // NOLINT: what follows is C's
+
+// An earlier runtime has declared its registrations replaced when it shut down.
+Result<SharedRegistration> horon_tensor::With(Runtime& runtime) {
+  MutexLock lock(mutex);
+  if (what && !what->replaced()) return what;
+  HORON_TRY(CheckMember(runtime, request.process_set, request.name));
+  HORON_ASSIGN(what, runtime.registry().Of(request));
+  return what;
+}

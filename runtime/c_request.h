@@ -9,6 +9,16 @@
 #include "runtime/core/runtime.h"
 #include "runtime/include/horon/horon.h"
 
+// A registered tensor: its request, and its registration with the runtime that it was last used in.
+struct horon_tensor {
+  explicit horon_tensor(horon::Request of) : request(std::move(of)) {}
+  horon::Result<horon::SharedRegistration> With(horon::Runtime& runtime);
+
+  const horon::Request request;
+  horon::Mutex mutex;
+  horon::SharedRegistration what HORON_GUARDED_BY(mutex);
+};
+
 namespace horon {
 
 // Enqueues all of `requests` under one work, or none: kInvalidArgument, kUnsupported with the
@@ -16,5 +26,11 @@ namespace horon {
 // `wake` as in Runtime::Submit. Does not wait.
 Result<std::shared_ptr<Work>> Submit(Runtime& runtime, std::span<const horon_request> requests,
                                      const char* group, bool wake);
+
+// The request alone, checked as far as it can be without a runtime.
+Result<Request> ReadRequest(const horon_request& request);
+// Submit of registered tensors, each on its own.
+Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* const> tensors,
+                                    const void* const* inputs, void* const* outputs, bool wake);
 
 }  // namespace horon

@@ -10,6 +10,7 @@
 #define HORON_ANNOTATE(x)
 #endif
 #define HORON_GUARDED_BY(mutex) HORON_ANNOTATE(guarded_by(mutex))
+#define HORON_REQUIRES(mutex) HORON_ANNOTATE(requires_capability(mutex))
 #define HORON_EXCLUDES(mutex) HORON_ANNOTATE(locks_excluded(mutex))
 
 namespace horon {

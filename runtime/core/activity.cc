@@ -36,12 +36,12 @@ void Callers::Join() {
   memberships.emplace_back(shared_);
 }
 
-void Callers::Submitted(const std::string& key) {
+void Callers::Submitted(Key key) {
   Join();
   const auto now = std::chrono::steady_clock::now();
   MutexLock lock(shared_->mutex);
   ++shared_->now.submits;
-  shared_->now.last = key;
+  shared_->last.swap(key);
   shared_->last_at = now;
 }
 
@@ -50,25 +50,25 @@ Activity Callers::Snapshot() const {
   MutexLock lock(shared_->mutex);
   Activity activity = shared_->now;
   if (activity.waits.size() > kMostWaits) activity.waits.resize(kMostWaits);
+  if (!shared_->last) return activity;
+  activity.last = *shared_->last;
   activity.last_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - shared_->last_at).count();
-  if (activity.last.empty()) activity.last_ms = 0;
   return activity;
 }
 
-Callers::Waiting::Waiting(Callers& callers, const std::string& label)
-    : callers_(callers), label_(label) {
+Callers::Waiting::Waiting(Callers& callers, Key key) : callers_(callers), key_(std::move(key)) {
   callers_.Join();
   MutexLock lock(callers_.shared_->mutex);
   ++callers_.shared_->now.blocked;
-  callers_.shared_->now.waits.push_back(label_);
+  callers_.shared_->now.waits.push_back(*key_);
 }
 
 Callers::Waiting::~Waiting() {
   MutexLock lock(callers_.shared_->mutex);
   --callers_.shared_->now.blocked;
   auto& waits = callers_.shared_->now.waits;
-  waits.erase(std::find(waits.begin(), waits.end(), label_));
+  waits.erase(std::find(waits.begin(), waits.end(), *key_));
 }
 
 }  // namespace horon

@@ -26,26 +26,28 @@ struct Activity {
 class Callers {
  public:
   Callers() : shared_(std::make_shared<Shared>()) {}
-  void Submitted(const std::string& key);
+  using Key = std::shared_ptr<const std::string>;
+  void Submitted(Key key);
   Activity Snapshot() const;
 
-  // This thread waits for `label` while it lives.
+  // This thread waits for `key` while it lives.
   class Waiting {
    public:
-    Waiting(Callers& callers, const std::string& label);
+    Waiting(Callers& callers, Key key);
     ~Waiting();
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
    private:
     Callers& callers_;
-    const std::string& label_;
+    Key key_;
   };
 
  private:
   struct Shared {
     mutable Mutex mutex;
-    Activity now HORON_GUARDED_BY(mutex);
+    Activity now HORON_GUARDED_BY(mutex);  // but for `last`
+    Key last HORON_GUARDED_BY(mutex);
     std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
   };
   class Membership;

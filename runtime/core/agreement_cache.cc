@@ -19,18 +19,13 @@ uint64_t AgreementCache::Remember(const std::string& key, const std::vector<Shar
   const auto old = id_of_.find(key);
   if (old != id_of_.end()) Evict(old->second, now);
   const uint64_t id = next_id_++;
-  lines_.emplace(id, Line{key, by_rank, agreed, now, 0});
+  by_use_.push_back(id);
+  lines_.emplace(id, Line{key, by_rank, agreed, 0, std::prev(by_use_.end())});
   id_of_[key] = id;
-  by_use_[now].push_back(id);
   return id;
 }
 
-void AgreementCache::Use(uint64_t id, uint64_t now) {
-  Line& line = lines_.at(id);
-  Unlist(id, line.used);
-  line.used = now;
-  by_use_[now].push_back(id);
-}
+void AgreementCache::Use(uint64_t id) { by_use_.splice(by_use_.end(), by_use_, lines_.at(id).use); }
 
 void AgreementCache::EvictSet(int32_t process_set, uint64_t now) {
   for (const auto& [id, line] : lines_) {
@@ -41,7 +36,7 @@ void AgreementCache::EvictSet(int32_t process_set, uint64_t now) {
 std::vector<uint64_t> AgreementCache::EvictOldest(uint64_t now) {
   std::vector<uint64_t> evicted;
   while (static_cast<int64_t>(id_of_.size()) > capacity_) {
-    const uint64_t id = by_use_.begin()->second.front();
+    const uint64_t id = by_use_.front();
     Evict(id, now);
     evicted.push_back(id);
   }
@@ -49,22 +44,18 @@ std::vector<uint64_t> AgreementCache::EvictOldest(uint64_t now) {
 }
 
 void AgreementCache::ForgetHeard(uint64_t heard) {
-  std::erase_if(lines_, [&](const auto& item) {
-    return item.second.evicted_at != 0 && item.second.evicted_at < heard;
-  });
+  while (!evicted_.empty() && lines_.at(evicted_.front()).evicted_at < heard) {
+    lines_.erase(evicted_.front());
+    evicted_.pop_front();
+  }
 }
 
 void AgreementCache::Evict(uint64_t id, uint64_t now) {
   Line& line = lines_.at(id);
   line.evicted_at = now;
   id_of_.erase(line.key);
-  Unlist(id, line.used);
-}
-
-void AgreementCache::Unlist(uint64_t id, uint64_t used) {
-  const auto it = by_use_.find(used);
-  std::erase(it->second, id);
-  if (it->second.empty()) by_use_.erase(it);
+  evicted_.splice(evicted_.end(), by_use_, line.use);
+  on_evict_(id);
 }
 
 }  // namespace horon

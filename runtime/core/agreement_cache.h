@@ -8,7 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -26,13 +27,15 @@ class AgreementCache {
     std::string key;
     std::vector<SharedRequest> by_rank;  // by rank in the process set
     Agreement agreed;
-    uint64_t used = 0;        // its last use
-    uint64_t evicted_at = 0;  // 0: alive
+    uint64_t evicted_at = 0;            // 0: alive
+    std::list<uint64_t>::iterator use;  // its place in by_use_; while alive
     int32_t process_set() const { return by_rank[0]->process_set; }
   };
 
-  // `capacity`: lines alive; 0 remembers nothing.
-  explicit AgreementCache(int64_t capacity) : capacity_(capacity) {}
+  // `capacity`: lines alive; 0 remembers nothing. `on_evict` is told each id that ends.
+  explicit AgreementCache(
+      int64_t capacity, std::function<void(uint64_t)> on_evict = [](uint64_t) {})
+      : capacity_(capacity), on_evict_(std::move(on_evict)) {}
 
   // Null: never given out, or forgotten.
   const Line* Find(uint64_t id) const;
@@ -42,7 +45,7 @@ class AgreementCache {
   uint64_t Remember(const std::string& key, const std::vector<SharedRequest>& by_rank,
                     const Agreement& agreed, uint64_t now);
   // `id` is alive.
-  void Use(uint64_t id, uint64_t now);
+  void Use(uint64_t id);
   void EvictSet(int32_t process_set, uint64_t now);
   // What is beyond the capacity. Gives the ids that every rank must be told of.
   std::vector<uint64_t> EvictOldest(uint64_t now);
@@ -51,13 +54,14 @@ class AgreementCache {
 
  private:
   void Evict(uint64_t id, uint64_t now);
-  void Unlist(uint64_t id, uint64_t used);
 
   int64_t capacity_;
+  std::function<void(uint64_t)> on_evict_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, Line> lines_;
-  std::unordered_map<std::string, uint64_t> id_of_;   // those alive, by key
-  std::map<uint64_t, std::vector<uint64_t>> by_use_;  // those alive, by their last use
+  std::unordered_map<std::string, uint64_t> id_of_;  // those alive, by key
+  std::list<uint64_t> by_use_;   // those alive, the one unused for longest first
+  std::list<uint64_t> evicted_;  // those not yet forgotten, in order
 };
 
 }  // namespace horon

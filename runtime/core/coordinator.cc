@@ -13,7 +13,7 @@ Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_
     : size_(size),
       ops_(&ops),
       sets_(&sets),
-      cache_(cache_capacity),
+      cache_(cache_capacity, [this](uint64_t id) { Unlink(id); }),
       left_(static_cast<size_t>(size)),
       heard_(static_cast<size_t>(size)) {}
 
@@ -46,22 +46,47 @@ Result<SharedRequest> Coordinator::Remembered(int rank, uint64_t cache_id) const
 
 Status Coordinator::Hear(int rank, Report report) {
   heard_[static_cast<size_t>(rank)] = report.heard;
-  std::vector<std::string> keys;
+  std::vector<Row*> heard;
   for (uint64_t id : report.bits) {
+    if (HearAgain(rank, id, heard)) continue;
     HORON_ASSIGN(SharedRequest request, Remembered(rank, id));
-    HearOne(rank, std::move(request), id, keys);
+    HearOne(rank, std::move(request), id, heard);
   }
   for (Request& request : report.requests) {
-    HearOne(rank, std::make_shared<const Request>(std::move(request)), 0, keys);
+    HearOne(rank, std::make_shared<const Request>(std::move(request)), 0, heard);
   }
   // Judged after all was heard: a group is reported as a whole, and must be whole when it fails.
-  for (const std::string& key : keys) Consider(key);
+  for (Row* row : heard) {
+    if (row->reported > 0) Consider(*row);  // else it failed with its group
+  }
   if (report.leaving) Leave(rank);
+  Sweep();
   return Status::Ok();
 }
 
+// The usual case in a steady job: all that there is to do is to tick the rank off. False if it
+// takes a closer look.
+bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard) {
+  if (gone_ > 0 || !owed_names_.empty() || !owed_groups_.empty()) return false;
+  const auto it = row_of_.find(cache_id);
+  if (it == row_of_.end()) return false;
+  Row& row = *it->second;
+  if (row.reported > 0 && row.cache_id != cache_id) return false;
+  const int index = IndexOf(*row.ranks, rank);
+  if (index < 0 || row.by_rank[static_cast<size_t>(index)]) return false;
+  if (row.reported == 0) {
+    row.since = now_;
+    row.cache_id = cache_id;
+  }
+  row.by_rank[static_cast<size_t>(index)] =
+      cache_.Find(cache_id)->by_rank[static_cast<size_t>(index)];
+  ++row.reported;
+  heard.push_back(&row);
+  return true;
+}
+
 void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
-                          std::vector<std::string>& keys) {
+                          std::vector<Row*>& heard) {
   std::string key = KeyOf(request->process_set, request->name);
   if (AnswerOwed(rank, *request, key)) return;
   const ProcessSets::Ranks ranks = sets_->Find(request->process_set);
@@ -70,8 +95,10 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
     TellOne(rank, *request, admissible);
     return;
   }
-  Row& row = rows_[key];
-  if (!row.ranks) {
+  const auto place = rows_.try_emplace(std::move(key)).first;
+  Row& row = place->second;
+  row.key = &place->first;
+  if (row.reported == 0) {
     row.ranks = ranks;
     row.by_rank.resize(ranks->size());
     row.cache_id = cache_id;
@@ -88,7 +115,7 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
   slot = row.by_rank[0] && *row.by_rank[0] == *request ? row.by_rank[0] : std::move(request);
   if (row.cache_id != cache_id) row.cache_id = 0;
   ++row.reported;
-  keys.push_back(std::move(key));
+  heard.push_back(&row);
 }
 
 bool Coordinator::GroupsDiffer(const Row& row) {
@@ -107,14 +134,13 @@ bool Coordinator::GroupsDiffer(const Row& row) {
 
 // Judges a name that every rank has reported; a group that differs from rank to rank can never be
 // complete, which shows before that.
-void Coordinator::Consider(const std::string& key) {
-  const auto it = rows_.find(key);
-  if (it == rows_.end()) return;  // failed with its group
-  Row& row = it->second;
+void Coordinator::Consider(Row& row) {
   if (row.reported == static_cast<int>(row.ranks->size())) {
-    Judge(key, row);
+    Judge(row);
     return;
   }
+  // What all who have reported it so far agreed on before cannot differ.
+  if (row.cache_id != 0 && row.cache_id == row.remembered) return;
   if (!GroupsDiffer(row)) return;
   std::vector<const Request*> some;
   std::vector<int> who;
@@ -127,7 +153,7 @@ void Coordinator::Consider(const std::string& key) {
                : "group '" + r.group + "' of " + std::to_string(r.group_size) +
                      " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
   });
-  Fail(key, status);
+  Fail(*row.key, status);
 }
 
 Status Coordinator::CheckMembership(const Row& row, Agreement* agreed) const {
@@ -162,37 +188,39 @@ Status Coordinator::CheckRow(const Row& row, Agreement* agreed) const {
   return Status::Ok();
 }
 
-void Coordinator::Judge(const std::string& key, Row& row) {
+void Coordinator::Judge(Row& row) {
   const AgreementCache::Line* const line = cache_.FindAlive(row.cache_id);
-  if (line != nullptr) {
-    row.agreed = line->agreed;
-  } else {
+  if (line == nullptr) {
     row.cache_id = 0;
     const Status status = CheckRow(row, &row.agreed);
     if (!status.ok()) {
-      Fail(key, status);
+      Fail(*row.key, status);
       return;
     }
   }
-  Ready(key);
+  Ready(row);
 }
 
-void Coordinator::Ready(const std::string& key) {
-  const Request& request = *rows_[key].by_rank[0];
-  if (request.group.empty()) {
-    rows_[key].ready = true;
-    ready_.push_back(key);
+void Coordinator::Ready(Row& row) {
+  if (row.grouped != row.by_rank[0]) {
+    row.grouped = row.by_rank[0];
+    const Request& request = *row.grouped;
+    // With the hash: two groups of one name may be on their way at once.
+    row.group = request.group.empty() ? ""
+                                      : KeyOf(request.process_set, request.group) + "\n" +
+                                            std::to_string(request.group_hash);
+  }
+  if (row.group.empty()) {
+    row.ready = true;
+    ready_.push_back(&row);
     return;
   }
-  // With the hash: two groups of one name may be on their way at once.
-  const std::string group =
-      KeyOf(request.process_set, request.group) + "\n" + std::to_string(request.group_hash);
-  auto& members = group_ready_[group];
-  members.push_back(key);
-  if (static_cast<int>(members.size()) < request.group_size) return;
-  for (const std::string& member : members) rows_[member].ready = true;
+  auto& members = group_ready_[row.group];
+  members.push_back(&row);
+  if (static_cast<int>(members.size()) < row.by_rank[0]->group_size) return;
+  for (Row* member : members) member->ready = true;
   ready_.insert(ready_.end(), members.begin(), members.end());
-  group_ready_.erase(group);
+  group_ready_.erase(row.group);
 }
 
 Decision Coordinator::Decide(bool anyway) {
@@ -200,16 +228,16 @@ Decision Coordinator::Decide(bool anyway) {
   if (!HasNews() && !anyway) return decision;
   decision.sequence = ++sequence_;
   decision.verdicts = std::exchange(failed_, {});
+  decision.order.assign(decision.verdicts.size(), 0);
   decision.left = std::exchange(newly_left_, {});
   std::set<int32_t> removed;
-  for (const std::string& key : std::exchange(ready_, {})) {
-    Row& row = rows_[key];
-    row.ready = false;
-    if (removed.contains(row.by_rank[0]->process_set)) continue;  // fails below
-    if (row.by_rank[0]->op == "process_set.remove")
-      removed.insert(static_cast<int32_t>(row.agreed.sizes[0]));
-    decision.verdicts.push_back(RunRow(key, row));
-    rows_.erase(key);
+  for (Row* row : std::exchange(ready_, {})) {
+    row->ready = false;
+    if (removed.contains(row->by_rank[0]->process_set)) continue;  // fails below
+    if (row->by_rank[0]->op == "process_set.remove")
+      removed.insert(static_cast<int32_t>(row->agreed.sizes[0]));
+    RunRow(*row, decision);
+    Clear(*row);
   }
   for (int32_t set : removed) {
     FailSet(set);
@@ -218,24 +246,60 @@ Decision Coordinator::Decide(bool anyway) {
   decision.evicted = cache_.EvictOldest(sequence_);
   // An evicted id may still be on its way here from a rank that has not heard of the eviction.
   cache_.ForgetHeard(HeardByAll());
+  Sweep();
   return decision;
 }
 
 // By its cache id alone, if all ranks know what stands under it.
-Verdict Coordinator::RunRow(const std::string& key, Row& row) {
-  Verdict verdict;
+void Coordinator::RunRow(Row& row, Decision& decision) {
   if (cache_.FindAlive(row.cache_id) != nullptr) {
-    verdict.cache_id = row.cache_id;
-    cache_.Use(row.cache_id, sequence_);
-    return verdict;
+    decision.order.push_back(row.cache_id);
+    cache_.Use(row.cache_id);
+    return;
   }
   const Request& first = *row.by_rank[0];
+  Verdict verdict;
   verdict.process_set = first.process_set;
   verdict.name = first.name;
   verdict.agreed = std::move(row.agreed);
-  if (Cacheable(first))
-    verdict.cache_id = cache_.Remember(key, row.by_rank, verdict.agreed, sequence_);
-  return verdict;
+  if (Cacheable(first)) {
+    verdict.cache_id = cache_.Remember(*row.key, row.by_rank, verdict.agreed, sequence_);
+    Link(row, verdict.cache_id);
+  }
+  decision.order.push_back(0);
+  decision.verdicts.push_back(std::move(verdict));
+}
+
+void Coordinator::Link(Row& row, uint64_t cache_id) {
+  if (cache_id == 0) return;
+  row.remembered = cache_id;
+  row_of_[cache_id] = &row;
+}
+
+// The agreement is not remembered any more.
+void Coordinator::Unlink(uint64_t cache_id) {
+  const auto it = row_of_.find(cache_id);
+  if (it == row_of_.end()) return;
+  Row& row = *it->second;
+  row_of_.erase(it);
+  row.remembered = 0;
+  if (!std::exchange(row.listed, true)) idle_.push_back(&row);
+}
+
+// Done with, whether it ran or failed.
+void Coordinator::Clear(Row& row) {
+  for (SharedRequest& request : row.by_rank) request.reset();
+  row.reported = 0;
+  row.cache_id = 0;
+  if (row.remembered == 0 && !std::exchange(row.listed, true)) idle_.push_back(&row);
+}
+
+// Not at once: whoever goes through rows may still hold them.
+void Coordinator::Sweep() {
+  for (Row* row : std::exchange(idle_, {})) {
+    row->listed = false;
+    if (row->reported == 0 && row->remembered == 0) rows_.erase(std::string(*row->key));
+  }
 }
 
 bool Coordinator::Cacheable(const Request& request) const {
@@ -256,6 +320,7 @@ uint64_t Coordinator::HeardByAll() const {
 std::vector<PendingTensor> Coordinator::Pending() const {
   std::vector<PendingTensor> pending;
   for (const auto& [key, row] : rows_) {
+    if (row.reported == 0) continue;
     PendingTensor one{key, {}, {}, row.since};
     for (size_t i = 0; i < row.by_rank.size(); ++i)
       (row.by_rank[i] ? one.ready : one.missing).push_back((*row.ranks)[i]);

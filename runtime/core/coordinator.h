@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/core/agreement_cache.h"
@@ -48,12 +49,19 @@ class Coordinator {
   void GiveUp(const std::string& key, const Status& status) { Fail(key, status); }
 
  private:
-  struct Row {  // a name that some ranks have reported
+  // A name that some ranks have reported. It stays, idle, as long as its agreement is remembered:
+  // in a steady job nothing is made or taken apart.
+  struct Row {
+    const std::string* key = nullptr;  // its own in rows_
     ProcessSets::Ranks ranks;
     std::vector<SharedRequest> by_rank;  // by rank in the set; null: not yet
-    int reported = 0;
-    uint64_t cache_id = 0;  // of all reports so far, 0 if they differ or are requests
-    bool ready = false;     // it and its group: runs with the next decision
+    int reported = 0;                    // 0: idle
+    uint64_t cache_id = 0;               // of all reports so far, 0 if they differ or are requests
+    uint64_t remembered = 0;             // the cache id of its last agreement, while it is alive
+    bool ready = false;                  // it and its group: runs with the next decision
+    bool listed = false;                 // in idle_
+    SharedRequest grouped;               // the request that `group` is of
+    std::string group;                   // what Ready looks under; empty: alone
     Agreement agreed;
     std::chrono::steady_clock::time_point since;  // its first report
     const Request& some() const;                  // one that was reported
@@ -66,14 +74,19 @@ class Coordinator {
   // coordinator.cc: from reports to decisions.
   static int IndexOf(const std::vector<int>& ranks, int rank);
   Result<SharedRequest> Remembered(int rank, uint64_t cache_id) const;
-  void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<std::string>& keys);
-  void Consider(const std::string& key);
+  bool HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard);
+  void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<Row*>& heard);
+  void Consider(Row& row);
   static bool GroupsDiffer(const Row& row);
-  void Judge(const std::string& key, Row& row);
+  void Judge(Row& row);
   Status CheckRow(const Row& row, Agreement* agreed) const;
   Status CheckMembership(const Row& row, Agreement* agreed) const;
-  void Ready(const std::string& key);
-  Verdict RunRow(const std::string& key, Row& row);
+  void Ready(Row& row);
+  void RunRow(Row& row, Decision& decision);
+  void Link(Row& row, uint64_t cache_id);
+  void Unlink(uint64_t cache_id);
+  void Clear(Row& row);
+  void Sweep();
   bool Cacheable(const Request& request) const;
   uint64_t HeardByAll() const;
 
@@ -81,6 +94,7 @@ class Coordinator {
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
   void TellOne(int rank, const Request& request, const Status& status);
   bool AnswerOwed(int rank, const Request& request, const std::string& key);
+  Row* Reported(const std::string& key);
   void Fail(const std::string& key, const Status& status);
   void FailRow(const std::string& key, const Status& status, const std::set<int>& settled);
   void FailGroup(int32_t set, const std::string& group, const Status& status);
@@ -94,13 +108,16 @@ class Coordinator {
   std::chrono::steady_clock::time_point now_;
 
   std::map<std::string, Row> rows_;
+  std::unordered_map<uint64_t, Row*> row_of_;  // by Row::remembered
+  std::vector<Row*> idle_;                     // may go, unless they are in use again
   // Keys of groups are KeyOf(set, group).
-  std::map<std::string, std::vector<std::string>> group_ready_;  // with hash -> judged members
+  std::map<std::string, std::vector<Row*>> group_ready_;  // with hash -> judged members
   std::map<std::string, Owed> owed_names_, owed_groups_;
-  std::vector<std::string> ready_;  // keys, in the order they became ready
+  std::vector<Row*> ready_;  // in the order they became ready
   std::vector<Verdict> failed_;
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
+  int gone_ = 0;                 // ranks that have left
   std::vector<uint64_t> heard_;  // by rank
 };
 

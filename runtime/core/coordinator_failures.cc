@@ -63,10 +63,17 @@ bool Coordinator::AnswerOwed(int rank, const Request& request, const std::string
   return answer(owed_names_, key);
 }
 
+// Null if it is idle, or nobody has reported it ever.
+Coordinator::Row* Coordinator::Reported(const std::string& key) {
+  const auto it = rows_.find(key);
+  return it == rows_.end() || it->second.reported == 0 ? nullptr : &it->second;
+}
+
 void Coordinator::Fail(const std::string& key, const Status& status) {
-  if (!rows_.contains(key)) return;  // failed with its group
+  const Row* const row = Reported(key);
+  if (row == nullptr) return;  // failed with its group
   std::vector<std::pair<int32_t, std::string>> groups;
-  for (const SharedRequest& r : rows_[key].by_rank) {
+  for (const SharedRequest& r : row->by_rank) {
     if (r && !r->group.empty()) groups.emplace_back(r->process_set, r->group);
   }
   for (const auto& [set, group] : groups) FailGroup(set, group, status);
@@ -76,10 +83,10 @@ void Coordinator::Fail(const std::string& key, const Status& status) {
 // Ranks that have not reported the name owe it, but those in `settled`.
 void Coordinator::FailRow(const std::string& key, const Status& status,
                           const std::set<int>& settled) {
-  const auto it = rows_.find(key);
-  if (it == rows_.end()) return;
-  Row& row = it->second;
-  if (row.ready) std::erase(ready_, key);
+  Row* const failed = Reported(key);
+  if (failed == nullptr) return;
+  Row& row = *failed;
+  if (std::exchange(row.ready, false)) std::erase(ready_, failed);
   Owed owed;
   owed.status = status;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
@@ -91,7 +98,7 @@ void Coordinator::FailRow(const std::string& key, const Status& status,
     }
   }
   if (!owed.ranks.empty()) owed_names_[key] = std::move(owed);
-  rows_.erase(it);
+  Clear(row);
 }
 
 // All its members fail, on all ranks. A rank that has reported the group owes nothing more; one
@@ -136,12 +143,12 @@ void Coordinator::FailGroup(int32_t set, const std::string& group, const Status&
 void Coordinator::FailSet(int32_t set) {
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (row.some().process_set == set) keys.push_back(key);
+    if (row.reported > 0 && row.some().process_set == set) keys.push_back(key);
   }
   for (const std::string& key : keys) {
-    const auto it = rows_.find(key);
-    if (it == rows_.end()) continue;  // failed with its group
-    Fail(key, Status::InvalidArgument("tensor '" + it->second.some().name + "': process set " +
+    const Row* const row = Reported(key);
+    if (row == nullptr) continue;  // failed with its group
+    Fail(key, Status::InvalidArgument("tensor '" + row->some().name + "': process set " +
                                       std::to_string(set) + " was removed while it was pending"));
     owed_names_.erase(key);  // later submits are refused anyway
   }
@@ -150,16 +157,17 @@ void Coordinator::FailSet(int32_t set) {
 void Coordinator::Leave(int rank) {
   if (left_[static_cast<size_t>(rank)]) return;
   left_[static_cast<size_t>(rank)] = true;
+  ++gone_;
   newly_left_.push_back(rank);
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (IndexOf(*row.ranks, rank) >= 0)
+    if (row.reported > 0 && IndexOf(*row.ranks, rank) >= 0)
       keys.push_back(key);  // also what is ready: it could not run any more
   }
   for (const std::string& key : keys) {
-    const auto it = rows_.find(key);
-    if (it == rows_.end()) continue;  // failed with its group
-    Fail(key, HasLeft(it->second.some().name, rank));
+    const Row* const row = Reported(key);
+    if (row == nullptr) continue;  // failed with its group
+    Fail(key, HasLeft(row->some().name, rank));
   }
   // Nobody waits for what it still owed.
   for (auto* owed : {&owed_names_, &owed_groups_}) {

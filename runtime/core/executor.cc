@@ -16,9 +16,9 @@ class Executor::Running final : public Stage {
         comm_(*executor.fabric_, *group.ranks, base, group.lane.get()) {
     ++group_.running;
     for (Entry& entry : entries_) {
-      const Request& r = entry.request;
-      segments_.push_back({TensorId(r.process_set, r.name), &r, &entry.agreed, entry.input,
-                           entry.output, CountOf(r.shape)});
+      const Request& r = entry.request();
+      segments_.push_back(
+          {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
       if (entry.output == nullptr) continue;
       entry.promise.output().shape = r.shape;
       entry.promise.output().data = entry.output;
@@ -28,9 +28,9 @@ class Executor::Running final : public Stage {
   ~Running() override { --group_.running; }
   Communicator& comm() override { return comm_; }
   std::span<Segment> segments() override { return segments_; }
-  DataType dtype() const override { return entries_[0].request.dtype; }
-  double prescale() const override { return entries_[0].request.prescale; }
-  double postscale() const override { return entries_[0].request.postscale; }
+  DataType dtype() const override { return entries_[0].request().dtype; }
+  double prescale() const override { return entries_[0].request().prescale; }
+  double postscale() const override { return entries_[0].request().postscale; }
   Result<Buffer> Scratch(int64_t bytes) override {
     return executor_.fabric_->host_pool->Take(bytes);
   }
@@ -48,11 +48,11 @@ class Executor::Running final : public Stage {
     entries_[i].promise.output().received_splits = std::move(splits);
   }
   std::unique_ptr<TensorState>& State(size_t i) override {
-    return group_.states.Of(entries_[i].request.op, entries_[i].key());
+    return group_.states.Of(entries_[i].request().op, entries_[i].what->key);
   }
 
   void Finish(const Status& status) {
-    const std::string key = entries_[0].key();
+    const std::string& key = entries_[0].what->key;
     if (status.ok())
       Record(executor_.recorder_, EventKind::kFinished, key, static_cast<int64_t>(entries_.size()));
     else
@@ -121,15 +121,15 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
 }
 
 void Executor::Start(Bucket bucket) {
-  Group& group = GroupOf(bucket.entries[0].request.process_set, bucket.entries[0].ranks);
+  Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
   group.sequence = group.sequence % 4095 + 1;
-  const Tag set = static_cast<Tag>(bucket.entries[0].request.process_set % ProcessSets::kSlots);
+  const Tag set = static_cast<Tag>(bucket.entries[0].request().process_set % ProcessSets::kSlots);
   const Tag base = ((set << 12) | group.sequence) << 7;
-  Op* op = bucket.entries[0].op;
+  Op* op = bucket.entries[0].what->op;
   buckets_.Add();
   tensors_.Add(static_cast<int64_t>(bucket.entries.size()));
   bytes_.Add(bucket.bytes);
-  Record(recorder_, EventKind::kStarted, bucket.entries[0].key(), bucket.bytes);
+  Record(recorder_, EventKind::kStarted, bucket.entries[0].what->key, bucket.bytes);
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
   if (const auto elementwise = op->elementwise()) {

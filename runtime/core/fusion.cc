@@ -15,10 +15,10 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
   std::vector<Bucket> buckets;
   std::vector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
-    const int64_t bytes = entry.op->FusionBytes(entry.request, entry.agreed);
-    const bool fusable = entry.op->fusable() && fusion_bytes > 0;
+    const int64_t bytes = entry.what->op->FusionBytes(entry.request(), entry.agreed);
+    const bool fusable = entry.what->op->fusable() && fusion_bytes > 0;
     size_t kind = 0;
-    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request, entry.request))
+    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request(), entry.request()))
       ++kind;
     if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
       buckets[open[kind]].bytes += bytes;

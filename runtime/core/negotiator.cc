@@ -37,11 +37,11 @@ std::string Way(int rank, const Topology& topology, const std::vector<Transport*
 }  // namespace
 
 Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
-                       const std::vector<Transport*>& control, OpTable& ops, ProcessSets& sets,
-                       Callers& callers, Counters& counters)
+                       const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
+                       ProcessSets& sets, Callers& callers, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
-      ops_(&ops),
+      registry_(&registry),
       sets_(&sets),
       size_(topology.size()),
       tree_(rank, topology, control, counters),
@@ -65,9 +65,8 @@ void Negotiator::Add(std::vector<Entry> entries) {
     return;
   }
   for (Entry& entry : entries) {
-    std::string key = entry.key();
-    waiting_to_report_.push_back(key);
-    pending_.insert_or_assign(std::move(key), std::move(entry));
+    waiting_to_report_.push_back(entry.what);
+    pending_.Put(std::move(entry));
   }
 }
 
@@ -89,16 +88,16 @@ bool Negotiator::HasReport() const {
 Status Negotiator::Report() {
   FaultPoint(FaultPhase::kNegotiate);
   horon::Report report;
-  for (const std::string& key : std::exchange(waiting_to_report_, {})) {
-    const auto it = pending_.find(key);
-    if (it == pending_.end()) continue;  // failed meanwhile
-    const uint64_t id = cache_.Find(key, it->second.request);
+  for (const SharedRegistration& what : waiting_to_report_) {
+    if (what->slot < 0) continue;  // failed meanwhile
+    const uint64_t id = cache_.Find(what);
     if (id != 0) {
       report.bits.push_back(id);
     } else {
-      report.requests.push_back(it->second.request);
+      report.requests.push_back(what->request);
     }
   }
+  waiting_to_report_.clear();
   bits_.Add(static_cast<int64_t>(report.bits.size()));
   requests_.Add(static_cast<int64_t>(report.requests.size()));
   report.describe = std::exchange(describe_, false);
@@ -142,9 +141,16 @@ Status Negotiator::Apply(const Decision& decision) {
   if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
   fusion_bytes_ = decision.fusion_bytes;
   Batch batch;
-  for (const Verdict& verdict : decision.verdicts) ApplyVerdict(verdict, batch);
+  auto verdict = decision.verdicts.begin();
+  for (uint64_t id : decision.order) {
+    if (id != 0) {
+      ApplyCached(id, batch);
+    } else if (verdict != decision.verdicts.end()) {
+      ApplyVerdict(*verdict++, batch);
+    }
+  }
   for (uint64_t id : decision.evicted) cache_.Forget(id);
-  if (!decision.verdicts.empty()) ++agreed_;
+  if (!decision.order.empty()) ++agreed_;
   if (!batch.empty()) batches_.push_back(std::move(batch));
   ApplyLeft(decision);
   asker_.Answered();
@@ -154,42 +160,46 @@ Status Negotiator::Apply(const Decision& decision) {
   return Status::Ok();
 }
 
+void Negotiator::ApplyCached(uint64_t id, Batch& batch) {
+  const ResponseCache::Line* const line = cache_.Get(id);
+  if (line == nullptr) return;  // of a set that I am not in
+  cached_responses_.Add();
+  std::optional<Entry> entry = pending_.Take(*line->what);
+  if (!entry) return;
+  entry->agreed = line->agreed;
+  Run(std::move(*entry), batch);
+}
+
 void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
   if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return;
-  const ResponseCache::Line* line = verdict.name.empty() ? cache_.Get(verdict.cache_id) : nullptr;
-  if (verdict.name.empty() && line == nullptr) return;  // of a set that I am not in
-  (line != nullptr ? cached_responses_ : responses_).Add();
-  const auto it =
-      pending_.find(line != nullptr ? line->key : KeyOf(verdict.process_set, verdict.name));
-  if (it == pending_.end()) return;
-  Entry entry = std::move(it->second);
-  pending_.erase(it);
+  const SharedRegistration what = registry_->Find(verdict.process_set, verdict.name);
+  if (!what) return;  // of a set that I am not in
+  responses_.Add();
+  std::optional<Entry> entry = pending_.Take(*what);
+  if (!entry) return;
   if (!verdict.status.ok()) {
-    entry.promise.Finish(verdict.status);
+    entry->promise.Finish(verdict.status);
     return;
   }
-  entry.agreed = line != nullptr ? line->agreed : verdict.agreed;
-  if (ApplyMembership(verdict, entry)) return;
-  if (line == nullptr && verdict.cache_id != 0) {
-    cache_.Remember(verdict.cache_id, entry.key(), entry.request, entry.agreed);
-  }
-  const auto op = ops_->Find(entry.request.op);
-  if (!op.ok()) {
-    entry.promise.Finish(op.status());
-    return;
-  }
-  entry.op = op.value();
-  entry.ranks = sets_->Find(entry.request.process_set);  // before a later verdict removes the set
+  entry->agreed = verdict.agreed;
+  if (ApplyMembership(verdict, *entry)) return;
+  if (verdict.cache_id != 0) cache_.Remember(verdict.cache_id, what, entry->agreed);
+  Run(std::move(*entry), batch);
+}
+
+void Negotiator::Run(Entry entry, Batch& batch) {
+  // Before a later verdict removes the set.
+  entry.ranks = sets_->Find(entry.request().process_set);
   batch.push_back(std::move(entry));
 }
 
 // Process sets change here, at the same place in every rank's stream of decisions.
 bool Negotiator::ApplyMembership(const Verdict& verdict, Entry& entry) {
-  const bool add = entry.request.op == "process_set.add";
-  if (!add && entry.request.op != "process_set.remove") return false;
+  const bool add = entry.request().op == "process_set.add";
+  if (!add && entry.request().op != "process_set.remove") return false;
   const auto id = static_cast<int32_t>(verdict.agreed.sizes.empty() ? -1 : verdict.agreed.sizes[0]);
   if (add) {
-    sets_->Add(id, std::vector<int>(entry.request.splits.begin(), entry.request.splits.end()));
+    sets_->Add(id, std::vector<int>(entry.request().splits.begin(), entry.request().splits.end()));
   } else {
     sets_->Remove(id);
     cache_.ForgetSet(id);
@@ -227,8 +237,10 @@ Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, 
 
 void Negotiator::Describe() {
   std::vector<std::string> lines;
-  for (const auto& [key, entry] : pending_)
-    lines.push_back("tensor '" + entry.request.name + "' waits until all ranks have submitted it");
+  pending_.ForEach([&](const Entry& entry) {
+    lines.push_back("tensor '" + entry.request().name +
+                    "' waits until all ranks have submitted it");
+  });
   if (lines.empty()) lines.push_back("no tensor waits for other ranks");
   Print(rank_, lines);
   describe_ = !over_ && !left_;
@@ -239,8 +251,7 @@ void Negotiator::Leave() { leaving_ = true; }
 
 void Negotiator::FailAll(const Status& status) {
   waiting_to_report_.clear();
-  auto pending = std::exchange(pending_, {});
-  for (auto& [key, entry] : pending) entry.promise.Finish(status);
+  for (Entry& entry : pending_.TakeAll()) entry.promise.Finish(status);
 }
 
 }  // namespace horon

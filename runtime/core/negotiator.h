@@ -8,7 +8,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/config.h"
@@ -16,6 +15,7 @@
 #include "runtime/core/control_tree.h"
 #include "runtime/core/coordinator.h"
 #include "runtime/core/entry.h"
+#include "runtime/core/pending_entries.h"
 #include "runtime/core/response_cache.h"
 #include "runtime/core/stall_asker.h"
 
@@ -30,8 +30,8 @@ class Negotiator {
   using Clock = std::chrono::steady_clock;
   // `control[r]` reaches rank r, as far as the control tree needs it.
   Negotiator(const Config& config, int rank, const Topology& topology,
-             const std::vector<Transport*>& control, OpTable& ops, ProcessSets& sets,
-             Callers& callers, Counters& counters);
+             const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
+             ProcessSets& sets, Callers& callers, Counters& counters);
 
   // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
   // submit.
@@ -79,20 +79,22 @@ class Negotiator {
   void LeaveWithLeader(int rank);
   Status Decide();
   Status Apply(const Decision& decision);
+  void ApplyCached(uint64_t id, Batch& batch);
   void ApplyVerdict(const Verdict& verdict, Batch& batch);
+  void Run(Entry entry, Batch& batch);
   bool ApplyMembership(const Verdict& verdict, Entry& entry);
   void ApplyLeft(const Decision& decision);
 
   int rank_;
   int64_t fusion_bytes_;
-  OpTable* ops_;
+  Registry* registry_;
   ProcessSets* sets_;
   int size_;
   ControlTree tree_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   ResponseCache cache_;
-  std::unordered_map<std::string, Entry> pending_;  // reported or about to be, by key
-  std::vector<std::string> waiting_to_report_;
+  PendingEntries pending_;  // reported or about to be
+  std::vector<SharedRegistration> waiting_to_report_;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank

@@ -1,46 +1,33 @@
 #include "runtime/core/queue.h"
 
+#include <utility>
+
 namespace horon {
+namespace {
 
-class Queue::Lease final : public NameLease {
- public:
-  Lease(std::shared_ptr<Names> names, std::string key)
-      : names_(std::move(names)), key_(std::move(key)) {}
-  ~Lease() override {
-    MutexLock lock(names_->mutex);
-    names_->pending.erase(key_);
-  }
+void ReleaseAll(std::span<const Submission> submissions) {
+  for (const Submission& s : submissions) s.what->Release();
+}
 
- private:
-  std::shared_ptr<Names> names_;
-  std::string key_;
-};
+}  // namespace
 
-Status Queue::Push(std::vector<Submission> submissions, bool* wake) {
-  {
-    MutexLock lock(mutex_);
-    HORON_TRY(closed_);
-  }
-  std::vector<std::unique_ptr<Lease>> leases;
-  for (Submission& s : submissions) {
-    std::string key = s.entry.key();
-    {
-      MutexLock lock(names_->mutex);
-      if (!names_->pending.insert(key).second) {
-        return Status::InvalidArgument(
-            "a tensor named '" + s.entry.request.name +
-            "' is still pending on this rank: wait for it, or give this one another name");
-      }
-    }
-    leases.push_back(std::make_unique<Lease>(names_, std::move(key)));
+Status Queue::Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+                   bool* wake) {
+  for (size_t i = 0; i < submissions.size(); ++i) {
+    if (submissions[i].what->Claim()) continue;
+    ReleaseAll(submissions.first(i));
+    return StillPending(submissions[i].what->request);
   }
   MutexLock lock(mutex_);
-  HORON_TRY(closed_);
+  if (!closed_.ok()) {
+    ReleaseAll(submissions);
+    return closed_;
+  }
   if (wake != nullptr && *wake) *wake = !std::exchange(rung_, true);
   for (size_t i = 0; i < submissions.size(); ++i) {
-    Submission& s = submissions[i];
-    s.entry.promise = Promise(std::move(s.work), s.member, std::move(leases[i]));
-    entries_.push_back(std::move(s.entry));
+    const Submission& s = submissions[i];
+    entries_.push_back(
+        {s.what, s.input, s.output, Promise(work, static_cast<int>(i), s.what), {}, nullptr});
   }
   return Status::Ok();
 }

@@ -7,52 +7,57 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/op/request.h"
+#include "runtime/core/registry.h"
 
 namespace horon {
 
 class ResponseCache {
  public:
   struct Line {
-    std::string key;
-    Request request;
+    SharedRegistration what;
     Agreement agreed;
   };
 
   // The id under which exactly this request is remembered, or 0.
-  uint64_t Find(const std::string& key, const Request& request) const {
-    const auto it = id_of_.find(key);
-    return it != id_of_.end() && lines_.at(it->second).request == request ? it->second : 0;
+  uint64_t Find(const SharedRegistration& what) {
+    if (what->cache_id != 0) return what->cache_id;
+    const auto it = id_of_.find(what->key);
+    if (it == id_of_.end()) return 0;
+    Line& line = lines_.at(it->second);
+    if (line.what->request != what->request) return 0;
+    line.what->cache_id = 0;  // the name was forgotten meanwhile, and registered again
+    line.what = what;
+    return what->cache_id = it->second;
   }
-  const Line* Get(uint64_t id) const {
+  Line* Get(uint64_t id) {
     const auto it = lines_.find(id);
     return it == lines_.end() ? nullptr : &it->second;
   }
-  void Remember(uint64_t id, const std::string& key, const Request& request,
-                const Agreement& agreed) {
-    const auto old = id_of_.find(key);
-    if (old != id_of_.end()) lines_.erase(old->second);
-    id_of_[key] = id;
-    lines_[id] = {key, request, agreed};
+  void Remember(uint64_t id, const SharedRegistration& what, const Agreement& agreed) {
+    const auto old = id_of_.find(what->key);
+    if (old != id_of_.end()) Forget(old->second);
+    id_of_[what->key] = id;
+    lines_[id] = {what, agreed};
+    what->cache_id = id;
   }
   void Forget(uint64_t id) {
     const auto it = lines_.find(id);
     if (it == lines_.end()) return;
-    const auto key = id_of_.find(it->second.key);
-    if (key != id_of_.end() && key->second == id) id_of_.erase(key);
+    it->second.what->cache_id = 0;
+    id_of_.erase(it->second.what->key);
     lines_.erase(it);
   }
   void ForgetSet(int32_t process_set) {
     std::vector<uint64_t> ids;
     for (const auto& [id, line] : lines_) {
-      if (line.request.process_set == process_set) ids.push_back(id);
+      if (line.what->request.process_set == process_set) ids.push_back(id);
     }
     for (uint64_t id : ids) Forget(id);
   }
   size_t size() const { return lines_.size(); }
 
  private:
-  std::unordered_map<std::string, uint64_t> id_of_;
+  std::unordered_map<std::string, uint64_t> id_of_;  // by key
   std::unordered_map<uint64_t, Line> lines_;
 };
 

@@ -49,8 +49,9 @@ Runtime::Runtime(RuntimeParts parts)
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
+      registry_(ops_),
       sets_(fabric_.topology.size()),
-      negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, sets_, callers_,
+      negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
                   *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
@@ -76,14 +77,14 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
   return std::make_unique<Lane>(segment_, process_set, std::move(members), me);
 }
 
-Status Runtime::Submit(std::vector<Queue::Submission> submissions, bool wake) {
-  for (const Queue::Submission& s : submissions) {
-    const Request& r = s.entry.request;
-    Record(recorder_, EventKind::kSubmitted, r.name, CountOf(r.shape) * SizeOf(r.dtype));
-  }
-  submissions[0].work->set_label(submissions[0].entry.key());
-  callers_.Submitted(submissions[0].work->label());
-  HORON_TRY(queue_.Push(std::move(submissions), &wake));
+Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+                       bool wake) {
+  for (const Submission& s : submissions)
+    Record(recorder_, EventKind::kSubmitted, s.what->request.name, s.what->bytes);
+  const SharedRegistration& first = submissions[0].what;
+  work->set_first(first);
+  callers_.Submitted(Callers::Key(first, &first->key));
+  HORON_TRY(queue_.Push(submissions, work, &wake));
   if (wake) bell_->Ring();
   return Status::Ok();
 }
@@ -271,6 +272,7 @@ void Runtime::Shutdown() {
   leaving_.store(true, std::memory_order_release);
   bell_->Ring();
   background_.join();
+  registry_.Close(Status::Aborted("Horon was shut down; call init first"));
   if (segment_) segment_->MarkLeft(local_rank());
 }
 

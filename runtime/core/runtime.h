@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -52,9 +53,10 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // All entries or none. `wake`: whether the background thread should start on it; false when the
-  // caller will Wait at once.
-  Status Submit(std::vector<Queue::Submission> submissions, bool wake);
+  // All or none; the i-th is the work's i-th member. `wake`: whether the background thread should
+  // start on it; false when the caller will Wait at once.
+  Status Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+                bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
   // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
@@ -72,7 +74,7 @@ class Runtime {
   const Config& config() const { return config_; }
   const Topology& topology() const { return fabric_.topology; }
   const ProcessSets& process_sets() const { return sets_; }
-  OpTable& ops() { return ops_; }
+  Registry& registry() { return registry_; }
   Counters& counters() { return *counters_; }
   int64_t memory_bytes() const;
 
@@ -114,6 +116,7 @@ class Runtime {
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;
+  Registry registry_;
   ProcessSets sets_;
   Queue queue_;
   Baton baton_;

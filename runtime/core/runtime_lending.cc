@@ -24,8 +24,9 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
 // From here on this thread counts as blocked: it sleeps.
 void Runtime::MarkWaiting(Mark& mark, const Work& work) {
   if (mark) return;
-  mark.emplace(callers_, work.label());
-  Record(recorder_, EventKind::kWaits, work.label());
+  const SharedRegistration& first = work.first();
+  mark.emplace(callers_, Callers::Key(first, &first->key));
+  Record(recorder_, EventKind::kWaits, first->key);
 }
 
 void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {

@@ -41,6 +41,36 @@ std::vector<uint64_t> ReadIds(WireReader& in) {
   return ids;
 }
 
+// A list in which neighbours often differ by one, as runs.
+void WriteOrder(WireWriter& out, const std::vector<uint64_t>& order) {
+  std::vector<uint64_t> runs;  // first number, length, ...
+  for (uint64_t id : order) {
+    const bool next = !runs.empty() && id != 0 && id == runs[runs.size() - 2] + runs.back();
+    if (next && runs[runs.size() - 2] != 0) {
+      ++runs.back();
+    } else {
+      runs.insert(runs.end(), {id, 1});
+    }
+  }
+  out.Numbers(runs);
+}
+
+constexpr uint64_t kLongestOrder = 1 << 22;
+
+std::vector<uint64_t> ReadOrder(WireReader& in) {
+  const std::vector<uint64_t> runs = in.Numbers<uint64_t>();
+  if (runs.size() % 2 != 0) in.Fail("a run has no length");
+  std::vector<uint64_t> order;
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) {
+    if (runs[i + 1] > kLongestOrder - order.size()) {
+      in.Fail("an order is too long");
+      return {};
+    }
+    for (uint64_t n = 0; n < runs[i + 1]; ++n) order.push_back(runs[i] + n);
+  }
+  return order;
+}
+
 // Flags of a message that usually has none of what they announce.
 constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp = 16;
 constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4;
@@ -187,6 +217,7 @@ std::vector<std::byte> Encode(const Decision& decision) {
   out.Number(decision.sequence);
   out.Number(decision.fusion_bytes);
   WriteIds(out, decision.evicted);
+  WriteOrder(out, decision.order);
   out.Number(static_cast<uint32_t>(decision.verdicts.size()));
   for (const Verdict& v : decision.verdicts) {
     out.Number(v.cache_id);
@@ -215,6 +246,7 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   decision.sequence = in.Number<uint64_t>();
   decision.fusion_bytes = in.Number<int64_t>();
   decision.evicted = ReadIds(in);
+  decision.order = ReadOrder(in);
   const uint32_t count = in.Count(kLeastVerdict);
   for (uint32_t i = 0; i < count; ++i) {
     Verdict v;

@@ -28,9 +28,9 @@ struct Report {
   std::string given_up;              // why this rank gives itself up, which ends the job
 };
 
-// What was decided about one name.
+// What was decided about one name that ranks did not agree on before in just this way.
 struct Verdict {
-  uint64_t cache_id = 0;  // 0: none. Alone (name empty): agreed as remembered under this id
+  uint64_t cache_id = 0;  // under which it is to be remembered; 0: not at all
   int32_t process_set = 0;
   std::string name;
   Status status;  // ok: run it
@@ -43,10 +43,12 @@ struct Decision {
   uint64_t sequence = 0;          // 1, 2, ...
   int64_t fusion_bytes = 0;       // rank 0's HORON_FUSION_THRESHOLD: plans must come out alike
   std::vector<uint64_t> evicted;  // cache ids to forget, after the verdicts
-  std::vector<Verdict> verdicts;  // in the order in which every rank runs them
-  std::vector<int32_t> left;      // ranks that have left the job
-  bool inquire = false;           // every rank is to answer with its activity
-  int32_t lost = -1;              // >= 0: this rank is given up, which ends the job
+  // In which every rank runs them: cache ids of requests agreed before; 0: the next verdict.
+  std::vector<uint64_t> order;
+  std::vector<Verdict> verdicts;
+  std::vector<int32_t> left;  // ranks that have left the job
+  bool inquire = false;       // every rank is to answer with its activity
+  int32_t lost = -1;          // >= 0: this rank is given up, which ends the job
   std::string lost_because;
   std::vector<std::string> description;  // what is pending and why: answer to a rank that asked
 };

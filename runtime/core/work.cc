@@ -9,7 +9,9 @@ bool Work::WaitFor(std::chrono::nanoseconds limit) const {
   while (!done()) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left <= std::chrono::nanoseconds::zero()) return false;
-    FutexWait(done_, 0, ~0u, left);
+    uint32_t pending = kPending;
+    state_.compare_exchange_strong(pending, kAwaited, std::memory_order_acq_rel);
+    FutexWait(state_, kAwaited, ~0u, left);
   }
   return true;
 }
@@ -20,8 +22,7 @@ void Work::FinishOne(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  done_.store(1, std::memory_order_release);
-  FutexWake(done_, ~0u);
+  if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) FutexWake(state_, ~0u);
 }
 
 Promise& Promise::operator=(Promise&& other) noexcept {
@@ -29,13 +30,14 @@ Promise& Promise::operator=(Promise&& other) noexcept {
   Finish(Status::Aborted("the runtime dropped this tensor before it was done"));
   work_ = std::move(other.work_);
   member_ = other.member_;
-  name_ = std::move(other.name_);
+  what_ = std::move(other.what_);
   return *this;
 }
 
 void Promise::Finish(Status status) {
   if (!work_) return;
-  name_.reset();
+  if (what_) what_->Release();
+  what_.reset();
   const std::shared_ptr<Work> work = std::move(work_);
   work_.reset();
   work->FinishOne(std::move(status));

@@ -15,6 +15,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
+#include "runtime/core/registry.h"
 #include "runtime/device/memory.h"
 
 namespace horon {
@@ -31,13 +32,13 @@ class Work {
  public:
   explicit Work(int members) : remaining_(members), outputs_(static_cast<size_t>(members)) {}
 
-  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+  bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Blocks until finished or the time is over; whether it is finished.
   bool WaitFor(std::chrono::nanoseconds limit) const;
   const Status& status() const { return status_; }  // once done
-  // What it stands for: the key of its first tensor. Set before it is submitted.
-  void set_label(std::string label) { label_ = std::move(label); }
-  const std::string& label() const { return label_; }
+  // Its first tensor, which it stands for. Set before it is submitted.
+  void set_first(SharedRegistration first) { first_ = std::move(first); }
+  const SharedRegistration& first() const { return first_; }
   std::vector<Output>& outputs() { return outputs_; }  // user: once done and ok
   const std::vector<Output>& outputs() const { return outputs_; }
 
@@ -45,25 +46,22 @@ class Work {
   friend class Promise;
   void FinishOne(Status status);
 
-  std::string label_;
-  std::atomic<uint32_t> done_{0};
+  static constexpr uint32_t kPending = 0, kDone = 1, kAwaited = 2;  // awaited: somebody sleeps
+
+  SharedRegistration first_;
+  mutable std::atomic<uint32_t> state_{kPending};
   std::atomic<int> remaining_;
   Mutex mutex_;  // guards status_ until done
   Status status_;
   std::vector<Output> outputs_;
 };
 
-// Frees a pending name when it goes; see Queue.
-class NameLease {
- public:
-  virtual ~NameLease() = default;
-};
-
 class Promise {
  public:
   Promise() = default;
-  Promise(std::shared_ptr<Work> work, int member, std::unique_ptr<NameLease> name)
-      : work_(std::move(work)), member_(member), name_(std::move(name)) {}
+  // `what` is pending until the promise is kept; may be null.
+  Promise(std::shared_ptr<Work> work, int member, SharedRegistration what)
+      : work_(std::move(work)), member_(member), what_(std::move(what)) {}
   Promise(Promise&&) = default;
   Promise& operator=(Promise&& other) noexcept;
   ~Promise() { Finish(Status::Aborted("the runtime dropped this tensor before it was done")); }
@@ -75,7 +73,7 @@ class Promise {
  private:
   std::shared_ptr<Work> work_;
   int member_ = 0;
-  std::unique_ptr<NameLease> name_;
+  SharedRegistration what_;
 };
 
 }  // namespace horon

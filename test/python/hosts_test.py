@@ -15,6 +15,7 @@ BODIES = HERE / "bodies"
 ALL = [
     "collectives",
     "errors",
+    "repeats",
     "gradients",
     "optimizers",
     "optimizer_use",

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-ALL = ["collectives", "errors", "gradients", "optimizers", "optimizer_use", "objects",
+ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations"]
 
 

@@ -128,12 +128,10 @@ void World::Run(const std::function<void(Rank&)>& body) {
 Result<std::shared_ptr<Work>> Rank::Submit(Request request, const void* input, void* output,
                                            bool wake) {
   auto work = std::make_shared<Work>(1);
-  std::vector<Queue::Submission> one(1);
-  one[0].entry.request = std::move(request);
-  one[0].entry.input = static_cast<const std::byte*>(input);
-  one[0].entry.output = static_cast<std::byte*>(output);
-  one[0].work = work;
-  HORON_TRY(runtime_->Submit(std::move(one), wake));
+  HORON_ASSIGN(SharedRegistration what, runtime_->registry().Of(std::move(request)));
+  const Submission one{std::move(what), static_cast<const std::byte*>(input),
+                       static_cast<std::byte*>(output)};
+  HORON_TRY(runtime_->Submit({&one, 1}, work, wake));
   return work;
 }
 
@@ -142,20 +140,18 @@ Result<std::shared_ptr<Work>> Rank::SubmitGroup(std::vector<Request> requests,
                                                 std::vector<void*> outputs,
                                                 const std::string& group) {
   auto work = std::make_shared<Work>(static_cast<int>(requests.size()));
-  std::vector<Queue::Submission> all(requests.size());
+  std::vector<Submission> all;
   std::string names;
   for (const Request& r : requests) names += r.name + '\n';
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].group = group;
     requests[i].group_size = static_cast<int32_t>(requests.size());
     requests[i].group_hash = TensorId(requests[i].process_set, names);
-    all[i].entry.request = std::move(requests[i]);
-    all[i].entry.input = static_cast<const std::byte*>(inputs[i]);
-    all[i].entry.output = static_cast<std::byte*>(outputs[i]);
-    all[i].work = work;
-    all[i].member = static_cast<int>(i);
+    HORON_ASSIGN(SharedRegistration what, runtime_->registry().Of(std::move(requests[i])));
+    all.push_back({std::move(what), static_cast<const std::byte*>(inputs[i]),
+                   static_cast<std::byte*>(outputs[i])});
   }
-  HORON_TRY(runtime_->Submit(std::move(all), true));
+  HORON_TRY(runtime_->Submit(all, work, true));
   return work;
 }
 

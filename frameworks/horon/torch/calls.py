@@ -43,6 +43,11 @@ class Call:
         self._tensors = tensors  # lent to the runtime until it is done
         self._finish = finish
 
+    def is_on(self, tensor) -> bool:
+        """Whether it reads and writes this dense tensor itself, and no copy."""
+        return (isinstance(self._tensors, tuple) and all(t is tensor for t in self._tensors)
+                and tensor.is_contiguous())
+
     def start(self) -> Handle:
         return Handle(_core.submit(self._request, self._tensors), self._finish)
 
@@ -172,14 +177,17 @@ def barrier_call(name, process_set) -> Call:
     return Call(request, None, lambda work, index: None)
 
 
+_HANDLES = (_core.Started, Handle)
+
+
 def poll(handle) -> bool:
     """Whether synchronize(handle) would return at once."""
-    return handle.done() if isinstance(handle, Handle) else None
+    return handle.done() if isinstance(handle, _HANDLES) else None
 
 
 def synchronize(handle):
     """Blocks until done; the collective's result. Raises what went wrong, on every rank alike."""
-    return handle.wait() if isinstance(handle, Handle) else None
+    return handle.wait() if isinstance(handle, _HANDLES) else None
 
 
 def wait_all(handles) -> None:

@@ -15,6 +15,10 @@ from horon.torch import autograd
 from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_id, synchronize
 from horon.torch.compression import Compression
 from horon.torch.exchanges import allgather_async
+from horon.torch.repeats import Repeats
+
+
+_repeats = Repeats()  # of allreduce_ and allreduce_async_, by the user's name
 
 
 def reduction_spec(op, average=None) -> str:
@@ -60,15 +64,27 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):
     """allreduce in place; blocking."""
-    return _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set,
-                   True).run()
+    arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
+    result = _repeats.run(name, tensor, *arguments)
+    if result is not None:
+        return result
+    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    if name is not None:
+        _repeats.remember(name, call, tensor, *arguments)
+    return call.run()
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                      postscale_factor=1.0, process_set=global_process_set) -> Handle:
     """allreduce in place, without waiting: leave the tensor alone until synchronize(handle)."""
-    return _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set,
-                   True).start()
+    arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
+    handle = _repeats.start(name, tensor, *arguments)
+    if handle is not None:
+        return handle
+    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    if name is not None:
+        _repeats.remember(name, call, tensor, *arguments)
+    return call.start()
 
 
 def _group(tensors, average, name, op, prescale, postscale, process_set, in_place) -> GroupCall:

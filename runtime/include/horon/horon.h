@@ -160,6 +160,23 @@ HORON_API int horon_begin(const horon_request* request, horon_work** work);
  * the request has its own output. */
 HORON_API int horon_run(const horon_request* request, horon_work** work);
 
+/* A tensor that is submitted again and again. Registering says once what each submit would: all of
+ * the request but its input and output, which are not looked at. Talks to nobody; holds over
+ * horon_shutdown and horon_init. Thread safe. The same names may be submitted without it, too. */
+typedef struct horon_tensor horon_tensor;
+/* HORON_INVALID_ARGUMENT like horon_submit, but that the op and the process set are looked up when it
+ * is started. On success *tensor is the caller's to release. */
+HORON_API int horon_register(const horon_request* request, horon_tensor** tensor);
+HORON_API void horon_tensor_release(horon_tensor* tensor); /* null is fine; works go on */
+/* horon_submit of a registered tensor, or horon_begin if the caller `will_wait` (1) at once. */
+HORON_API int horon_start(horon_tensor* tensor, const void* input, void* output, int will_wait,
+                          horon_work** work);
+/* horon_start of `count` >= 1 tensors under one work, which is done when all are. They are no group:
+ * each is ready, and fails, by itself, and the work has the first failure. No tensor is enqueued
+ * unless all are. */
+HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* inputs,
+                              void* const* outputs, int count, horon_work** work);
+
 /* 1 when finished (well or not), 0 when pending. */
 HORON_API int horon_work_done(const horon_work* work);
 /* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it

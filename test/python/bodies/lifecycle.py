@@ -86,3 +86,15 @@ def check_again():
         hvd.shutdown()
         assert some.process_set_id is None
         refuses_everything()
+
+
+def check_repeated_calls_again():
+    """What was registered in the last job is worth nothing in the next."""
+    for _ in range(3):
+        hvd.init()
+        for _ in range(3):
+            tensor = torch.ones(6)
+            same(hvd.allreduce_(tensor, name="again", op=hvd.Sum), torch.full((6,), float(hvd.size())))
+        hvd.shutdown()
+        with raises(*NOT_INITIALIZED):
+            hvd.allreduce_(torch.ones(6), name="again", op=hvd.Sum)

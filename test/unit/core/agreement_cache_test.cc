@@ -36,7 +36,7 @@ TEST_CASE("what was not used for longest goes first, and only beyond the capacit
   const uint64_t a = cache.Remember("0/a", OfTwoRanks(), {}, 1);
   const uint64_t b = cache.Remember("0/b", OfTwoRanks(), {}, 2);
   CHECK(cache.EvictOldest(2).empty());
-  cache.Use(a, 3);
+  cache.Use(a);
   const uint64_t c = cache.Remember("0/c", OfTwoRanks(), {}, 4);
   const uint64_t d = cache.Remember("0/d", OfTwoRanks(), {}, 4);
   CHECK(cache.EvictOldest(4) == Ids{b, a});

@@ -1,8 +1,10 @@
 // Decisions without transports: the coordinator is fed by hand.
 #include "runtime/core/coordinator.h"
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <random>
-#include <set>
 
 #include "test/support/catch.h"
 
@@ -72,9 +74,9 @@ TEST_CASE("a remembered agreement is repeated by its id alone") {
   bit.bits = {id};
   for (int r = 0; r < 2; ++r) f.Hear(r, bit);
   const Decision decision = f.coordinator.Decide();
-  REQUIRE(decision.verdicts.size() == 1);
-  CHECK(decision.verdicts[0].name.empty());
-  CHECK(decision.verdicts[0].cache_id == id);
+  CHECK(decision.verdicts.empty());
+  CHECK(decision.order == std::vector<uint64_t>{id});
+  CHECK(f.coordinator.Pending().empty());
 }
 
 TEST_CASE("a bit against a changed request is a disagreement, not a hit") {
@@ -181,32 +183,128 @@ TEST_CASE("a rank that leaves fails what needs it, now and later; the last to ow
   CHECK(late.verdicts[0].status.message().find("rank 2") != std::string::npos);
 }
 
-// Ranks report the same tensors each step in their own random order and pieces, with caches of
-// random size; every step must be agreed whole, with the same verdicts whatever the order.
-TEST_CASE("any interleaving of 8 ranks and 40 tensors over 30 steps is agreed whole") {
-  for (unsigned seed = 0; seed < 20; ++seed) {
-    std::mt19937 random(seed);
-    const int64_t capacity = static_cast<int64_t>(random() % 60);
-    Fixture f(8, capacity);
-    for (int step = 0; step < 30; ++step) {
-      std::multiset<int> reports;
-      std::vector<std::vector<int>> left(8);
-      for (auto& names : left) {
-        for (int t = 0; t < 40; ++t) names.push_back(t);
-        std::shuffle(names.begin(), names.end(), random);
+// A rank as the coordinator knows it: remembers what was agreed when it hears a decision, and
+// reports by cache id what it remembers.
+struct FarRank {
+  std::map<std::string, std::pair<uint64_t, Request>> remembered;
+  std::map<std::string, Request> pending;  // submitted, no verdict yet
+  std::map<uint64_t, std::string> name_of;
+  uint64_t heard = 0;
+  int done = 0, failed = 0;
+
+  Report Submit(std::vector<Request> requests) {
+    Report report;
+    report.heard = heard;
+    for (Request& request : requests) {
+      const auto known = remembered.find(request.name);
+      REQUIRE(pending.emplace(request.name, request).second);
+      if (known != remembered.end() && known->second.second == request) {
+        report.bits.push_back(known->second.first);
+      } else {
+        report.requests.push_back(std::move(request));
       }
-      std::set<std::string> agreed;
-      while (agreed.size() < 40) {
-        const int rank = static_cast<int>(random() % 8);
-        auto& names = left[static_cast<size_t>(rank)];
-        Report report;
-        for (size_t n = random() % 6; n > 0 && !names.empty(); --n, names.pop_back())
-          report.requests.push_back(Named(std::to_string(names.back())));
-        f.Hear(rank, report);
-        for (const Verdict& v : f.coordinator.Decide().verdicts) {
-          REQUIRE(v.status.ok());
-          REQUIRE(agreed.insert(v.name).second);
+    }
+    return report;
+  }
+  void Forget(uint64_t id) {
+    const auto it = name_of.find(id);
+    if (it == name_of.end()) return;
+    remembered.erase(it->second);
+    name_of.erase(it);
+  }
+  void Hear(int me, const Decision& decision) {
+    REQUIRE(decision.sequence == ++heard);
+    auto verdict = decision.verdicts.begin();
+    for (uint64_t id : decision.order) {
+      if (id != 0) {
+        REQUIRE(pending.erase(name_of.at(id)) == 1);
+        ++done;
+        continue;
+      }
+      const Verdict& v = *verdict++;
+      if (v.only_rank >= 0 && v.only_rank != me) continue;
+      const auto it = pending.find(v.name);
+      REQUIRE(it != pending.end());
+      ++(v.status.ok() ? done : failed);
+      if (v.status.ok() && v.cache_id != 0) {
+        const auto old = remembered.find(v.name);
+        if (old != remembered.end()) Forget(old->second.first);
+        remembered[v.name] = {v.cache_id, it->second};
+        name_of[v.cache_id] = v.name;
+      }
+      pending.erase(it);
+    }
+    REQUIRE(verdict == decision.verdicts.end());
+    for (uint64_t id : decision.evicted) Forget(id);
+  }
+};
+
+// Ranks report the same tensors each step in their own random order and pieces, some of them in
+// groups, some with a new shape, one now and then with a shape of its own; decisions reach them
+// late; caches are of any size. Every rank must get one verdict for each of its tensors, good where
+// the ranks agree, bad where not, in whole groups.
+TEST_CASE("any interleaving of 5 ranks and 24 tensors over 30 steps is agreed whole") {
+  constexpr int kRanks = 5, kTensors = 24, kSteps = 30;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    const auto any = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    Fixture f(kRanks, any(40));
+    std::vector<FarRank> ranks(kRanks);
+    std::deque<Decision> decisions;
+    uint64_t dropped = 0;  // decisions that every rank has heard
+    std::vector<int64_t> shape(kTensors, 4);
+    for (int step = 0; step < kSteps; ++step) {
+      if (any(3) == 0) ++shape[static_cast<size_t>(any(kTensors))];
+      const int odd_rank = any(6), odd_tensor = any(kTensors);  // rank 5: nobody differs
+      std::vector<std::vector<int>> left(kRanks);
+      for (auto& mine : left) {
+        for (int t = 0; t < kTensors; ++t) {
+          if (t < 4 || t % 4 == 0) mine.push_back(t);  // from 4 on, a group of four at a time
         }
+        std::shuffle(mine.begin(), mine.end(), random);
+      }
+      const auto hear = [&](int r) {
+        FarRank& rank = ranks[static_cast<size_t>(r)];
+        if (rank.heard - dropped < decisions.size()) rank.Hear(r, decisions[rank.heard - dropped]);
+      };
+      const auto waits = [&] {
+        return std::any_of(ranks.begin(), ranks.end(),
+                           [](const FarRank& rank) { return !rank.pending.empty(); }) ||
+               std::any_of(left.begin(), left.end(), [](const auto& l) { return !l.empty(); });
+      };
+      while (waits()) {
+        const int r = any(kRanks);
+        auto& mine = left[static_cast<size_t>(r)];
+        std::vector<Request> requests;
+        for (int n = any(6); n > 0 && !mine.empty(); --n, mine.pop_back()) {
+          const int first = mine.back(), members = first < 4 ? 1 : 4;
+          for (int t = first; t < first + members; ++t) {
+            Request request = Named(std::to_string(t), shape[static_cast<size_t>(t)]);
+            if (r == odd_rank && t == odd_tensor) request.shape = {1000};
+            if (members > 1) {
+              request.group = "g" + std::to_string(first);
+              request.group_size = members;
+              request.group_hash = static_cast<uint64_t>(first);
+            }
+            requests.push_back(std::move(request));
+          }
+        }
+        f.Hear(r, ranks[static_cast<size_t>(r)].Submit(std::move(requests)));
+        if (any(2) == 0 && f.coordinator.HasNews()) decisions.push_back(f.coordinator.Decide());
+        for (int n = any(4); n > 0; --n) hear(any(kRanks));
+        while (!decisions.empty() && std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) {
+          return rank.heard > dropped;
+        })) {
+          decisions.pop_front();
+          ++dropped;
+        }
+      }
+      const int bad = odd_rank == kRanks ? 0 : odd_tensor < 4 ? 1 : 4;
+      for (FarRank& rank : ranks) {
+        REQUIRE(rank.failed == bad);
+        REQUIRE(rank.done == kTensors - bad);
+        rank.done = rank.failed = 0;
       }
       REQUIRE(f.coordinator.Pending().empty());
     }

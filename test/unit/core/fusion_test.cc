@@ -9,21 +9,22 @@ struct Plan {
   OpTable ops;
   std::vector<Entry> batch;
   void Add(const std::string& name, int64_t count, const std::string& op = "sum",
-           DataType dtype = DataType::kFloat32, int32_t set = 0) {
-    Entry entry;
-    entry.request.name = name;
-    entry.request.op = op;
-    entry.request.dtype = dtype;
-    entry.request.shape = {count};
-    entry.request.process_set = set;
-    entry.op = ops.Find(op).value();
-    batch.push_back(std::move(entry));
+           DataType dtype = DataType::kFloat32, int32_t set = 0, double prescale = 1) {
+    Request request;
+    request.name = name;
+    request.op = op;
+    request.dtype = dtype;
+    request.shape = {count};
+    request.process_set = set;
+    request.prescale = prescale;
+    batch.emplace_back();
+    batch.back().what = std::make_shared<Registration>(std::move(request), ops.Find(op).value());
   }
   std::vector<std::vector<std::string>> Make(int64_t fusion_bytes) {
     std::vector<std::vector<std::string>> names;
     for (const Bucket& bucket : PlanFusion(std::move(batch), fusion_bytes)) {
       names.emplace_back();
-      for (const Entry& e : bucket.entries) names.back().push_back(e.request.name);
+      for (const Entry& e : bucket.entries) names.back().push_back(e.request().name);
     }
     return names;
   }
@@ -58,8 +59,7 @@ TEST_CASE("only equal ops, dtypes, sets and factors share; others are looked ove
   plan.Add("max", 1, "max");
   plan.Add("set", 1, "sum", DataType::kFloat32, 3);
   plan.Add("c", 1);
-  plan.Add("scaled", 1);
-  plan.batch.back().request.prescale = 2;
+  plan.Add("scaled", 1, "sum", DataType::kFloat32, 0, 2);
   CHECK(plan.Make(1000) == Names{{"a", "b", "c"}, {"half"}, {"max"}, {"set"}, {"scaled"}});
 }
 

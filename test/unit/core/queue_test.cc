@@ -7,23 +7,19 @@
 namespace horon {
 namespace {
 
-Queue::Submission Named(const std::string& name, std::shared_ptr<Work> work, int member = 0) {
-  Queue::Submission s;
-  s.entry.request.name = name;
-  s.work = std::move(work);
-  s.member = member;
-  return s;
+Submission Named(const std::string& name) {
+  Request request;
+  request.name = name;
+  return {std::make_shared<Registration>(std::move(request), nullptr)};
 }
-std::vector<Queue::Submission> One(const std::string& name, const std::shared_ptr<Work>& work) {
-  std::vector<Queue::Submission> all;
-  all.push_back(Named(name, work));
-  return all;
+Status Push(Queue& queue, const std::vector<Submission>& all, const std::shared_ptr<Work>& work) {
+  return queue.Push(all, work);
 }
 
 TEST_CASE("a dropped entry finishes its work as aborted") {
   auto work = std::make_shared<Work>(1);
   Queue queue;
-  REQUIRE(queue.Push(One("a", work)).ok());
+  REQUIRE(Push(queue, {Named("a")}, work).ok());
   CHECK_FALSE(work->done());
   queue.PopAll().clear();
   CHECK(work->done());
@@ -33,9 +29,7 @@ TEST_CASE("a dropped entry finishes its work as aborted") {
 TEST_CASE("a group's work finishes with its last member and keeps the first failure") {
   auto work = std::make_shared<Work>(3);
   Queue queue;
-  std::vector<Queue::Submission> all;
-  for (int i = 0; i < 3; ++i) all.push_back(Named(std::to_string(i), work, i));
-  REQUIRE(queue.Push(std::move(all)).ok());
+  REQUIRE(Push(queue, {Named("0"), Named("1"), Named("2")}, work).ok());
   auto entries = queue.PopAll();
   entries[1].promise.Finish(Status::InvalidArgument("the second"));
   entries[0].promise.Finish(Status::Ok());
@@ -48,23 +42,21 @@ TEST_CASE("a group's work finishes with its last member and keeps the first fail
 TEST_CASE("a group with a pending name is refused whole") {
   auto first = std::make_shared<Work>(1), group = std::make_shared<Work>(2);
   Queue queue;
-  REQUIRE(queue.Push(One("b", first)).ok());
-  std::vector<Queue::Submission> all;
-  all.push_back(Named("a", group, 0));
-  all.push_back(Named("b", group, 1));
-  CHECK(queue.Push(std::move(all)).code() == Code::kInvalidArgument);
+  const Submission a = Named("a"), b = Named("b");
+  REQUIRE(Push(queue, {b}, first).ok());
+  CHECK(Push(queue, {a, b}, group).code() == Code::kInvalidArgument);
+  CHECK(Push(queue, {a, a}, group).code() == Code::kInvalidArgument);
   CHECK(queue.PopAll().size() == 1);
-  auto again = std::make_shared<Work>(1);
-  CHECK(queue.Push(One("a", again)).ok());  // its name was not kept
+  CHECK(Push(queue, {a, b}, std::make_shared<Work>(2)).ok());  // neither is pending any more
 }
 
 TEST_CASE("a closed queue fails what is in it and what comes later with one status") {
   auto before = std::make_shared<Work>(1), after = std::make_shared<Work>(1);
   Queue queue;
-  REQUIRE(queue.Push(One("a", before)).ok());
+  REQUIRE(Push(queue, {Named("a")}, before).ok());
   queue.Close(Status::Unavailable("rank 3 died"));
   CHECK(before->status().message() == "rank 3 died");
-  CHECK(queue.Push(One("b", after)).message() == "rank 3 died");
+  CHECK(Push(queue, {Named("b")}, after).message() == "rank 3 died");
 }
 
 TEST_CASE("many threads push while one pops; every work finishes once") {
@@ -78,7 +70,7 @@ TEST_CASE("many threads push while one pops; every work finishes once") {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kEach; ++i) {
         const size_t n = static_cast<size_t>(t * kEach + i);
-        if (!queue.Push(One(std::to_string(n), works[n])).ok()) std::abort();
+        if (!Push(queue, {Named(std::to_string(n))}, works[n]).ok()) std::abort();
       }
       --pushing;
     });

@@ -47,6 +47,7 @@ Decision SampleDecision() {
   decision.lost = 1;
   decision.lost_because = "rank 1 has not answered for 30 s";
   decision.description = {"", "tensor 'a'"};
+  decision.order = {7, 8, 9, 0, 1, 0, 0, 1000000, 999999, 1000000};
   for (int i = 0; i < 3; ++i) {
     Verdict v;
     v.cache_id = static_cast<uint64_t>(i);
@@ -103,6 +104,7 @@ TEST_CASE("a decision comes back as it was sent") {
   CHECK(back.value().sequence == 41);
   CHECK(back.value().evicted == decision.evicted);
   CHECK(back.value().left == decision.left);
+  CHECK(back.value().order == decision.order);
   REQUIRE(back.value().verdicts.size() == 3);
   for (size_t i = 0; i < 3; ++i) {
     const Verdict &a = decision.verdicts[i], &b = back.value().verdicts[i];
@@ -118,6 +120,23 @@ TEST_CASE("a decision comes back as it was sent") {
   CHECK(back.value().lost == 1);
   CHECK(back.value().lost_because == decision.lost_because);
   CHECK(back.value().description == decision.description);
+}
+
+TEST_CASE("a step in the usual order is a few bytes, and no length is believed") {
+  Decision decision;
+  for (uint64_t id = 1; id <= 1000; ++id) decision.order.push_back(id);
+  const size_t least = Encode(Decision()).size();
+  CHECK(Encode(decision).size() == least + 16);
+  std::vector<std::byte> bytes = Encode(decision);
+  bool refused = false;
+  for (size_t at = 0; at + 8 <= bytes.size(); ++at) {  // wherever the run's length is
+    std::vector<std::byte> broken = bytes;
+    std::fill_n(broken.begin() + static_cast<std::ptrdiff_t>(at), 8, std::byte{0x7f});
+    const auto back = DecodeDecision(broken, 2);
+    refused = refused || !back.ok();
+    if (back.ok()) CHECK(back.value().order.size() <= (1u << 22));
+  }
+  CHECK(refused);
 }
 
 TEST_CASE("a rank that does not exist is refused") {

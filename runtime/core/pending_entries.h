@@ -1,0 +1,55 @@
+// PendingEntries: the entries that wait for agreement; a registration knows where its own is.
+// Holder of the baton only.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/entry.h"
+
+namespace horon {
+
+class PendingEntries {
+ public:
+  void Put(Entry entry) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(slots_.size()));
+      slots_.emplace_back();
+    }
+    entry.what->slot = free_.back();
+    free_.pop_back();
+    slots_[static_cast<size_t>(entry.what->slot)] = std::move(entry);
+  }
+  // Nothing if it does not wait.
+  std::optional<Entry> Take(Registration& what) {
+    if (what.slot < 0) return std::nullopt;
+    const int slot = std::exchange(what.slot, -1);
+    free_.push_back(slot);
+    return std::move(slots_[static_cast<size_t>(slot)]);
+  }
+  std::vector<Entry> TakeAll() {
+    std::vector<Entry> all;
+    for (Entry& entry : slots_) {
+      if (!entry.what) continue;
+      entry.what->slot = -1;
+      all.push_back(std::move(entry));
+    }
+    slots_.clear();
+    free_.clear();
+    return all;
+  }
+  bool empty() const { return free_.size() == slots_.size(); }
+  template <typename F>
+  void ForEach(F&& f) const {
+    for (const Entry& entry : slots_) {
+      if (entry.what) f(entry);
+    }
+  }
+
+ private:
+  std::vector<Entry> slots_;  // free ones are empty
+  std::vector<int> free_;
+};
+
+}  // namespace horon

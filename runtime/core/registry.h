@@ -1,0 +1,93 @@
+// Registry: the tensors that a rank has submitted, by name. What is the same from call to call (the
+// request, its key, its op) is worked out once and kept in a Registration; entries on the road only
+// point to it.
+//
+// A name means one Registration at a time; another request under the same name replaces it, unless
+// it is pending. Names that were not used for long are forgotten.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "runtime/base/mutex.h"
+#include "runtime/op/op.h"
+
+namespace horon {
+
+class Registration {
+ public:
+  Registration(Request request, Op* op);
+
+  const Request request;
+  const std::string key;     // KeyOf(process set, name)
+  const uint64_t tensor_id;  // TensorId(process set, name)
+  const int64_t bytes;       // of the input
+  Op* const op;              // of this runtime's table; null for changes of process sets
+
+  // Any thread. Whether this call made it pending; it is not, if it is already, or was replaced.
+  bool Claim() { return Change(State::kIdle, State::kPending); }
+  void Release() { state_.store(State::kIdle, std::memory_order_release); }
+  // From then on it cannot be claimed. False if it is pending.
+  bool Replace() { return Change(State::kIdle, State::kReplaced) || replaced(); }
+  bool replaced() const { return state_.load(std::memory_order_acquire) == State::kReplaced; }
+  bool pending() const { return state_.load(std::memory_order_acquire) == State::kPending; }
+
+  // Holder of the baton.
+  uint64_t cache_id = 0;  // under which exactly this request is remembered (response_cache.h)
+  int slot = -1;          // where its entry waits in the negotiator
+
+ private:
+  enum class State { kIdle, kPending, kReplaced };
+  bool Change(State from, State to) {
+    return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+  std::atomic<State> state_{State::kIdle};
+};
+
+using SharedRegistration = std::shared_ptr<Registration>;
+
+// Any thread.
+class Registry {
+ public:
+  // `most`: names of a generation; two are kept.
+  explicit Registry(OpTable& ops, size_t most = 32768) : ops_(&ops), most_(most) {}
+
+  // Null if the name is not known.
+  SharedRegistration Find(int32_t process_set, std::string_view name);
+  // The one known, if it is of an equal request; else a new one, which replaces it.
+  // kInvalidArgument for an unknown op, or while another request of this name is pending.
+  Result<SharedRegistration> Of(Request request);
+  // Declares all of them replaced; from then on Of fails with `status`. When nothing is pending any
+  // more.
+  void Close(Status status);
+
+ private:
+  struct Name {  // the text is the registration's
+    int32_t process_set;
+    std::string_view text;
+    bool operator==(const Name&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Name& name) const {
+      return std::hash<std::string_view>()(name.text) * 31 + static_cast<size_t>(name.process_set);
+    }
+  };
+  using Names = std::unordered_map<Name, SharedRegistration, Hash>;
+
+  SharedRegistration Look(const Name& name) HORON_REQUIRES(mutex_);
+  void Insert(SharedRegistration what) HORON_REQUIRES(mutex_);
+
+  OpTable* ops_;
+  size_t most_;
+  Mutex mutex_;
+  Names young_ HORON_GUARDED_BY(mutex_), old_ HORON_GUARDED_BY(mutex_);
+  Status closed_ HORON_GUARDED_BY(mutex_);
+};
+
+// That a name is taken, as a sentence.
+Status StillPending(const Request& request);
+
+}  // namespace horon

@@ -1,0 +1,96 @@
+"""Calls that come again take a shorter way (horon/torch/repeats.py): it must give what the long one gives."""
+
+import pytest
+import torch
+
+import horon.torch as hvd
+from horon import _core
+
+
+def total():
+    """Of mine(), over all ranks."""
+    return hvd.size() * (hvd.size() + 1) / 2
+
+
+def mine(*shape, dtype=torch.float32):
+    return torch.full(shape, hvd.rank() + 1, dtype=dtype)
+
+
+def holds(result, value):
+    assert torch.equal(result, torch.full_like(result, value)), result
+
+
+def check_same_results_every_time():
+    for step in range(5):
+        tensor = mine(10)
+        handle = hvd.allreduce_async_(tensor, name="r.async", op=hvd.Sum)
+        assert isinstance(handle, _core.Started) == (step >= 2), step
+        assert hvd.synchronize(handle) is tensor and hvd.poll(handle)
+        holds(tensor, total())
+        tensor = mine(10)
+        assert hvd.allreduce_(tensor, name="r.run", op=hvd.Average) is tensor
+        holds(tensor, total() / hvd.size())
+
+
+def check_what_changes_takes_the_long_way():
+    for turn in range(4):
+        for value, arguments in [
+            (total(), {"op": hvd.Sum}),
+            (hvd.size(), {"op": hvd.Max}),
+            (total() * 0.5, {"op": hvd.Sum, "prescale_factor": 1.0 / (2 + 0 * turn)}),
+            (total() * 3, {"op": hvd.Sum, "postscale_factor": 3}),
+            (total() / hvd.size(), {"average": True}),
+        ]:
+            for tensor in (mine(7), mine(2, 4), mine(7, dtype=torch.float64), mine(8)[::2], mine(0)):
+                again = tensor.clone() if tensor.is_contiguous() else mine(8)[::2]
+                holds(hvd.allreduce_(tensor, name="r.changing", **arguments), value)
+                handle = hvd.allreduce_async_(again, name="r.changing", **arguments)
+                holds(hvd.synchronize(handle), value)
+
+
+def check_errors_on_the_short_way():
+    for _ in range(3):
+        hvd.allreduce_(mine(4), name="r.error", op=hvd.Sum)
+    if hvd.size() > 1:
+        with pytest.raises(ValueError, match="r.error"):  # another shape on rank 0 alone
+            hvd.allreduce_(mine(5 if hvd.rank() == 0 else 4), name="r.error", op=hvd.Sum)
+    holds(hvd.allreduce_(mine(4), name="r.error", op=hvd.Sum), total())
+    hvd.barrier()
+    tensor = mine(4)
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async_(tensor, name="r.late", op=hvd.Sum)
+        if hvd.size() > 1:
+            with pytest.raises(ValueError, match="still pending"):
+                hvd.allreduce_async_(mine(4), name="r.late", op=hvd.Sum)
+    hvd.barrier()
+    if hvd.rank() > 0:
+        handle = hvd.allreduce_async_(tensor, name="r.late", op=hvd.Sum)
+    holds(hvd.synchronize(handle), total())
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        hvd.allreduce_([1.0], name="r.error", op=hvd.Sum)
+
+
+def check_forgotten_handles():
+    """The runtime keeps the tensors; the name is free when it is done."""
+    for step in range(20):
+        hvd.allreduce_async_(mine(1000), name=f"r.dropped.{step % 2}", op=hvd.Sum)
+        hvd.barrier()
+        while True:
+            try:
+                holds(hvd.allreduce_(mine(1000), name=f"r.dropped.{step % 2}", op=hvd.Sum), total())
+                break
+            except ValueError as error:
+                assert "still pending" in str(error)
+
+
+def check_a_set_made_anew():
+    if hvd.size() == 1:
+        return
+    for _ in range(3):
+        one = hvd.add_process_set([0])
+        if hvd.rank() == 0:
+            for _ in range(3):
+                holds(hvd.allreduce_(mine(3), name="r.set", op=hvd.Sum, process_set=one), 1)
+        hvd.remove_process_set(one)
+        with pytest.raises(ValueError):
+            hvd.allreduce_(mine(3), name="r.set", op=hvd.Sum, process_set=one)
