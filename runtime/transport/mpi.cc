@@ -1,6 +1,7 @@
 #include "runtime/transport/mpi.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -193,6 +194,18 @@ std::string World::library_version() const {
   return whole.substr(0, whole.find_first_of("\n,"));
 }
 
+// Open MPI writes to its sockets without MSG_NOSIGNAL: where SIGPIPE still kills, the death of one
+// rank would kill those that just send to it. A handler that does nothing, unlike SIG_IGN, does not
+// pass to programs that this one starts.
+void SurviveBrokenPipes() {
+  struct sigaction now{};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction none{};
+  none.sa_handler = [](int) {};
+  none.sa_flags = SA_RESTART;
+  sigaction(SIGPIPE, &none, nullptr);
+}
+
 // Uses MPI as it is, or initialises it. Gives the level of threading.
 Result<int> Initialise(const Patience& patience) {
   int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
@@ -217,6 +230,7 @@ Result<int> Initialise(const Patience& patience) {
 }
 
 Result<MpiWorld*> Open(const Patience& patience) {
+  SurviveBrokenPipes();
   HORON_ASSIGN(const int level, Initialise(patience));
   MPI_Comm comm = MPI_COMM_NULL;
   const int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
