@@ -194,10 +194,10 @@ class RemoteCrew:
 
     # --- ending -----------------------------------------------------------------------------------
 
-    def finish(self) -> None:
+    def finish(self, recorders_wanted: bool) -> None:
         self._finishing.set()
         for rank in self._ranks:
-            rank.finish()
+            rank.finish(recorders_wanted)
 
     def clear(self) -> None:
         for rank in self._ranks:
@@ -211,8 +211,7 @@ class RemoteCrew:
         if not self._mpirun_ends_within(patience):
             self._mpirun.signal(signal.SIGTERM)
             if not self._mpirun_ends_within(_MPIRUN_S):
-                self._mpirun.signal(signal.SIGKILL)
-                self._mpirun.process.wait()
+                self._mpirun.kill()
 
     def _mpirun_ends_within(self, seconds: float) -> bool:
         end = time.monotonic() + seconds

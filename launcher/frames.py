@@ -41,10 +41,11 @@ class Kind(enum.IntEnum):
     CLOSED = 6  # keeper: the rank closed its socket
     ENDED = 7  # keeper: exit status as Python says it, what to say about it or nothing
     SIGNAL = 8  # horonrun: number of the signal for the rank's process group
-    FINISH = 9  # horonrun: kill what is left, and end
+    FINISH = 9  # horonrun: kill what is left, and end; 1 if it wants the flight recorder, else 0
     BEAT = 10  # both: still there
     WANT = 11  # keeper: the rank reads its standard input, and has read what came so far
     INPUT = 12  # horonrun: raw bytes for it, empty at the end
+    RECORDER = 13  # keeper: the next raw bytes of the rank's flight recorder
 
 
 class Garbled(Exception):

@@ -43,8 +43,8 @@ class Crew(Protocol):
     def due(self) -> float | None:
         """When `turn` wants to be called although nothing happens."""
 
-    def finish(self) -> None:
-        """Tells all that is left of the ranks to end. Output may still come."""
+    def finish(self, recorders_wanted: bool) -> None:
+        """Tells all that is left of the ranks to end. Output may still come, and the recorders."""
 
     def clear(self) -> None:
         """Leaves nothing behind. Takes bounded time."""
@@ -76,7 +76,7 @@ class Job:
             while self._going_on():
                 self._turn()
         finally:
-            self._crew.finish()
+            self._crew.finish(self._postmortem_due())
             self._drain()
             self._crew.clear()
             guard.dismiss()
@@ -223,12 +223,16 @@ class Job:
                 print(f"    {line}", file=sys.stderr)
         return first.exit_code or 1
 
+    def _postmortem_due(self) -> bool:
+        wanted = bool(os.environ.get("HORON_POSTMORTEM_DIR")) and not self._interrupt
+        return wanted and any(rank.failed for rank in self._crew.ranks)
+
     def _write_postmortem(self, failed: list[Standing]) -> None:
-        folder = os.environ.get("HORON_POSTMORTEM_DIR")
-        if not folder:
+        if not self._postmortem_due():
             return
         from . import recorder
 
+        folder = os.environ["HORON_POSTMORTEM_DIR"]
         held = [rank.recorder for rank in self._crew.ranks if rank.recorder is not None]
         recordings = [found for one in held if (found := recorder.read(one)) is not None]
         causes = [rank.cause() for rank in sorted(failed, key=lambda rank: rank.blame)]

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 
-from . import version
+from . import siblings, version
 from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, number, pack
 from .greeting import Hello, Order, Summons
 from .guard import Guard
@@ -35,7 +35,10 @@ _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 class Keeper:
     """One loop over horonrun's frames, the rank's pipes and socket, its end, and the clock."""
 
-    def __init__(self, channel: Channel, summons: Summons, environment: dict[str, str]) -> None:
+    def __init__(
+        self, channel: Channel, summons: Summons, rank: int, environment: dict[str, str]
+    ) -> None:
+        self._number = rank
         self._channel = channel
         self._summons = summons
         self._environment = environment
@@ -50,6 +53,7 @@ class Keeper:
         self._ending = ""  # why we end the rank ourselves
         self._lost = False  # horonrun does not answer
         self._finished = False
+        self._recorder_wanted = False
         self._wakeups, wake = socket.socketpair()
         self._wakeups.setblocking(False)
         wake.setblocking(False)
@@ -78,7 +82,7 @@ class Keeper:
             self._next_beat = now + _BEAT_S
             self._look_around(now)
         if os.getppid() != self._daemon and not self._ending:
-            self._end_rank("was ended because the MPI daemon of its host is gone", 0.0, _TERM_S)
+            self._lose_daemon()
         if self._rank is not None:
             self._watch_rank(now)
         elif self._ending:
@@ -89,6 +93,8 @@ class Keeper:
 
     def _patience(self) -> float:
         times = [self._next_beat, *(when for when, _ in self._kills)]
+        if self._rank is not None and self._rank.due is not None:
+            times.append(self._rank.due)
         return max(0.0, min(times) - time.monotonic())
 
     def _watch_rank(self, now: float) -> None:
@@ -96,6 +102,8 @@ class Keeper:
         while self._kills and self._kills[0][0] <= now:
             self._rank.kill(self._kills.pop(0)[1])
         code = self._rank.ended()
+        if code is None and not self._lost:
+            self._rank.judge_stop(self._number, now)
         if code is not None and not self._reported:
             self._reported = True
             self._channel.send(Kind.ENDED, pack(code, self._ending))
@@ -133,6 +141,7 @@ class Keeper:
             self._start(Order.parse(payload))
         elif kind == Kind.FINISH:
             self._finished = True
+            self._recorder_wanted = bool(number(payload, 0, 1))
         elif kind not in (Kind.PACKET, Kind.SIGNAL, Kind.INPUT, Kind.BEAT):
             raise Garbled(f"a frame of kind {kind.name}")
         elif self._rank is None:
@@ -168,6 +177,14 @@ class Keeper:
             self._rank.tell(dead_packet(-1, sentence))
         self._end_rank(sentence, self._grace_s, _KILL_S)
 
+    def _lose_daemon(self) -> None:
+        """mpirun ends itself when a host is cut off, maybe before the ranks have heard of that."""
+        if self._rank is not None:
+            self._rank.tell(dead_packet(-1, "lost contact with the MPI daemon of this host"))
+        self._end_rank(
+            "was ended because the MPI daemon of its host is gone", self._grace_s, _TERM_S
+        )
+
     # --- ending -----------------------------------------------------------------------------------
 
     def _on_term(self, signal_number: int, frame: object) -> None:
@@ -185,17 +202,23 @@ class Keeper:
         if self._rank is not None:
             self._rank.kill(signal.SIGKILL)  # whatever it left behind
             self._rank.drain(time.monotonic() + _DRAIN_S)
+            if self._recorder_wanted:
+                self._rank.send_recorder()
         end = time.monotonic() + _DRAIN_S
         while self._channel.pending and time.monotonic() < end:
             select.select([], [self._channel], [], max(0.0, end - time.monotonic()))
             self._channel.flush()
         self._channel.close()
-        if self._lost and os.getppid() == self._daemon and self._daemon > 1:
-            # Cut off from mpirun it would stay for ever. It waits for us, so the guard sees to it.
+        if not self._lost or os.getppid() != self._daemon or self._daemon <= 1:
+            self._guard.dismiss()
+            return
+        # Cut off from mpirun the daemon would stay for ever. It waits for us, so the guard sees to
+        # it. It ends all keepers at once, so the last one tells it.
+        if siblings.wait_as_the_last(self._daemon, self._grace_s + _KILL_S + _DRAIN_S):
             self._guard.add_process(self._daemon, _KILL_S)
             os.kill(self._daemon, signal.SIGTERM)
         else:
-            self._guard.dismiss()
+            self._guard.add_process(self._daemon, self._grace_s + 2 * _KILL_S)
 
 
 def _first(environment: dict[str, str], names: tuple[str, ...]) -> int:
@@ -230,7 +253,7 @@ def main() -> int:
         version(), socket.gethostname(), rank, local_rank, os.getpid(), addresses_by_name()
     )
     channel.send(Kind.HELLO, hello.packed())
-    Keeper(channel, summons, environment).run()
+    Keeper(channel, summons, rank, environment).run()
     return 0
 
 

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import time
 
+from . import recorder
 from .frames import Channel, Kind
 from .greeting import Order
 from .input import InputSink
 from .interfaces import addresses_by_name
 from .options import cores
 from .spawn import Child
+from .stops import Stops
 from .variables import thread_variables
 
 _PACKET_BYTES = 4096
@@ -42,7 +44,9 @@ class KeptRank:
         self, order: Order, own: dict[str, str], selector: selectors.BaseSelector, channel: Channel
     ) -> None:
         stdin = subprocess.PIPE if order.takes_input else subprocess.DEVNULL
-        self._child = Child(order.command, environment_of(order, own), stdin)
+        environment = environment_of(order, own)
+        self._child = Child(order.command, environment, stdin)
+        self._stops = Stops(environment)
         self._input: InputSink | None = None
         if order.takes_input:
             self._input = InputSink(self._child.process.stdin, selector, channel)
@@ -53,6 +57,7 @@ class KeptRank:
             self._child.process.stderr: Kind.ERRORS,
         }
         self._reading = False
+        self._recorder: int | None = None  # descriptor of its flight recorder
         self._socket_open = True
         self._read_pipes(True)
         selector.register(self._child.socket, selectors.EVENT_READ, self._on_socket)
@@ -83,12 +88,30 @@ class KeptRank:
             self._on_socket()  # its bye may still lie there
         return code
 
+    @property
+    def due(self) -> float | None:
+        """When `judge_stop` wants to be called although nothing happens."""
+        return self._stops.due
+
+    def judge_stop(self, rank: int, now: float) -> None:
+        """Tells horonrun when it has been stopped for too long. SIGCHLD woke us when it was."""
+        sentence = self._stops.judge(rank, self.pid, now)
+        if sentence:
+            self._channel.send(Kind.PACKET, sentence)
+
     def pace(self, pending: int) -> None:
         """What horonrun does not take, the rank must not write."""
         if self._reading and pending > _MOST_PENDING:
             self._read_pipes(False)
         elif not self._reading and pending < _FEW_PENDING:
             self._read_pipes(True)
+
+    def send_recorder(self) -> None:
+        """Its flight recorder, as it is: the memory outlives the rank."""
+        if self._recorder is None:
+            return
+        for piece in recorder.used(self._recorder):
+            self._channel.send(Kind.RECORDER, piece)
 
     def drain(self, until: float) -> None:
         """Passes on what is still in the pipes."""
@@ -125,8 +148,11 @@ class KeptRank:
                 return
             except OSError:  # reset: it ended, and had not read what we sent
                 packet, files = b"", []
-            for descriptor in files:  # memory does not travel to another host
-                os.close(descriptor)
+            for descriptor in files:  # memory does not travel to another host; a copy of it may
+                if packet.startswith(b"recorder ") and self._recorder is None:
+                    self._recorder = descriptor
+                else:
+                    os.close(descriptor)
             if packet:
                 self._channel.send(Kind.PACKET, packet)
             else:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 
 from .greeting import SUMMONS_NAMES
@@ -153,6 +154,13 @@ class Mpirun:
         start = max(0, os.fstat(self._output).st_size - _KEPT_BYTES)
         lines = os.pread(self._output, _KEPT_BYTES, start).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip(" -=")][-_KEPT_LINES:]
+
+    def kill(self) -> None:
+        """With SIGKILL, and removes the folder that it then leaves behind."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        folder = os.path.join(tempfile.gettempdir(), f"ompi.{self.process.pid}")  # Open MPI 5's
+        shutil.rmtree(folder, ignore_errors=True)
 
     def signal(self, number: int) -> None:
         try:

@@ -171,7 +171,7 @@ class LocalCrew:
     def due(self) -> float | None:
         return min((rank.stops.due for rank in self.ranks if rank.stops.due), default=None)
 
-    def finish(self) -> None:
+    def finish(self, recorders_wanted: bool) -> None:
         """Ends whatever the ranks left behind, or all of them when starting failed."""
         for rank in self.ranks:
             rank.kill(signal.SIGKILL)

@@ -1,7 +1,8 @@
 """Reading the ranks' flight recorders: the last events of each, written down when a job fails.
 
 The layout is that of runtime/base/recorder.h. A recorder is read when its rank has ended, from the
-memory that horonrun holds, or later from a file that a rank under mpirun left in HORON_POSTMORTEM_DIR.
+memory that horonrun or a keeper holds, or later from a file that a rank under a plain mpirun left in
+HORON_POSTMORTEM_DIR.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _PAGE = 4096
+_PIECE = 1 << 20
 _HEADER = struct.Struct("<8sIIQii64s")
 _EVENT = struct.Struct("<QQQq96s")
 _KINDS = {
@@ -60,9 +62,8 @@ def decode(memory: bytes) -> Recording | None:
     magic, version, event_bytes, capacity, pid, rank, host = _HEADER.unpack_from(memory)
     if magic != b"HORONREC" or version != 1 or event_bytes != _EVENT.size:
         return None
-    capacity = min(capacity, (len(memory) - _PAGE) // _EVENT.size)
     events = []
-    for place in range(capacity):
+    for place in range(min(capacity, (len(memory) - _PAGE) // _EVENT.size)):
         event = _event(_EVENT.unpack_from(memory, _PAGE + place * _EVENT.size))
         if event is not None and (event.number - 1) % capacity == place:
             events.append(event)
@@ -79,6 +80,17 @@ def _event(fields: tuple) -> Event | None:
     unit = _UNITS.get(kind)
     shown = f"{value} {unit}" if unit else ""
     return Event(number, nanoseconds / 1e9, _KINDS[kind], text, shown, what >> 32)
+
+
+def used(descriptor: int) -> Iterator[bytes]:
+    """A recorder's bytes up to its last event, in pieces, as they travel to another host."""
+    if os.fstat(descriptor).st_size < _PAGE:
+        return
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory:
+        events = len(memory[_PAGE:].rstrip(b"\0"))
+        end = min(len(memory), _PAGE + -(-events // _EVENT.size) * _EVENT.size)
+        for at in range(0, end, _PIECE):
+            yield memory[at : min(end, at + _PIECE)]
 
 
 def read(descriptor: int) -> Recording | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 
@@ -42,8 +43,8 @@ class RemoteRank(Standing):
         if self.talking:
             self._channel.beat()
 
-    def finish(self) -> None:
-        self._tell(Kind.FINISH)
+    def finish(self, recorder_wanted: bool) -> None:
+        self._tell(Kind.FINISH, b"1" if recorder_wanted else b"0")
 
     def judge_silence(self, now: float, listening_since: float, limit: float) -> None:
         """Loses it when nothing was heard for too long: of its host, or of its keeper alone."""
@@ -140,6 +141,10 @@ class RemoteRank(Standing):
             self.returncode = number(status, -128, 255)
             self.raised = self.raised or text(sentence)
             self._over = True
+        elif kind == Kind.RECORDER:
+            if self.recorder is None:
+                self.recorder = os.memfd_create(f"recorder of rank {self.rank}")
+            os.write(self.recorder, payload)
         elif kind == Kind.WANT and self._input is not None:
             self._input.on_want()
         elif kind != Kind.BEAT:

@@ -41,7 +41,7 @@ class Standing:
         self.returncode: int | None = None  # as subprocess says it
         self.signalled = False  # by us
         self.announced = False  # the others were told that it is dead
-        self.recorder: int | None = None  # descriptor of its flight recorder
+        self.recorder: int | None = None  # descriptor of its flight recorder, or of a copy
 
     # --- what the loop asks of it -----------------------------------------------------------------
 
@@ -94,11 +94,15 @@ class Standing:
 
     @property
     def blame(self) -> tuple[float, bool, int]:
-        """Orders failed ranks: the first sign of trouble; a killed one before one that exited
-        shortly before, which may have failed because of it and be heard of first."""
-        signs = [when for when in (self.raised_at, self.left_at) if when is not None]
-        killed = self.returncode is None or self.returncode < 0
-        ahead = _HEARD_LATE_S if killed and not self.signalled else 0.0
+        """Orders failed ranks: the first sign of trouble. News of an end may be late: a rank that
+        said what was wrong or vanished is before one that left shortly before, which may have
+        failed because of it; a killed one, of which nothing else tells, is before both."""
+        by_itself = (self.returncode or 0) > 0 and not self.raised
+        since = self.left_at if by_itself else self.ended_at  # only for these was the bye the end
+        signs = [when for when in (self.raised_at, since) if when is not None]
+        killed = (self.returncode is None or self.returncode < 0) and not self.signalled
+        vanished = self.joined and not self.left and not self.signalled
+        ahead = _HEARD_LATE_S * (killed + (vanished or bool(self.raised)))
         return min(signs, default=0.0) - ahead, not killed, self.rank
 
     def cause(self) -> str:

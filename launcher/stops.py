@@ -1,4 +1,7 @@
-"""Noticing that a rank's process is stopped (SIGSTOP, a debugger) and stays so."""
+"""Noticing that a rank's process is stopped (SIGSTOP, a debugger) and stays so.
+
+Used by horonrun for ranks beside it, by a keeper for its one rank.
+"""
 
 from __future__ import annotations
 

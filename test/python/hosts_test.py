@@ -148,6 +148,23 @@ def test_the_others_hear_what_became_of_a_rank(world, failure, culprit, code, se
     assert failure == "killed" or "    ValueError: bad batch" in done.err, done.all
 
 
+def test_the_report_has_the_recorders_of_all_hosts(world, tmp_path):
+    """Of the rank that was killed, too; its keeper holds the memory."""
+    done = world(
+        2,
+        *horonrun("-H", "h1:1,h2:2", "python", str(BODIES / "failures.py")),
+        HORON_TEST_FAILURE="killed",
+        HORON_POSTMORTEM_DIR=str(tmp_path),
+    )
+    (report,) = tmp_path.glob("*/report.txt")
+    text = report.read_text(encoding="utf-8")
+    for rank, host in enumerate(("h1", "h2", "h2")):
+        own = text.split(f"\nrank {rank} on {host}, process ")[1].split("\nrank ")[0]
+        assert re.search(r"finished +0/allreduce.first \(1 tensors\)", own), text
+        timeline = (report.parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
+        assert re.search(r"joined +(shm\+)?mpi, negotiating over mpi", timeline), done.all
+
+
 def test_exit_code_of_the_first_failing_rank(world):
     body = "test $OMPI_COMM_WORLD_RANK = 2 && { echo 'the reason' >&2; exit 7; }; exec sleep 1000"
     done = world(2, *horonrun("-H", "h1:2,h2:1", "--grace-period", "0.5", "sh", "-c", body))

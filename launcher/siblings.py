@@ -1,0 +1,51 @@
+"""The other keepers of a host: children of the same MPI daemon, started with the same command."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+
+
+def wait_as_the_last(daemon: int, patience_s: float) -> bool:
+    """Waits until the other keepers of this host have ended, if this is the one that has to.
+
+    That is the one with the lowest number. False at once for the others, which may then end.
+    """
+    others = _others(daemon)
+    if any(pid < os.getpid() for pid in others):
+        return False
+    end = time.monotonic() + patience_s
+    for pid in others:
+        _wait(pid, max(0.0, end - time.monotonic()))
+    return True
+
+
+def _others(daemon: int) -> list[int]:
+    """Those of which some thread of the daemon is the parent."""
+    mine = Path("/proc/self/cmdline").read_bytes()
+    found = []
+    for children in Path(f"/proc/{daemon}/task").glob("*/children"):
+        for pid in map(int, _read(children).split()):
+            if pid != os.getpid() and _read(Path(f"/proc/{pid}/cmdline")) == mine:
+                found.append(pid)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def _wait(pid: int, seconds: float) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        select.select([descriptor], [], [], seconds)
+    finally:
+        os.close(descriptor)
