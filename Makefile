@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all sanitize bench clean
+.PHONY: demo test test-all faults sanitize bench clean
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -44,7 +44,18 @@ test: $(VENV)/test.stamp
 
 # Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds.
 test-all: export HORON_TEST_SLOW := 1
-test-all: test sanitize bench
+test-all: test faults sanitize bench
+
+# The whole fault matrix, on one host and on two; REPEAT=20 makes 20 turns.
+faults: $(VENV)/test.stamp
+	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
+	@$(CMAKE) --build $(BUILD) --parallel $(JOBS) --target horon_fault_cell
+	@status=0; \
+	for hosts in 1 2; do \
+	  echo "== fault matrix on $$hosts host(s)"; \
+	  $(BIN)/python test/python/fault_matrix.py --cell $(BUILD)/bin/horon_fault_cell --hosts $$hosts \
+	    --repeat $(or $(REPEAT),1) --markdown $(BUILD)/faults-$$hosts.md || status=1; \
+	done; exit $$status
 
 # Unit and conformance tests under ThreadSanitizer, then under AddressSanitizer and UBSan.
 sanitize: $(VENV)/test.stamp

