@@ -211,7 +211,7 @@ class Job:
         # Who ended well without ever joining is to blame when others who waited for it gave up at once.
         missed = [rank for rank in self._crew.ranks
                   if rank.missed and first.returncode is not None and first.returncode > 0
-                  and 0 <= first.blame[0] - rank.blame[0] <= _AT_ONCE_S]
+                  and 0 <= first.trouble_at - rank.trouble_at <= _AT_ONCE_S]
         first = min(missed, default=first, key=lambda rank: rank.blame)
         more = sum(rank is not first for rank in failed)
         others = f" ({more} more failed after it)" if more else ""

@@ -209,16 +209,15 @@ class Keeper:
             select.select([], [self._channel], [], max(0.0, end - time.monotonic()))
             self._channel.flush()
         self._channel.close()
-        if not self._lost or os.getppid() != self._daemon or self._daemon <= 1:
-            self._guard.dismiss()
-            return
         # Cut off from mpirun the daemon would stay for ever. It waits for us, so the guard sees to
         # it. It ends all keepers at once, so the last one tells it.
-        if siblings.wait_as_the_last(self._daemon, self._grace_s + _KILL_S + _DRAIN_S):
+        alone = self._lost and os.getppid() == self._daemon and self._daemon > 1
+        patience_s = self._grace_s + _KILL_S + _DRAIN_S
+        if alone and siblings.wait_as_the_last(self._daemon, patience_s):
             self._guard.add_process(self._daemon, _KILL_S)
             os.kill(self._daemon, signal.SIGTERM)
         else:
-            self._guard.add_process(self._daemon, self._grace_s + 2 * _KILL_S)
+            self._guard.dismiss()
 
 
 def _first(environment: dict[str, str], names: tuple[str, ...]) -> int:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import sys
 
 from . import options as options_module
 from .options import Options
 from .refusal import Refusal
+
+_EXHAUSTED = {  # what this machine has too little of
+    errno.EMFILE: f"raise ulimit -n (it is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})",
+    errno.ENFILE: "raise the system's fs.file-max",
+    errno.ENOMEM: "raise ulimit -v, or the container's memory",
+    errno.EAGAIN: "raise ulimit -u",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # horonrun --check-build | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _EXHAUSTED:
+            raise
+        print(f"horonrun: {error.strerror}: {_EXHAUSTED[error.errno]}", file=sys.stderr)
+        return 2
     except Refusal as refusal:
         print(f"horonrun: {refusal}", file=sys.stderr)
         for line in refusal.details:

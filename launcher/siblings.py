@@ -11,15 +11,16 @@ from pathlib import Path
 def wait_as_the_last(daemon: int, patience_s: float) -> bool:
     """Waits until the other keepers of this host have ended, if this is the one that has to.
 
-    That is the one with the lowest number. False at once for the others, which may then end.
+    That is the one with the lowest number. False at once for the others, which may then end; and
+    when the daemon has ended meanwhile.
     """
     others = _others(daemon)
     if any(pid < os.getpid() for pid in others):
         return False
     end = time.monotonic() + patience_s
     for pid in others:
-        _wait(pid, max(0.0, end - time.monotonic()))
-    return True
+        _wait(pid, daemon, max(0.0, end - time.monotonic()))
+    return os.getppid() == daemon
 
 
 def _others(daemon: int) -> list[int]:
@@ -40,12 +41,14 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _wait(pid: int, seconds: float) -> None:
+def _wait(pid: int, daemon: int, seconds: float) -> None:
+    """Until one of the two has ended."""
+    descriptors = []
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptors = [os.pidfd_open(one) for one in (pid, daemon)]
+        select.select(descriptors, [], [], seconds)
     except OSError:
-        return
-    try:
-        select.select([descriptor], [], [], seconds)
+        pass  # it has ended
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)

@@ -93,17 +93,21 @@ class Standing:
         return self.ended_at is not None and self.announced and not (self.joined or self.failed)
 
     @property
-    def blame(self) -> tuple[float, bool, int]:
-        """Orders failed ranks: the first sign of trouble. News of an end may be late: a rank that
-        said what was wrong or vanished is before one that left shortly before, which may have
-        failed because of it; a killed one, of which nothing else tells, is before both."""
+    def trouble_at(self) -> float:
+        """The first sign of trouble. A bye is one only of a rank that failed by itself after it."""
         by_itself = (self.returncode or 0) > 0 and not self.raised
-        since = self.left_at if by_itself else self.ended_at  # only for these was the bye the end
-        signs = [when for when in (self.raised_at, since) if when is not None]
+        since = self.left_at if by_itself else self.ended_at
+        return min((when for when in (self.raised_at, since) if when is not None), default=0.0)
+
+    @property
+    def blame(self) -> tuple[float, bool, int]:
+        """Orders failed ranks by that. News of an end may be late: a rank that said what was wrong
+        or vanished is before one that left shortly before, which may have failed because of it; a
+        killed one, of which nothing else tells, is before both."""
         killed = (self.returncode is None or self.returncode < 0) and not self.signalled
-        vanished = self.joined and not self.left and not self.signalled
+        vanished = not self.left and not self.signalled
         ahead = _HEARD_LATE_S * (killed + (vanished or bool(self.raised)))
-        return min(signs, default=0.0) - ahead, not killed, self.rank
+        return self.trouble_at - ahead, not killed, self.rank
 
     def cause(self) -> str:
         """How it ended, as a sentence without a full stop."""
