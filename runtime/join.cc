@@ -145,6 +145,7 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
                                               ShapeOf(config, size), config.start_time));
   }
   job->watch = MakeWatch(parts, launcher, segment, {});
+  if (job->watch) HORON_TRY(job->watch->status());
   if (segment) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
@@ -194,6 +195,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   std::unique_ptr<Watch> early;  // hears of deaths while the ranks meet
   if (launcher)
     early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses, -1});
+  if (early) HORON_TRY(early->status());
   HORON_ASSIGN(job->mpi, process.mpi.Join(config, patience));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
@@ -204,6 +206,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   RuntimeParts parts = Begin(config, process, job->mpi->rank(), std::move(topology), losses);
   early.reset();
   job->watch = MakeWatch(parts, launcher, meeting.segment, std::move(meeting.peers));
+  if (job->watch) HORON_TRY(job->watch->status());
   Transport* node = AddNode(parts, std::move(meeting.segment));
   const bool by_shm = config.controller == "shm" && node != nullptr;
   Transport* mpi = nullptr;

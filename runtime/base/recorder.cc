@@ -12,6 +12,8 @@
 #include <cstring>
 #include <new>
 
+#include "runtime/base/system_error.h"
+
 namespace horon {
 namespace {
 
@@ -31,7 +33,7 @@ uint32_t ThreadId() {
 
 Status Failed(const std::string& what) {
   return Status::Unavailable("the flight recorder cannot be made: " + what + ": " +
-                             std::strerror(errno));
+                             SystemError(errno));
 }
 
 }  // namespace

@@ -226,6 +226,9 @@ Result<int> Initialise(const Patience& patience) {
   if (made->first != MPI_SUCCESS)
     return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(made->first));
   initialised_by = getpid();
+  // Errors that belong to no communicator go to these.
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   return made->second;
 }
 

@@ -254,7 +254,9 @@ bool MpiTransport::Settle(int count, MPI_Request* requests) {
 void MpiTransport::Withdraw(size_t index, const Status& why) {
   Flight& flight = flights_[index];
   Transfer& transfer = *flight.transfer;
-  if (transfer.direction == Transfer::Direction::kReceive) MPI_Cancel(&requests_[index]);
+  // A call of MPI that failed may have ended it; taking back nothing is an error that ends the job.
+  const bool open = requests_[index] != MPI_REQUEST_NULL;
+  if (open && transfer.direction == Transfer::Direction::kReceive) MPI_Cancel(&requests_[index]);
   flight.transfer = nullptr;
   if (flight.packed.data() == nullptr) {
     if (!Settle(1, &requests_[index])) {

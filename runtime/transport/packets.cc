@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "runtime/base/system_error.h"
+
 namespace horon {
 namespace {
 
@@ -44,9 +46,8 @@ Status SendPacket(int to, const std::string& text, int fd) {
     n = sendmsg(to, &message, MSG_NOSIGNAL);
   } while (n < 0 && errno == EINTR);
   if (n >= 0) return Status::Ok();
-  return Status::Unavailable(
-      std::string("cannot send to the launcher or the node's other ranks: ") +
-      std::strerror(errno));
+  return Status::Unavailable("cannot send to the launcher or the node's other ranks: " +
+                             SystemError(errno));
 }
 
 Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point until) {
@@ -72,6 +73,10 @@ Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point unt
     if (n <= 0) return packet;
     packet.text.assign(text, static_cast<size_t>(n));
     packet.fd = DescriptorOf(message);
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {  // there was no room for the descriptor
+      return Status::Unavailable("the node's shared memory could not be taken over: " +
+                                 SystemError(EMFILE));
+    }
     return packet;
   }
 }

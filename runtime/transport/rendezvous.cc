@@ -10,13 +10,15 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/base/system_error.h"
+
 namespace horon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-std::string Errno(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+std::string Errno(const char* what) { return std::string(what) + ": " + SystemError(errno); }
 
 milliseconds Left(Clock::time_point until) {
   return std::max(std::chrono::duration_cast<milliseconds>(until - Clock::now()), milliseconds{0});
@@ -156,15 +158,16 @@ Status WaitForAll(SharedSegment& segment, const std::vector<int>& members, int l
     const uint32_t ticket = bell.Announce(Doorbell::kBackground);
     int missing = -1;
     Status status;
+    std::string death;
     for (size_t i = 0; i < members.size() && missing < 0; ++i) {
       const RankWords& words = segment.rank(static_cast<int>(i));
       const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
-      if (state == RankState::kDead)
-        status =
-            Status::Unavailable(std::string("while waiting for the other ranks: ") + words.death);
+      if (state == RankState::kDead && death.empty()) death = words.death;
       if (state == RankState::kAbsent) missing = members[i];
     }
-    if (status.ok() && missing >= 0 && Clock::now() >= until) {
+    if (!death.empty()) {
+      status = Status::Unavailable("while waiting for the other ranks: " + death);
+    } else if (missing >= 0 && Clock::now() >= until) {
       status = Status::Unavailable("rank " + std::to_string(missing) +
                                    " did not call init in time (HORON_START_TIMEOUT)");
     }
@@ -174,10 +177,10 @@ Status WaitForAll(SharedSegment& segment, const std::vector<int>& members, int l
       continue;
     }
     bell.Awake();
-    if (!status.ok()) {  // whoever comes later must not count on this rank
-      segment.MarkDead(local_rank, "rank " +
-                                       std::to_string(members[static_cast<size_t>(local_rank)]) +
-                                       " gave up waiting in init");
+    if (!status.ok()) {  // whoever comes later must not count on this rank, and hears the cause
+      const int me = members[static_cast<size_t>(local_rank)];
+      if (death.empty()) death = "rank " + std::to_string(me) + " gave up waiting in init";
+      segment.MarkDead(local_rank, death);
     }
     return status;
   }

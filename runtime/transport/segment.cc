@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
+#include "runtime/base/system_error.h"
 
 namespace horon {
 namespace {
@@ -63,7 +64,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& 
     const int error = errno;
     if (fd >= 0) close(fd);
     return Status::Unavailable("cannot map " + std::to_string(shape.bytes()) +
-                               " bytes of shared memory: " + std::strerror(error));
+                               " bytes of shared memory: " + SystemError(error));
   }
   madvise(base, static_cast<size_t>(shape.bytes()), MADV_DONTFORK);  // a forked child is no rank
   return std::shared_ptr<SharedSegment>(
@@ -76,13 +77,12 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::InProcess(const SegmentSha
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape& shape) {
   const int fd = memfd_create("horon", MFD_CLOEXEC);
-  if (fd < 0)
-    return Status::Unavailable(std::string("memfd_create failed: ") + std::strerror(errno));
+  if (fd < 0) return Status::Unavailable("cannot make shared memory: " + SystemError(errno));
   if (ftruncate(fd, shape.bytes()) != 0) {
     const int error = errno;
     close(fd);
     return Status::Unavailable("cannot size a memfd to " + std::to_string(shape.bytes()) +
-                               " bytes: " + std::strerror(error));
+                               " bytes: " + SystemError(error));
   }
   HORON_ASSIGN(std::shared_ptr<SharedSegment> segment,
                MapAt(shape, fd, MAP_SHARED | MAP_NORESERVE));

@@ -8,6 +8,8 @@
 
 #include <cstdio>
 
+#include "runtime/base/system_error.h"
+
 namespace horon {
 namespace {
 
@@ -16,7 +18,16 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 Watch::Watch(WatchParts parts)
-    : parts_(std::move(parts)), stop_fd_(eventfd(0, EFD_CLOEXEC)), thread_([this] { Run(); }) {}
+    : parts_(std::move(parts)),
+      stop_fd_(eventfd(0, EFD_CLOEXEC)),
+      error_(stop_fd_ < 0 ? errno : 0) {
+  if (error_ == 0) thread_ = std::thread([this] { Run(); });
+}
+
+Status Watch::status() const {
+  if (error_ == 0) return Status::Ok();
+  return Status::Unavailable("the other ranks cannot be watched: " + SystemError(error_));
+}
 
 Watch::~Watch() {
   Stop();

@@ -37,6 +37,8 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  // Whether it watches; unavailable when the system gave it no descriptor.
+  Status status() const;
   // What to do when describe_fd becomes readable; called on the watch thread.
   void OnDescribe(std::function<void()> describe);
   // Tells the launcher. Does nothing without one; a launcher that is gone needs no news.
@@ -61,6 +63,7 @@ class Watch {
   Mutex mutex_;
   std::function<void()> describe_ HORON_GUARDED_BY(mutex_);
   int stop_fd_;
+  int error_;  // why there is no stop_fd_; else 0
   std::thread thread_;
 };
 

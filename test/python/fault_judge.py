@@ -75,9 +75,8 @@ def _names_it(cell: Cell, rank: int, sentence: str) -> bool:
         return "exited with code 1" in sentence
     if cell.fault == "stop" and "has been stopped" in sentence:  # horonrun or a keeper saw it
         return True
-    # Said by a rank beside it, or by one that knew it over MPI, before the cause was known.
-    early = ("gave up waiting", "ended without leaving the job")
-    return _NAMES[cell.fault] in sentence or any(words in sentence for words in early)
+    # Said by a rank beside it before the cause was known.
+    return _NAMES[cell.fault] in sentence or "ended without leaving the job" in sentence
 
 
 def _names_a_host(cell: Cell, rank: int, sentence: str) -> bool:
