@@ -44,6 +44,7 @@ test: $(VENV)/test.stamp
 
 # Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds.
 test-all: export HORON_TEST_SLOW := 1
+test-all: export HORON_SOAK_SECONDS := $(or $(HORON_SOAK_SECONDS),3600)
 test-all: test faults sanitize bench
 
 # The whole fault matrix, on one host and on two; REPEAT=20 makes 20 turns.

@@ -1,0 +1,105 @@
+"""A soak: four ranks run everything for a while, and hold no more at the end than in the middle.
+
+    python test/python/soak.py --program build/bin/horon_soak [--hosts 2] [--seconds 120]
+
+HORON_SOAK_SECONDS says how long otherwise, in CTest too; `make test-all` takes an hour each.
+Prints, for each rank, how what it holds grows in the second half (least squares), and fails where
+memory grows by more than a limit or descriptors, threads or shared memory grow at all. The ranks'
+program is test/soak/soak.cc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import own_world
+
+ROOT = Path(__file__).resolve().parents[2]
+NP = 4
+START_S = 120  # that a job may take longer than it soaks
+# Between the third and the last quarter. An allocator's own ups and downs are smaller.
+MOST_GROWTH_KIB = 4096
+HELD = ("KiB of its own", "descriptors", "threads", "shared KiB")
+Sample = tuple[float, ...]  # seconds, then what is HELD, then rounds
+
+
+def run(program: str, hosts: int, seconds: float) -> tuple[int, str]:
+    """The job's exit code and output."""
+    where = ["-np", str(NP)] if hosts == 1 else ["-H", f"h1:{NP // 2},h2:{NP // 2}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", *where, "--no-prefix", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SOAK_SECONDS": str(seconds)},
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=seconds + START_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def samples(output: str) -> dict[int, list[Sample]]:
+    found: dict[int, list[Sample]] = {rank: [] for rank in range(NP)}
+    for rank, rest in re.findall(r"^soak (\d+) ([\d. ]+)$", output, re.M):
+        found[int(rank)].append(tuple(map(float, rest.split())))
+    return found
+
+
+def quarter(taken: list[Sample], which: int, column: int) -> list[float]:
+    size = len(taken) // 4
+    return [sample[column] for sample in taken[which * size : (which + 1) * size]]
+
+
+def grown(taken: list[Sample]) -> list[str]:
+    """What a rank holds too much of at the end."""
+    wrong = []
+    growth = statistics.mean(quarter(taken, 3, 1)) - statistics.mean(quarter(taken, 2, 1))
+    if growth > MOST_GROWTH_KIB:
+        wrong.append(f"{growth:.0f} KiB more memory in the last quarter than in the third")
+    for column, name in enumerate(HELD[1:], start=2):
+        before, after = max(quarter(taken, 1, column)), max(quarter(taken, 3, column))
+        if after > before:
+            wrong.append(f"{after:.0f} {name} instead of {before:.0f}")
+    return wrong
+
+
+def slopes(taken: list[Sample]) -> list[float]:
+    """Of each thing HELD, per minute, in the second half."""
+    half = taken[len(taken) // 2 :]
+    minutes = [sample[0] / 60 for sample in half]
+    columns = [[sample[i + 1] for sample in half] for i in range(len(HELD))]
+    return [statistics.linear_regression(minutes, column).slope for column in columns]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", required=True, help="horon_soak")
+    parser.add_argument("--hosts", type=int, choices=(1, 2), default=1)
+    default = float(os.environ.get("HORON_SOAK_SECONDS", "120"))
+    parser.add_argument("--seconds", type=float, default=default)
+    asked = parser.parse_args()
+    if asked.hosts > 1 and not own_world.inside():
+        return own_world.run_inside(asked.hosts)
+    code, output = run(os.path.abspath(asked.program), asked.hosts, asked.seconds)
+    wrong = [] if code == 0 else [f"exit code {code}\n{output[-4000:]}"]
+    for rank, taken in samples(output).items():
+        if len(taken) < 8:
+            wrong.append(f"rank {rank} said too little: {len(taken)} lines")
+            continue
+        grows = ", ".join(f"{s:+.1f} {n}" for s, n in zip(slopes(taken), HELD, strict=True))
+        print(f"rank {rank}, {taken[-1][5]:.0f} rounds, {taken[-1][1]:.0f} KiB; a minute: {grows}")
+        wrong += [f"rank {rank}: {what}" for what in grown(taken)]
+    print("\n".join(f"WRONG {what}" for what in wrong) or f"flat after {asked.seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

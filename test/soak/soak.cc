@@ -1,0 +1,260 @@
+// One rank of a soak (test/python/soak.py): for SOAK_SECONDS it runs ops, sizes, process sets,
+// groups and disagreements in an order drawn by chance, the same on all ranks, and leaves and joins
+// the job again every few hundred rounds. On the C API alone: what grows is the runtime's. Names
+// are used again and again, as a training loop does. About once a second each rank says what it
+// holds:
+//
+//   soak <rank> <seconds> <own memory in KiB> <descriptors> <threads> <shared memory in KiB>
+//   <rounds>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "horon/horon.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRoundsPerLife = 300;
+const Clock::time_point kBegin = Clock::now();
+
+double Seconds() { return std::chrono::duration<double>(Clock::now() - kBegin).count(); }
+
+[[noreturn]] void Die(const std::string& what) {
+  std::printf("soak failed on rank %d: %s: %s\n", horon_rank(), what.c_str(), horon_last_error());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+void Must(int code, const std::string& what) {
+  if (code != HORON_OK) Die(what);
+}
+
+// Of the memory files (memfd) that are mapped: the node's segment and the flight recorder.
+long SharedKib() {
+  std::ifstream maps("/proc/self/maps");
+  long bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") == std::string::npos) continue;
+    const size_t dash = line.find('-');
+    bytes += static_cast<long>(std::stoull(line.substr(dash + 1), nullptr, 16) -
+                               std::stoull(line, nullptr, 16));
+  }
+  return bytes / 1024;
+}
+
+// Resident memory that is this process's alone.
+long OwnKib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
+  }
+  return 0;
+}
+
+long Entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+void Report(int rank, long rounds) {
+  std::printf("soak %d %.1f %ld %ld %ld %ld %ld\n", rank, Seconds(), OwnKib(),
+              Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
+  std::fflush(stdout);
+}
+
+// One tensor: its name says all that must not change between two uses of it.
+struct Tensor {
+  Tensor(const std::string& op_spec, int64_t elements, int set, double value)
+      : name(op_spec + "." + std::to_string(elements) + "." + std::to_string(set)),
+        op(op_spec),
+        count(elements),
+        input(static_cast<size_t>(elements), static_cast<float>(value)),
+        output(input.size()) {
+    std::memset(&request, 0, sizeof(request));
+    request.struct_bytes = sizeof(request);
+    request.name = name.c_str();
+    request.op = op.c_str();
+    request.dtype = HORON_FLOAT32;
+    request.device = -1;
+    request.shape = &count;
+    request.ndim = 1;
+    request.input = input.data();
+    const bool owned = op == "allgather" || op == "alltoall" || op == "reduce_scatter";
+    request.output = owned ? nullptr : output.data();
+    request.process_set = set;
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+
+  std::string name, op;
+  int64_t count;
+  std::vector<float> input, output;
+  horon_request request;
+};
+
+class Soak {
+ public:
+  explicit Soak(double seconds) : seconds_(seconds) {}
+
+  int Run() {
+    while (!over_) Live();
+    std::printf("soak done %d %ld rounds, %ld lives\n", rank_, rounds_, lives_);
+    return 0;
+  }
+
+ private:
+  // From init to shutdown.
+  void Live() {
+    Must(horon_init(), "init");
+    rank_ = horon_rank();
+    size_ = horon_size();
+    ++lives_;
+    for (int i = 0; i < kRoundsPerLife && !over_; ++i, ++rounds_) {
+      Round();
+      if (i % 10 == 0) LookAtClock();
+    }
+    Must(horon_shutdown(), "shutdown");
+  }
+
+  void Round() {
+    const int kind = Draw(10);
+    if (kind < 5) return Burst();
+    if (kind < 7) return Group();
+    if (kind < 8) return Disagree();
+    if (kind < 9) return Subset();
+    Sum(Sizes(), 0, size_, rank_ + 1.0, size_ * (size_ + 1) / 2.0);
+  }
+
+  int Draw(int below) { return static_cast<int>(chance_() % static_cast<unsigned>(below)); }
+
+  int64_t Sizes() {
+    const int64_t sizes[] = {1, 7, 1000, 4096, 65537, 400000};
+    return sizes[Draw(6)];
+  }
+
+  std::string Spec() {
+    const char* specs[] = {"sum",
+                           "average",
+                           "min",
+                           "max",
+                           "product",
+                           "barrier",
+                           "topk:ratio=0.1",
+                           "dissemination",
+                           "allgather",
+                           "alltoall",
+                           "reduce_scatter",
+                           "broadcast:root=0"};
+    return specs[Draw(12)];
+  }
+
+  // Several at once, of any kind.
+  void Burst() {
+    std::vector<std::unique_ptr<Tensor>> tensors;
+    std::vector<horon_work*> works;
+    for (int left = 1 + Draw(8); left > 0; --left) {
+      auto tensor = std::make_unique<Tensor>(Spec(), Sizes() / size_ * size_ + size_, 0, 1.0);
+      const auto same = [&](const auto& other) { return other->name == tensor->name; };
+      if (std::any_of(tensors.begin(), tensors.end(), same)) continue;
+      works.emplace_back();
+      Must(horon_submit(&tensor->request, &works.back()), "submit " + tensor->name);
+      tensors.push_back(std::move(tensor));
+    }
+    Must(horon_work_wait_all(works.data(), static_cast<int>(works.size())), "burst");
+    for (horon_work* work : works) horon_work_release(work);
+  }
+
+  void Group() {
+    std::vector<std::unique_ptr<Tensor>> tensors;
+    std::vector<horon_request> requests;
+    const int members = 2 + Draw(4);
+    for (int i = 0; i < members; ++i) {
+      tensors.push_back(std::make_unique<Tensor>("sum", 100 * (i + 1), 0, 1.0));
+      requests.push_back(tensors.back()->request);
+    }
+    horon_work* work = nullptr;
+    const std::string name = "group." + std::to_string(members);
+    Must(horon_submit_group(requests.data(), members, name.c_str(), &work), "submit " + name);
+    Must(horon_work_wait(work, -1), name);
+    horon_work_release(work);
+  }
+
+  // Rank 0 has another length; all are told, and go on.
+  void Disagree() {
+    Tensor tensor("max", 50, 0, 1.0);
+    tensor.request.name = "disagreement";
+    if (rank_ == 0) tensor.count = 49;
+    horon_work* work = nullptr;
+    Must(horon_submit(&tensor.request, &work), "submit disagreement");
+    if (horon_work_wait(work, -1) == HORON_OK) Die("a disagreement was not noticed");
+    horon_work_release(work);
+  }
+
+  // A process set that comes, is used and goes.
+  void Subset() {
+    const int without = Draw(size_);
+    std::vector<int> ranks;
+    double want = 0;
+    for (int r = 0; r < size_; ++r) {
+      if (r == without && size_ > 1) continue;
+      ranks.push_back(r);
+      want += r + 1;
+    }
+    int set = 0;
+    const int members = static_cast<int>(ranks.size());
+    Must(horon_add_process_set(ranks.data(), members, &set), "add_process_set");
+    const int64_t count = Sizes();
+    if (rank_ != without || size_ == 1) Sum(count, set, members, rank_ + 1.0, want);
+    Must(horon_remove_process_set(set), "remove_process_set");
+  }
+
+  void Sum(int64_t count, int set, int members, double mine, double want) {
+    Tensor tensor("sum", count, set, mine);
+    tensor.request.name = "sum.checked";  // process sets have numbers of their own, never the same
+    horon_work* work = nullptr;
+    Must(horon_run(&tensor.request, &work), "sum over " + std::to_string(members) + " ranks");
+    horon_work_release(work);
+    if (tensor.output.front() != want || tensor.output.back() != want) Die("a wrong sum");
+  }
+
+  // Rank 0's clock decides for all; each second everybody reports.
+  void LookAtClock() {
+    Tensor now("broadcast:root=0", 1, 0, Seconds());
+    now.request.name = "clock";
+    horon_work* work = nullptr;
+    Must(horon_run(&now.request, &work), "the clock");
+    horon_work_release(work);
+    over_ = now.output[0] >= seconds_;
+    if (now.output[0] < next_report_) return;
+    next_report_ = now.output[0] + 1.0;
+    Report(rank_, rounds_);
+  }
+
+  double seconds_, next_report_ = 0;
+  bool over_ = false;
+  int rank_ = 0, size_ = 1;
+  long rounds_ = 0, lives_ = 0;
+  std::mt19937 chance_{1};
+};
+
+}  // namespace
+
+int main() {
+  // What is freed goes back to the system at once: what stays is held.
+  mallopt(M_MMAP_THRESHOLD, 64 << 10);
+  mallopt(M_TRIM_THRESHOLD, 64 << 10);
+  const char* seconds = std::getenv("SOAK_SECONDS");
+  return Soak(seconds != nullptr ? std::atof(seconds) : 10).Run();
+}
