@@ -65,7 +65,8 @@ def grown(taken: list[Sample]) -> list[str]:
     if growth > MOST_GROWTH_KIB:
         wrong.append(f"{growth:.0f} KiB more memory in the last quarter than in the third")
     for column, name in enumerate(HELD[1:], start=2):
-        before, after = max(quarter(taken, 1, column)), max(quarter(taken, 3, column))
+        # A thread that makes MPI's blocking calls may just be ending: single samples do not count.
+        before, after = (statistics.median(quarter(taken, which, column)) for which in (1, 3))
         if after > before:
             wrong.append(f"{after:.0f} {name} instead of {before:.0f}")
     return wrong

@@ -1,0 +1,120 @@
+"""What happens around the calls: forks, exceptions, signals, many lives."""
+
+import ctypes
+import gc
+import os
+import signal
+import statistics
+import tempfile
+import time
+
+import torch
+from common import raises, same
+
+import horon.torch as hvd
+
+OWN_LIFE = True
+LIVES = 30
+
+
+def works():
+    same(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))
+
+
+class Tries(torch.utils.data.Dataset):
+    """Items are what a data loader's worker gets for using Horon."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        heard = []
+        for call in (hvd.rank, lambda: hvd.allreduce(torch.ones(2)), hvd.init, hvd.barrier):
+            try:
+                call()
+                heard.append("nothing")
+            except hvd.HoronAborted as error:
+                heard.append(str(error))
+        hvd.shutdown()  # harmless
+        return [hvd.is_initialized(), *heard]
+
+
+def check_data_loader_workers():
+    hvd.init()
+    works()
+    pending = hvd.allreduce_async(torch.ones(5), name="over the fork", op=hvd.Sum)
+    loader = torch.utils.data.DataLoader(
+        Tries(), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    items = list(loader)
+    assert len(items) == 4
+    for initialized, *heard in items:
+        assert not initialized
+        assert len(heard) == 4 and "nothing" not in heard, heard
+        assert "forked" in heard[1] and "forked" in heard[2], heard
+    same(hvd.synchronize(pending), torch.full((5,), float(hvd.size())))
+    works()
+
+
+def check_forked_child_ends_in_peace():
+    """It runs all that a process does at its end, and the job does not notice; nor has it the
+    node's memory."""
+    assert "/memfd:horon" in open("/proc/self/maps", encoding="ascii").read()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that hangs ends, with another status
+        inherited = "/memfd:horon" in open("/proc/self/maps", encoding="ascii").read()
+        ctypes.CDLL(None).exit(9 if inherited else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    works()
+
+
+def check_exception_between_submit_and_wait():
+    """Nobody waits, nobody holds the tensors: they are done all the same, and the name is free."""
+    for _ in range(3):
+        with raises(KeyError):
+            hvd.allreduce_async(torch.ones(100_000), name="dropped")
+            raise KeyError("in the user's program")
+        gc.collect()
+        hvd.barrier()
+    works()
+
+
+def check_python_handlers_run_during_a_wait():
+    """Within 100 ms; the best of some, because the machine may be busy with other things. Rank 1
+    comes when the handler of rank 0 has run."""
+    delays = []
+    go = None
+    for turn in range(5):
+        if hvd.rank() == 0:
+            go = os.path.join(tempfile.mkdtemp(), "go")
+            os.mkfifo(go)
+        go = hvd.broadcast_object(go, 0)
+        if hvd.rank() == 0:
+            due = time.monotonic() + 0.2
+
+            def run(number, frame, due=due, go=go):
+                delays.append(time.monotonic() - due)
+                os.close(os.open(go, os.O_WRONLY))
+
+            signal.signal(signal.SIGALRM, run)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+        elif hvd.rank() == 1:
+            with open(go, encoding="ascii") as fifo:
+                fifo.read()
+        hvd.allreduce(torch.ones(2), name=f"late.{turn}")
+    if hvd.rank() == 0:
+        assert len(delays) == 5 and min(delays) < 0.1, delays
+    hvd.shutdown()
+
+
+def check_many_lives():
+    held = []
+    for life in range(LIVES):
+        hvd.init()
+        works()
+        held.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+        hvd.shutdown()
+    for counts in zip(*held, strict=True):  # descriptors, threads; one of these may just be ending
+        early, late = counts[: LIVES // 2], counts[LIVES // 2 :]
+        assert statistics.median(late) <= statistics.median(early), held

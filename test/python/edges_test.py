@@ -1,0 +1,143 @@
+"""The edges: forks, exceptions, signals, many lives, and machines that have too little."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BODIES = Path(__file__).resolve().parent / "bodies"
+RANKS = 8  # more than there are cores
+LIMIT_S = 90
+# A tensor that takes more shared memory than the job's /dev/shm has, over MPI and without.
+REDUCE = """
+import horon.torch as hvd, torch
+hvd.init()
+total = hvd.allreduce(torch.ones(10_000_000), op=hvd.Sum)
+assert (total == hvd.size()).all()
+print("done", hvd.rank(), flush=True)
+"""
+SMALL = "mount -t tmpfs -o size=64m small /dev/shm"
+# A /dev without shm.
+NONE = """
+mount -t tmpfs bare /mnt
+for name in null zero full random urandom tty; do touch /mnt/$name; mount --bind /dev/$name /mnt/$name; done
+ln -s /proc/self/fd /mnt/fd
+mount --move /mnt /dev
+test ! -e /dev/shm
+"""
+
+
+@pytest.mark.parametrize("launcher", ["horonrun", "mpirun"])
+def test_around_the_calls_with_more_ranks_than_cores(launch, launcher, request):
+    if launcher == "mpirun":
+        request.getfixturevalue("needs_mpi")
+    output = launch(RANKS if launcher == "horonrun" else 2, "edges", launcher=launcher)
+    assert "edges: ok" in output
+
+
+def horonrun(*arguments, before="", unshared=False, **variables):
+    """Exit code and output of a horonrun that a shell starts after it has done something."""
+    command = [sys.executable, "-m", "horon.launcher", *arguments]
+    shell = ["bash", "-euc", f'{before}\nexec "$@"', "bash", *command]
+    if unshared:
+        shell = [*_unshare(), *shell]
+    done = subprocess.run(
+        shell,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        cwd="/",
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def _unshare():
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *as_root, "--mount"]
+
+
+@functools.cache
+def why_no_mounts():
+    command = [*_unshare(), "mount", "-t", "tmpfs", "try", "/mnt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
+# --- /dev/shm -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shm", [SMALL, NONE], ids=["small", "none"])
+@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
+def test_dev_shm_is_not_needed(shm, way, request):
+    if why_no_mounts():
+        pytest.skip(f"no mounts in a namespace: {why_no_mounts()}")
+    if way:
+        request.getfixturevalue("needs_mpi")
+    np = ["-np", "2", "--no-prefix"]
+    code, output = horonrun(*np, *way, "python", "-c", REDUCE, before=shm, unshared=True)
+    done = sorted(re.findall(r"^done (\d)$", output, re.M))
+    assert code == 0 and done == ["0", "1"], output
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def too_little(np, limit):
+    """What ranks said when some had too little: rank -> sentence."""
+    arguments = ["-np", str(np), "--no-prefix", "--grace-period", "5"]
+    code, output = horonrun(*arguments, "python", str(BODIES / "limits.py"), HORON_TEST_LIMIT=limit)
+    heard = dict(re.findall(r"^rank (\d): (Horon\w+: .*)$", output, re.M))
+    assert "Traceback" not in output, output
+    assert code == 3, output
+    return heard, output
+
+
+@pytest.mark.parametrize("who, culprit", [("all", "0"), ("0", "0"), ("2", "2")])
+def test_too_few_descriptors(who, culprit):
+    heard, output = too_little(3, f"descriptors 0 {who}")
+    assert set(heard) == {"0", "1", "2"}, output
+    assert "raise ulimit -n" in heard[culprit], output
+    for rank in set(heard) - {culprit}:
+        assert f"rank {culprit} " in heard[rank] or "raise ulimit -n" in heard[rank], output
+    assert f"horonrun: rank {culprit} exited with code 3" in output
+
+
+@pytest.mark.parametrize("spare", range(1, 6))
+def test_almost_enough_descriptors(spare):
+    """Whatever is the one that is missing: it works, or says what to raise."""
+    arguments = ["-np", "2", "--no-prefix", "--grace-period", "5"]
+    limit = f"descriptors {spare} 1"
+    code, output = horonrun(*arguments, "python", str(BODIES / "limits.py"), HORON_TEST_LIMIT=limit)
+    if code == 0:
+        assert sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
+    else:
+        assert code == 3 and "raise ulimit -n" in output, output
+
+
+def test_too_little_address_space():
+    heard, output = too_little(3, "address_space 4000000 1")
+    assert "raise ulimit -v" in heard["1"], output
+    assert all("rank 1 exited with code 3" in heard[rank] for rank in "02"), output
+
+
+def test_no_locked_memory():
+    code, output = horonrun(
+        *["-np", "2", "--no-prefix", "python", str(BODIES / "limits.py")],
+        HORON_TEST_LIMIT="locked_memory 0 all",
+    )
+    assert code == 0 and sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
+
+
+@pytest.mark.parametrize("most", [5, 6, 8, 12, 20])
+def test_horonrun_with_too_few_descriptors(most):
+    code, output = horonrun("-np", "3", "true", before=f"ulimit -n {most}")
+    assert code in (2, 126), output
+    assert re.search(r"^horonrun: .*Too many open files.*\n\Z", output), output
