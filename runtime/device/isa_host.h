@@ -2,9 +2,9 @@
 //
 // On<isa>::Run<Loop>(arguments...) runs Loop::Go compiled for `isa`. Go is written once, in plain
 // C++ that the compiler vectorises, and inlined into each of these functions. The bits of a result
-// do not depend on the instruction set: no loop has a product that feeds a sum (so nothing can be
-// contracted to a fused multiply-add), and nothing is reassociated. Only the payload of a NaN is
-// left open.
+// do not depend on the instruction set: no loop has a rounded product that feeds a sum (so nothing
+// can be contracted to a fused multiply-add), and nothing is reassociated. Only the payload of a
+// NaN is left open.
 //
 // Included by kernels_host.cc alone; stateless.
 #pragma once

@@ -29,9 +29,21 @@ void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out
 // Whether `kind` with scaling means something for `dtype` (all pairs do today but scaled bool).
 bool Supports(ReduceKind kind, DataType dtype, bool scaled);
 
-// out[i] = a*x[i] + b*y[i], in fp32 (double for fp64). Floating dtypes only. In place allowed.
+// out[i] = a*x[i] + b*y[i], in fp32 (double for fp64, and where fp32 cannot hold a or b). Floating
+// dtypes only. In place allowed.
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
                  std::byte* out, int64_t count);
+
+// Inner products of two vectors, in double.
+struct Dots {
+  double ab = 0, aa = 0, bb = 0;
+};
+inline constexpr int64_t kDotBlock = 1024;  // elements
+
+// Adds a.b, a.a and b.b of `count` elements to *sum, in one pass over both. Summed in double inside
+// blocks of kDotBlock elements, block after block: cut at a multiple of kDotBlock, several calls
+// give the bits of one. A NaN or Inf anywhere ends up in the sums. Floating dtypes only.
+void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum);
 
 // Widening and rounding between the floating dtypes and fp32: what staged ops compute in.
 void ToFloat(DataType from, const std::byte* in, float* out, int64_t count);

@@ -1,10 +1,13 @@
 #include "runtime/device/kernels_host.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/device/dots_host.h"
 #include "runtime/device/isa_host.h"
 #include "runtime/device/loops_host.h"
 
@@ -174,6 +177,12 @@ void Combine(DataType dtype, double a, const std::byte* x, double b, const std::
   WithFloatType(dtype, [&](auto zero) {
     using T = decltype(zero);
     using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    if constexpr (std::is_same_v<Wide, float>) {
+      constexpr double kMost = std::numeric_limits<float>::max();
+      if (std::isfinite(a) && std::isfinite(b) && std::max(std::fabs(a), std::fabs(b)) > kMost) {
+        return CombineInDouble(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+      }
+    }
     InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
       Block<Wide> left, right;
       if constexpr (std::is_same_v<T, Wide>) {
@@ -192,8 +201,45 @@ void Combine(DataType dtype, double a, const std::byte* x, double b, const std::
   });
 }
 
+// fp64's products are rounded, so they are stored before they are added; all others are exact.
 template <Isa isa>
-constexpr HostKernels kKernels = {Reduce<isa>, Combine<isa>, ToFloatOn<isa>, FromFloatOn<isa>};
+void DotsOf(const double* a, const double* b, int64_t n, Dots* sum) {
+  Block<double> products;
+  const auto add = [&](const double* x, const double* y, double* to) {
+    On<isa>::template Run<FoldLoop<double, Product<double>>>(x, y, products.at, n);
+    On<isa>::template Run<SumLoop<isa>>(static_cast<const double*>(products.at), n, to);
+  };
+  add(a, b, &sum->ab);
+  add(a, a, &sum->aa);
+  add(b, b, &sum->bb);
+}
+
+template <Isa isa>
+void AddDotsOn(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
+  WithFloatType(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    static_assert(kDotBlock <= kBlockBytes / static_cast<int64_t>(sizeof(double)));
+    for (int64_t begin = 0; begin < count; begin += kDotBlock) {
+      const int64_t n = std::min(kDotBlock, count - begin);
+      const T *left = As<T>(a) + begin, *right = As<T>(b) + begin;
+      if constexpr (std::is_same_v<T, double>) {
+        DotsOf<isa>(left, right, n, sum);
+      } else if constexpr (std::is_same_v<T, float>) {
+        On<isa>::template Run<DotsLoop<isa>>(left, right, n, sum);
+      } else {
+        Block<float> x, y;
+        On<isa>::template Run<Widen<isa, T>>(left, x.at, n);
+        On<isa>::template Run<Widen<isa, T>>(right, y.at, n);
+        const float *wide_left = x.at, *wide_right = y.at;
+        On<isa>::template Run<DotsLoop<isa>>(wide_left, wide_right, n, sum);
+      }
+    }
+  });
+}
+
+template <Isa isa>
+constexpr HostKernels kKernels = {Reduce<isa>, Combine<isa>, AddDotsOn<isa>, ToFloatOn<isa>,
+                                  FromFloatOn<isa>};
 
 #if defined(__x86_64__)
 const HostKernels* VectorKernels(Isa isa) {
@@ -240,6 +286,10 @@ bool Supports(ReduceKind, DataType dtype, bool scaled) {
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
                  std::byte* out, int64_t count) {
   Best().combine(dtype, a, x, b, y, out, count);
+}
+
+void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
+  Best().dots(dtype, a, b, count, sum);
 }
 
 void ToFloat(DataType from, const std::byte* in, float* out, int64_t count) {

@@ -217,4 +217,14 @@ struct Narrow<isa, Float16> {
 };
 #endif
 
+// Coefficients beyond fp32, which two parallel vectors of very different length have. Rare: plain.
+template <typename T>
+void CombineInDouble(double a, const T* x, double b, const T* y, T* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const volatile double left = a * static_cast<double>(static_cast<float>(x[i]));
+    const volatile double right = b * static_cast<double>(static_cast<float>(y[i]));
+    out[i] = T(static_cast<float>(left + right));
+  }
+}
+
 }  // namespace horon

@@ -1,0 +1,137 @@
+// Inner products: against long double, the same bits on every instruction set and however cut.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "runtime/device/kernels_host.h"
+#include "test/support/catch.h"
+#include "test/unit/device/elements.h"
+
+namespace horon {
+namespace {
+
+using test::Elements;
+
+constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                DataType::kFloat64};
+constexpr int64_t kCounts[] = {0, 1, 7, 15, 16, 17, 100, kDotBlock - 1, kDotBlock, 5003};
+
+Elements Random(DataType dtype, int64_t count, unsigned seed) {
+  Elements elements(dtype, count, 1);
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  for (int64_t i = 0; i < count; ++i) elements.set(i, normal(random));
+  return elements;
+}
+
+bool SameBits(const Dots& a, const Dots& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+TEST_CASE("dots agree with a sum in long double", "[kernels]") {
+  for (const DataType dtype : kFloats) {
+    for (const int64_t count : kCounts) {
+      const Elements a = Random(dtype, count, 1), b = Random(dtype, count, 2);
+      long double ab = 0, aa = 0, bb = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const long double x = a.at(i), y = b.at(i);
+        ab += x * y;
+        aa += x * x;
+        bb += y * y;
+      }
+      Dots sum;
+      AddDots(dtype, a.data(), b.data(), count, &sum);
+      const double allowed = 1e-13 * static_cast<double>(count);
+      INFO(NameOf(dtype) << " x " << count);
+      CHECK(std::fabs(sum.ab - static_cast<double>(ab)) <= allowed);
+      CHECK(std::fabs(sum.aa - static_cast<double>(aa)) <= allowed);
+      CHECK(std::fabs(sum.bb - static_cast<double>(bb)) <= allowed);
+    }
+  }
+}
+
+TEST_CASE("dots keep a small sum of large terms of either sign", "[kernels]") {
+  constexpr int64_t kCount = 1 << 16;  // in fp32 every 1.0 would be lost beside 1e8
+  Elements a(DataType::kFloat32, kCount), b(DataType::kFloat32, kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    a.set(i, i % 2 == 0 ? 1e8 : -1e8);
+    b.set(i, i % 64 == 0 ? 1.0 + 1e-3 : 1.0);
+  }
+  Dots sum;
+  AddDots(DataType::kFloat32, a.data(), b.data(), kCount, &sum);
+  const double step = static_cast<double>(static_cast<float>(1.0 + 1e-3)) - 1.0;
+  CHECK(sum.ab == Approx(1e8 * step * (kCount / 64)).epsilon(1e-9));
+}
+
+TEST_CASE("dots have the same bits on every instruction set", "[kernels]") {
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const HostKernels* other = KernelsFor(isa);
+    if (other == nullptr) {
+      WARN("this CPU has no " << (isa == Isa::kAvx2 ? "AVX2" : "AVX-512") << "; not compared");
+      continue;
+    }
+    for (const DataType dtype : kFloats) {
+      for (const int64_t count : kCounts) {
+        const Elements a = Random(dtype, count, 3), b = Random(dtype, count, 4);
+        Dots x, y;
+        plain.dots(dtype, a.data(), b.data(), count, &x);
+        other->dots(dtype, a.data(), b.data(), count, &y);
+        INFO(NameOf(dtype) << " x " << count << ", instruction set " << static_cast<int>(isa));
+        CHECK(SameBits(x, y));
+      }
+    }
+  }
+}
+
+TEST_CASE("dots in several calls, cut at whole blocks, have the bits of one call", "[kernels]") {
+  for (const DataType dtype : kFloats) {
+    constexpr int64_t kCount = 7 * kDotBlock + 5;
+    const Elements a = Random(dtype, kCount, 5), b = Random(dtype, kCount, 6);
+    Dots whole;
+    AddDots(dtype, a.data(), b.data(), kCount, &whole);
+    for (const int64_t first : {int64_t{0}, kDotBlock, 4 * kDotBlock, 7 * kDotBlock}) {
+      Dots cut;
+      const int64_t skip = first * SizeOf(dtype);
+      AddDots(dtype, a.data(), b.data(), first, &cut);
+      AddDots(dtype, a.data() + skip, b.data() + skip, kCount - first, &cut);
+      CHECK(SameBits(whole, cut));
+    }
+  }
+}
+
+TEST_CASE("a NaN or an Inf anywhere is in the dots", "[kernels]") {
+  for (const DataType dtype : kFloats) {
+    for (const int64_t at : {int64_t{0}, int64_t{15}, kDotBlock, 2 * kDotBlock + 2}) {
+      for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+        Elements a = Random(dtype, 2 * kDotBlock + 3, 7);
+        const Elements b = Random(dtype, 2 * kDotBlock + 3, 8);
+        a.set(at, bad);
+        Dots sum;
+        AddDots(dtype, a.data(), b.data(), 2 * kDotBlock + 3, &sum);
+        CHECK_FALSE(std::isfinite(sum.ab));
+        CHECK_FALSE(std::isfinite(sum.aa));
+        CHECK(std::isfinite(sum.bb));
+      }
+    }
+  }
+}
+
+TEST_CASE("a combination takes coefficients beyond fp32", "[kernels]") {
+  for (const DataType dtype : {DataType::kBFloat16, DataType::kFloat32}) {
+    Elements x(dtype, 3), y(dtype, 3), out(dtype, 3);
+    for (int64_t i = 0; i < 3; ++i) {
+      x.set(i, std::ldexp(static_cast<double>(i + 1), -120));
+      y.set(i, 3.0);
+    }
+    CombineInto(dtype, std::ldexp(1.0, 140), x.data(), -0.5, y.data(), out.data(), 3);
+    for (int64_t i = 0; i < 3; ++i) {
+      CHECK(out.at(i) ==
+            std::ldexp(static_cast<double>(i + 1), 20) - (dtype == DataType::kFloat32 ? 1.5 : 0.0));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon
