@@ -84,6 +84,33 @@ Status SetController(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+// A knob that is a parameter of an op: so ranks that differ in it are told as those that differ in
+// the op. What is the op's own default changes nothing.
+Setter Parameter(std::string op, std::string key, std::string fallback,
+                 std::function<Status(const std::string&)> check) {
+  return [=](Config& config, const std::string& value) {
+    HORON_TRY(check(value));
+    if (value == fallback) {
+      config.op_defaults[op].erase(key);
+    } else {
+      config.op_defaults[op][key] = value;
+    }
+    return Status::Ok();
+  };
+}
+
+Status CheckAdasumAlgorithm(const std::string& value) {
+  for (const char* known : {"auto", "halving", "doubling", "tree"}) {
+    if (value == known) return Status::Ok();
+  }
+  return Wrong(value, "a path of Adasum; use auto, halving, doubling or tree");
+}
+
+Status CheckBytes(const std::string& value) {
+  Config scratch;
+  return Integer(&Config::fusion_bytes, 0)(scratch, value);
+}
+
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -132,6 +159,12 @@ const std::vector<Knob>& Table() {
        Integer(&Config::recorder_events, 0, 1 << 24)},
       {"POSTMORTEM_DIR", false, "folder for the flight recorders' reports when a job fails",
        Text(&Config::postmortem_dir)},
+      {"ADASUM_ALGO", false, "path of Adasum: auto, halving, doubling or tree",
+       Parameter("adasum", "algo", "auto", CheckAdasumAlgorithm)},
+      {"ADASUM_CHUNK_BYTES", false, "bytes of a chunk that Adasum exchanges; 0: whole messages",
+       Parameter("adasum", "chunk", "262144", CheckBytes)},
+      {"ADASUM_MPI_CHUNK_SIZE", true, "Horovod's name of HORON_ADASUM_CHUNK_BYTES",
+       Parameter("adasum", "chunk", "262144", CheckBytes)},
       {"FAULT", false, "makes this rank fail at a named place, for tests", Text(&Config::fault)},
       {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
       {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},

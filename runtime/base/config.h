@@ -8,12 +8,16 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 
 #include "runtime/base/status.h"
 
 namespace horon {
+
+// By op: parameters that a spec of it gets where it leaves them open.
+using OpDefaults = std::map<std::string, std::map<std::string, std::string>>;
 
 struct Config {
   int64_t fusion_bytes = 128 << 20;         // FUSION_THRESHOLD; 0: every tensor alone
@@ -36,6 +40,7 @@ struct Config {
   std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
   std::string postmortem_dir;                         // POSTMORTEM_DIR
+  OpDefaults op_defaults;                             // ADASUM_*
   std::string fault;                                  // FAULT: fail on purpose (fault.h)
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE

@@ -19,7 +19,9 @@ SharedRegistration Registry::Find(int32_t process_set, std::string_view name) {
 Result<SharedRegistration> Registry::Of(Request request) {
   Op* op = nullptr;
   if (!request.op.starts_with("process_set.")) {
+    request.op = ops_->Complete(request.op);
     HORON_ASSIGN(op, ops_->Find(request.op));
+    HORON_TRY(op->CheckAlone(request));
   }
   MutexLock lock(mutex_);
   HORON_TRY(closed_);

@@ -58,7 +58,8 @@ class Registry {
   // Null if the name is not known.
   SharedRegistration Find(int32_t process_set, std::string_view name);
   // The one known, if it is of an equal request; else a new one, which replaces it.
-  // kInvalidArgument for an unknown op, or while another request of this name is pending.
+  // kInvalidArgument for an unknown op, what the op refuses by itself, or while another request of
+  // this name is pending.
   Result<SharedRegistration> Of(Request request);
   // Declares all of them replaced; from then on Of fails with `status`. When nothing is pending any
   // more.

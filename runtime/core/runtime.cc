@@ -49,6 +49,7 @@ Runtime::Runtime(RuntimeParts parts)
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
+      ops_(config_.op_defaults),
       registry_(ops_),
       sets_(fabric_.topology.size()),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,

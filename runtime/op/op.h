@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/config.h"
 #include "runtime/op/request.h"
 #include "runtime/transport/collectives.h"
 
@@ -65,6 +66,9 @@ class Op {
  public:
   virtual ~Op() = default;
 
+  // What a request must fulfil whatever the other ranks ask for; asked when it is submitted, on the
+  // user's thread. Default: nothing.
+  virtual Status CheckAlone(const Request&) const { return Status::Ok(); }
   // by_rank[i] is the request of the set's i-th rank; at least one. A failure is a sentence that
   // names the tensor, the ranks on each side and both values (CheckSame below writes it). Default:
   // everything equal but weights and splits, scaling and dtype supported by the kernels.
@@ -154,13 +158,16 @@ std::vector<std::string> RegisteredOps();  // ascending
 // fail at submit.
 class OpTable {
  public:
-  OpTable();
+  explicit OpTable(OpDefaults defaults = {});
   ~OpTable();
+  // The spec with the defaults of its op, where it leaves them open.
+  std::string Complete(const std::string& spec) const;
   Result<Op*> Find(const std::string& spec);
 
  private:
   struct Rows;
   std::unique_ptr<Rows> rows_;
+  const OpDefaults defaults_;
 };
 
 }  // namespace horon

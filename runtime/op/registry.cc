@@ -124,8 +124,23 @@ struct OpTable::Rows {
   std::map<std::string, std::unique_ptr<Op>> by_spec HORON_GUARDED_BY(mutex);
 };
 
-OpTable::OpTable() : rows_(std::make_unique<Rows>()) {}
+OpTable::OpTable(OpDefaults defaults)
+    : rows_(std::make_unique<Rows>()), defaults_(std::move(defaults)) {}
 OpTable::~OpTable() = default;
+
+std::string OpTable::Complete(const std::string& spec) const {
+  const size_t colon = spec.find(':');
+  const auto of_op = defaults_.find(spec.substr(0, colon));
+  if (of_op == defaults_.end()) return spec;
+  std::string complete = spec;
+  for (const auto& [key, value] : of_op->second) {
+    const std::string given =
+        "," + spec.substr(colon == std::string::npos ? spec.size() : colon + 1);
+    if (given.find("," + key + "=") != std::string::npos) continue;
+    complete += (complete.find(':') == std::string::npos ? ":" : ",") + key + "=" + value;
+  }
+  return complete;
+}
 
 Result<Op*> OpTable::Find(const std::string& spec) {
   MutexLock lock(rows_->mutex);

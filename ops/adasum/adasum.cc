@@ -1,0 +1,120 @@
+// "adasum[:algo=auto|halving|doubling|tree][,local=adasum|average|sum][,zero=sum|mean][,chunk=B]":
+// out = postscale * Adasum over the ranks of (prescale * in), tensor by tensor. Floating dtypes.
+//
+// Where two ranks' gradients agree they are averaged, where they are orthogonal they are added, and
+// so up a binary tree over the ranks (pair.h, tree.h). The coefficients belong to each tensor, also
+// when many share a bucket. paths.h says what travels. Source: Maleki et al., Scaling Distributed
+// Training with Adaptive Summation, MLSys 2021.
+#include <bit>
+#include <numeric>
+
+#include "ops/adasum/paths.h"
+#include "runtime/base/log.h"
+
+namespace horon {
+namespace {
+
+using adasum::LocalOp;
+using adasum::Share;
+using adasum::ZeroPolicy;
+
+// Up to here doubling's fewer messages win over halving's fewer bytes.
+constexpr int64_t kSmallBytes = 64 << 10;
+
+enum class Algorithm { kAuto, kHalving, kDoubling, kTree };
+
+struct Parameters {
+  Algorithm algorithm = Algorithm::kAuto;
+  LocalOp local = LocalOp::kAdasum;
+  ZeroPolicy zeros = ZeroPolicy::kSum;
+  int64_t chunk_bytes = 0;
+};
+
+// Whether the tree over all ranks goes through every node's ranks before it leaves the node: then
+// Adasum inside the nodes and between them is Adasum over the ranks.
+bool Flat(const Communicator& comm) {
+  const auto& nodes = comm.nodes();
+  if (comm.one_node() || comm.all_apart()) return true;
+  int expected = 0;
+  for (const auto& members : nodes) {
+    if (members.size() != nodes[0].size() || !std::has_single_bit(members.size())) return false;
+    for (const int member : members) {
+      if (member != expected++) return false;
+    }
+  }
+  return true;
+}
+
+class Adasum final : public Op {
+ public:
+  explicit Adasum(const Parameters& parameters) : parameters_(parameters) {}
+
+  Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
+
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    HORON_TRY(CheckCommon(by_rank, ranks));
+    HORON_TRY(CheckShapes(by_rank, ranks));
+    HORON_TRY(CheckFloating(*by_rank[0]));
+    return Agreement{};
+  }
+
+  bool fusable() const override { return true; }
+
+  Task Run(Stage& stage) override {
+    Share share(stage, parameters_.chunk_bytes, parameters_.zeros);
+    HORON_CO_TRY(share.Begin());
+    Communicator& comm = stage.comm();
+    std::vector<int> all(static_cast<size_t>(comm.size()));
+    std::iota(all.begin(), all.end(), 0);
+    const bool reduces_inside =
+        parameters_.local != LocalOp::kAdasum && comm.nodes().size() < all.size();
+    if (reduces_inside || !Flat(comm)) {
+      const bool tree = parameters_.algorithm == Algorithm::kTree;
+      co_return co_await OverNodes(share, parameters_.local, tree);
+    }
+    switch (Choose(stage)) {
+      case Algorithm::kDoubling:
+        co_return co_await ByDoubling(share, std::move(all));
+      case Algorithm::kTree:
+        co_return co_await ByTree(share, std::move(all));
+      default:
+        co_return co_await ByHalving(share, std::move(all));
+    }
+  }
+
+ private:
+  // All of them give the same bits, so it may go by the bucket.
+  Algorithm Choose(Stage& stage) const {
+    if (parameters_.algorithm != Algorithm::kAuto) return parameters_.algorithm;
+    int64_t count = 0;
+    for (const Segment& segment : stage.segments()) count += segment.count;
+    const bool small = count * SizeOf(stage.dtype()) <= kSmallBytes;
+    return small ? Algorithm::kDoubling : Algorithm::kHalving;
+  }
+
+  Parameters parameters_;
+};
+
+Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
+  Parameters parameters;
+  HORON_ASSIGN(const std::string algorithm,
+               arguments.Choice("algo", {"auto", "halving", "doubling", "tree"}));
+  HORON_ASSIGN(const std::string local, arguments.Choice("local", {"adasum", "average", "sum"}));
+  HORON_ASSIGN(const std::string zeros, arguments.Choice("zero", {"sum", "mean"}));
+  HORON_ASSIGN(parameters.chunk_bytes, arguments.Integer("chunk", 256 << 10));
+  if (parameters.chunk_bytes < 0) return arguments.Wrong("chunk must be at least 0");
+  if (parameters.chunk_bytes == 0) parameters.chunk_bytes = INT64_MAX;
+  if (algorithm == "halving") parameters.algorithm = Algorithm::kHalving;
+  if (algorithm == "doubling") parameters.algorithm = Algorithm::kDoubling;
+  if (algorithm == "tree") parameters.algorithm = Algorithm::kTree;
+  if (local == "average") parameters.local = LocalOp::kAverage;
+  if (local == "sum") parameters.local = LocalOp::kSum;
+  if (zeros == "mean") parameters.zeros = ZeroPolicy::kMean;
+  return std::unique_ptr<Op>(std::make_unique<Adasum>(parameters));
+}
+
+const OpRegistrar kAdasum{"adasum", MakeAdasum};
+
+}  // namespace
+}  // namespace horon
