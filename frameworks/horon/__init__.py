@@ -42,7 +42,18 @@ from horon.runtime import (
     size,
     transport,
 )
-from horon.specs import Adasum, Average, Dissemination, Max, Min, Op, Product, Sum, TopK
+from horon.specs import (
+    Adasum,
+    AdasumOp,
+    Average,
+    Dissemination,
+    Max,
+    Min,
+    Op,
+    Product,
+    Sum,
+    TopK,
+)
 
 __version__ = _core.version()
 

@@ -33,6 +33,18 @@ Max = Op("max")
 Product = Op("product")
 
 
+def AdasumOp(local_op: str = "adasum", zero_policy: str = "sum", algorithm: str = "auto") -> Op:
+    """Adasum with other choices than hvd.Adasum's.
+
+    local_op: what ranks of one node do among each other: "adasum", "average" or "sum".
+    zero_policy: whether a parameter that some ranks did not use is summed ("sum") or averaged
+    ("mean"). algorithm: "auto", "halving", "doubling" or "tree"; all give the same result.
+    """
+    choices = {"algo": (algorithm, "auto"), "local": (local_op, "adasum"), "zero": (zero_policy, "sum")}
+    given = [f"{key}={value}" for key, (value, default) in choices.items() if value != default]
+    return Op("adasum:" + ",".join(given) if given else "adasum")
+
+
 def Dissemination() -> Op:
     """Averages with one peer a call; it changes so that after log2(size) calls all have met."""
     return Op("dissemination")

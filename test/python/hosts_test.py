@@ -19,6 +19,8 @@ ALL = [
     "gradients",
     "optimizers",
     "optimizer_use",
+    "adasum",
+    "adasum_optimizer",
     "objects",
     "process_sets",
     "aggregations",

@@ -16,6 +16,8 @@ _TOO_MANY = (
 
 
 class GradientReducer:
+    prefix = "allreduce"  # of the names under which the runtime knows the gradients
+
     def __init__(self, param_groups, reduction, named_parameters, passes, groups):
         self._param_groups = param_groups
         self._reduction = reduction
@@ -28,6 +30,10 @@ class GradientReducer:
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
         self._hook_parameters()
+
+    @property
+    def process_set(self):
+        return self._reduction.process_set
 
     @property
     def pending(self) -> bool:
@@ -83,11 +89,7 @@ class GradientReducer:
 
     def _ready(self, parameter):
         """The hook: one backward pass is through with this parameter."""
-        left = self._left[parameter]
-        if left <= 0:
-            raise AssertionError(_TOO_MANY)
-        self._left[parameter] = left - 1
-        if left > 1:
+        if self._count(parameter) > 0:
             return
         group = self._group_of.get(parameter)
         if group is None:
@@ -95,9 +97,17 @@ class GradientReducer:
         elif all(self._left.get(member, 0) == 0 for member in group.parameters):
             self._start_group(group)
 
+    def _count(self, parameter) -> int:
+        """One pass less; how many are left until the reduction."""
+        left = self._left[parameter]
+        if left <= 0:
+            raise AssertionError(_TOO_MANY)
+        self._left[parameter] = left - 1
+        return left - 1
+
     def _start(self, parameter):
         self._fill_gradient(parameter)
-        if parameter.grad.is_sparse:
+        if parameter.grad is not None and parameter.grad.is_sparse:
             self._was_sparse.add(parameter)
         self._pending[parameter] = self._reduction.start(self._name(parameter), parameter)
 
@@ -118,4 +128,4 @@ class GradientReducer:
     def _name(self, parameter):
         if parameter not in self._names:
             self._names.update(name_parameters(self._param_groups, None, skip=self._names))
-        return f"allreduce.{self._names[parameter]}"
+        return f"{self.prefix}.{self._names[parameter]}"

@@ -133,7 +133,7 @@ def check_unsupported_type():
 
 
 def check_unknown_op():
-    for op in (hvd.Adasum, "nonsense", "topk:ratio=7", "topk:what=1"):
+    for op in ("adasum:algo=star", "nonsense", "topk:ratio=7", "topk:what=1"):
         with raises(hvd.HoronInvalidArgument, ValueError, words=[getattr(op, "spec", op)[:4]]):
             hvd.allreduce_async(torch.ones(2), op=op, name="unknown")
     with raises(hvd.HoronInvalidArgument, ValueError):

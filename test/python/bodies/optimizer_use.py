@@ -58,8 +58,8 @@ def check_unknown_op_is_an_error():
     if hvd.size() == 1:
         return
     model = make_model()
-    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
-    with raises(hvd.HoronInvalidArgument, words=["adasum"]):
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op="adasun")
+    with raises(hvd.HoronInvalidArgument, words=["adasun"]):
         loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
     hvd.barrier()
 

@@ -1,0 +1,213 @@
+"""DistributedOptimizer(op=Adasum): ranks combine what their optimizers did, not their gradients.
+
+As a parameter's gradient arrives in backward(), the wrapped optimizer takes its step on that
+parameter alone, from the local gradient; the difference that it made, the delta, goes into an
+Adasum with the other ranks' while backward() goes on. The parameter itself stays as it was until
+step(), which waits for all deltas and adds them. So momentum, weight decay and per-parameter
+scaling act before the combination, and their state is local to the rank.
+
+Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
+"""
+
+import torch
+
+from horon.errors import HoronInvalidArgument
+from horon.specs import Max
+from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.optimizer_base import WrappedOptimizer
+from horon.torch.reducer import GradientReducer
+
+_LATE_SCALER = (
+    "GradScaler was first used after steps without one, so this step has been taken with scaled "
+    "gradients and was dropped. Call optimizer.defer_local_steps() before you begin to use it."
+)
+
+
+class LocalSteps:
+    """The wrapped optimizer's step on one parameter, with the options and state it has now."""
+
+    def __init__(self, optimizer, kind):
+        self._optimizer = optimizer
+        self._kind = kind
+        self._group_of = {}
+
+    def step(self, parameter) -> None:
+        # An optimizer of its own that shares everything but the list of groups, so that nothing
+        # that others look at changes while hooks run.
+        single = object.__new__(self._kind)
+        single.__dict__.update(self._optimizer.__dict__)
+        for name in ("step", "grad_scale", "found_inf"):
+            single.__dict__.pop(name, None)
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            single.__dict__[hooks] = {}
+        single.param_groups = [{**self._options(parameter), "params": [parameter]}]
+        self._kind.step(single)
+
+    def _options(self, parameter) -> dict:
+        groups = self._optimizer.param_groups
+        known = self._group_of.get(parameter)
+        if known is None or known >= len(groups):
+            for index, group in enumerate(groups):
+                self._group_of.update((member, index) for member in group["params"])
+            known = self._group_of[parameter]
+        return groups[known]
+
+
+class DeltaReduction:
+    """What GradientReducer starts in place of a gradient's reduction: step, delta, Adasum."""
+
+    def __init__(self, reduction, local_steps):
+        self._reduction = reduction
+        self._local_steps = local_steps
+        self._deltas = {}  # parameter: its buffer, kept from step to step
+        self._ready = []  # parameters whose delta is combined
+        self.process_set = reduction.process_set
+        self.sparse_as_dense = True  # a delta is dense, whatever the gradient was
+
+    def start(self, name, parameter):
+        call, place = self._prepare(name, parameter)
+        return _Combining(call.start(), [place], self)
+
+    def start_group(self, group, names, parameters):
+        prepared = [self._prepare(*pair) for pair in zip(names, parameters)]
+        handle = GroupCall([call for call, _ in prepared], group).start()
+        return _Combining(handle, [place for _, place in prepared], self)
+
+    def _prepare(self, name, parameter):
+        delta = self._take_local_step(parameter)
+        sent, memo = self._reduction.compression.compress(delta)
+        call = reduce_call(name, self._reduction.spec, sent, self.process_set, in_place=True)
+        return call, (parameter, delta, sent, memo)
+
+    @torch.no_grad()
+    def _take_local_step(self, parameter):
+        delta = self._deltas.get(parameter)
+        if delta is None:
+            delta = self._deltas[parameter] = torch.empty_like(parameter, requires_grad=False)
+        if parameter.grad is None:  # other ranks may have one
+            return delta.zero_()
+        start = parameter.detach().clone()
+        self._local_steps.step(parameter)
+        torch.sub(parameter, start, out=delta)
+        parameter.copy_(start)
+        return delta
+
+    def put_back(self, parameter, delta, combined, memo):
+        combined = self._reduction.compression.decompress(combined, memo)
+        if combined is not delta:
+            delta.copy_(combined)
+        self._ready.append(parameter)
+
+    @torch.no_grad()
+    def apply(self):
+        for parameter in self._ready:
+            parameter.add_(self._deltas[parameter])
+        self._ready.clear()
+
+    def drop(self):
+        self._ready.clear()
+
+
+class _Combining:
+    __slots__ = ("_handle", "_places", "_reduction")
+
+    def __init__(self, handle, places, reduction):
+        self._handle = handle
+        self._places = places
+        self._reduction = reduction
+
+    def wait(self):
+        self._handle.wait()
+        for place in self._places:
+            self._reduction.put_back(*place)
+
+
+class DeltaReducer(GradientReducer):
+    """Starts each parameter's local step and combination when its gradient is there, or, if
+    deferred, when synchronize() is called."""
+
+    prefix = "adasum"
+    deferred = True
+
+    def _ready(self, parameter):
+        if self.deferred:
+            self._count(parameter)
+        else:
+            super()._ready(parameter)
+
+    def _fill_gradient(self, parameter):
+        """Nothing: where there is no gradient there is no step, and the delta is zero."""
+
+    @property
+    def parameters(self):
+        return list(self._hooks)
+
+
+class _DeltaOptimizer(WrappedOptimizer):
+    """Mixed into a subclass of the wrapped optimizer's class."""
+
+    # GradScaler then leaves the gradients to step(), and says there what it found.
+    _step_supports_amp_scaling = True
+
+    def _distribute(self, reducer, deltas):
+        super()._distribute(reducer)
+        self._horon_deltas = deltas
+        self._horon_defers = False
+        # Whether a GradScaler is in use shows at the first step: so its local steps are deferred.
+        self._horon_first = True
+
+    def defer_local_steps(self, defer=True):
+        """Local steps are taken in step(), not in backward(): between the two, gradients are yours
+        to clip. Costs the overlap with backward. The same on all ranks."""
+        self._horon_defers = defer
+        self._horon_reducer.deferred = defer or self._horon_first
+
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and not self._horon_reducer.deferred:
+            self._horon_reducer.synchronize()
+            self._horon_deltas.drop()
+            raise HoronInvalidArgument(_LATE_SCALER)
+        if found_inf is None or not self._overflowed(found_inf):
+            self._combine()
+        self._horon_synchronized = False
+        self._horon_first = False
+        self._horon_reducer.deferred = self._horon_defers or found_inf is not None
+        return loss
+
+    def _combine(self):
+        if not self._horon_skip and not self._horon_synchronized:
+            self.synchronize()
+        self._horon_deltas.apply()
+
+    def _overflowed(self, found_inf) -> bool:
+        """Agrees on one flag; if it is set nothing has been touched, else gradients are unscaled."""
+        flag = found_inf.detach().to(torch.float32).reshape(1).clone()
+        process_set = self._horon_reducer.process_set
+        reduce_call("adasum.found_inf", Max.spec, flag, process_set, in_place=True).run()
+        if flag.item() > 0:
+            self._horon_reducer.reset()
+            self._horon_deltas.drop()
+            self._horon_synchronized = False
+            return True
+        if self.grad_scale is not None and not self._horon_synchronized:
+            with torch.no_grad():
+                for parameter in self._horon_reducer.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(self.grad_scale.to(parameter.grad.device))
+        return False
+
+
+def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups):
+    """What DistributedOptimizer gives for op=Adasum on several ranks."""
+    kind = type(optimizer)
+    wrapped_kind = type(kind.__name__, (_DeltaOptimizer, kind), {"__module__": __name__})
+    wrapped = _DeltaOptimizer.wrap(optimizer, wrapped_kind)
+    deltas = DeltaReduction(reduction, LocalSteps(wrapped, kind))
+    reducer = DeltaReducer(optimizer.param_groups, deltas, named_parameters, passes, groups)
+    wrapped._distribute(reducer, deltas)
+    return wrapped

@@ -1,0 +1,63 @@
+"""What the optimizers of horon.torch have in common: the wrapping, and when things must not happen.
+
+optimizer.py reduces gradients before the wrapped optimizer's step; adasum.py lets it take its step
+first, and combines the differences.
+"""
+
+from contextlib import contextmanager
+
+_ZEROED = (
+    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+    "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+)
+
+
+class WrappedOptimizer:
+    """Mixed into a subclass of the wrapped optimizer's class."""
+
+    @staticmethod
+    def wrap(optimizer, kind):
+        """An optimizer of `kind` that shares the parameters, options and state of `optimizer`."""
+        wrapped = kind.__new__(kind)
+        wrapped.__dict__.update(optimizer.__dict__)
+        # A scheduler made before now has put a `step` bound to the bare optimizer into its __dict__.
+        wrapped.__dict__.pop("step", None)
+        return wrapped
+
+    def _distribute(self, reducer):
+        self._horon_reducer = reducer
+        self._horon_synchronized = False
+        self._horon_skip = False
+
+    def synchronize(self):
+        """Waits until everything that step() needs of the other ranks is there."""
+        self._horon_reducer.synchronize()
+        self._horon_synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self):
+        """step() inside does not synchronize: after synchronize(), for clipping gradients."""
+        self._horon_skip = True
+        try:
+            yield
+        finally:
+            self._horon_skip = False
+
+    def zero_grad(self, *args, **kwargs):
+        if self._horon_reducer.pending:
+            raise AssertionError(_ZEROED)
+        return super().zero_grad(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        self._horon_reducer.reset()
+        self._horon_synchronized = False
+        return super().load_state_dict(*args, **kwargs)
+
+    def set_backward_passes_per_step(self, passes):
+        check_passes(passes)
+        self._horon_reducer.set_passes(passes)
+
+
+def check_passes(passes):
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")

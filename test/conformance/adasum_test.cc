@@ -1,0 +1,180 @@
+// Adasum on whole runtimes: all layouts, sizes and dtypes against the reference tree, ranks that
+// disagree about it, and a rank that is lost in the middle of it.
+#include <atomic>
+
+#include "test/support/job.h"
+#include "test/support/road.h"
+#include "test/unit/ops/adasum_reference.h"
+
+namespace horon {
+namespace {
+
+using test::Item;
+using test::Layout;
+using test::OpOutput;
+using test::OpTensor;
+using test::Rank;
+using test::RequireNone;
+using test::Tensor;
+using test::Values;
+using test::Verdicts;
+using test::World;
+using test::WorldOptions;
+
+constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                DataType::kFloat64};
+
+// By the definition over nodes, which for one node or one rank a node is that over ranks.
+Values Reference(const Layout& layout, const std::vector<Values>& by_rank) {
+  const int local = layout.local_size == 0 ? layout.size : layout.local_size;
+  std::vector<test::Summand> nodes;
+  for (int first = 0; first < layout.size; first += local) {
+    std::vector<test::Summand> node;
+    for (int rank = first; rank < std::min(first + local, layout.size); ++rank) {
+      node.push_back({by_rank[static_cast<size_t>(rank)], 1});
+    }
+    nodes.push_back(test::AdasumTree(node));
+  }
+  return test::AdasumTree(nodes).value;
+}
+
+TEST_CASE("adasum is the reference tree on every layout", "[conformance][adasum]") {
+  for (const Layout& layout : test::kLayouts) {
+    INFO(test::Describe(layout));
+    std::vector<Item> items;
+    std::vector<std::vector<Values>> inputs;
+    for (const DataType dtype : kFloats) {
+      for (const int64_t count : test::kCounts) {
+        for (const char* op : {"adasum", "adasum:algo=tree"}) {
+          std::vector<Values> by_rank;
+          for (int rank = 0; rank < layout.size; ++rank) {
+            by_rank.push_back(test::Gradient(dtype, rank, count, static_cast<unsigned>(count)));
+          }
+          items.push_back({op, OpTensor::Make(dtype, by_rank)});
+          inputs.push_back(std::move(by_rank));
+        }
+      }
+    }
+    test::RunJob(layout, items);
+    for (size_t i = 0; i < items.size(); ++i) {
+      REQUIRE(test::FailureOf(items[i]) == "");
+      REQUIRE(test::SameBitsEverywhere(items[i]));
+      INFO(test::Describe(items[i]));
+      const DataType dtype = items[i].dtype();
+      const Values result = test::Decode(dtype, items[i].outputs[0].bytes);
+      const double gap = test::GapOf(result, Reference(layout, inputs[i]), inputs[i]);
+      REQUIRE(gap <= 2 * test::AdasumTolerance(dtype, layout.size));
+    }
+  }
+}
+
+TEST_CASE("ranks with other knobs of adasum hear of both", "[adasum]") {
+  for (const char* knob : {"algo", "chunk"}) {
+    WorldOptions options;
+    options.configure_rank = [&](int rank, Config& config) {
+      if (rank == 1)
+        config.op_defaults["adasum"][knob] = knob == std::string("algo") ? "tree" : "512";
+    };
+    Verdicts verdicts;
+    World(3, options).Run([&](Rank& me) {
+      std::vector<float> values(8, 1);
+      const Status status = me.Reduce("grad", "adasum", values);
+      EXPECT(status.code() == Code::kInvalidArgument, "not refused");
+      for (const char* word : {"grad", "ranks [0, 2] have adasum,", "rank [1] has adasum:"}) {
+        EXPECT(status.message().find(word) != std::string::npos, status.message());
+      }
+      const char* same = knob == std::string("algo") ? "adasum:algo=doubling" : "adasum:chunk=64";
+      EXPECT(me.Reduce("after", same, values).ok() && values[0] == 1, "did not go on");
+      const Status local =
+          me.Reduce("local", me.rank() == 2 ? "adasum:local=sum" : "adasum", values);
+      EXPECT(local.message().find("local=sum") != std::string::npos, local.message());
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("adasum on process sets, from the cache, and with join's neighbours", "[adasum]") {
+  Verdicts verdicts;
+  World(5).Run([&](Rank& me) {
+    const auto set = me.AddProcessSet({0, 2, 3});
+    for (int step = 0; step < 3; ++step) {  // the second time it comes from the cache
+      std::vector<float> values(100, 0.0f);
+      values[static_cast<size_t>(me.rank())] = 2;
+      EXPECT(me.Reduce("all", "adasum", values).ok() && values[4] == 2, "orthogonal ones add");
+      if (me.rank() == 1 || me.rank() == 4) continue;
+      Request request = Tensor("three", "adasum", {100});
+      request.process_set = set.value();
+      values.assign(100, static_cast<float>(me.rank()));
+      values[99] = 0;
+      EXPECT(me.Run(request, values.data(), values.data()).ok(), "on a set");
+      // Rank 0 brings zeros and counts as orthogonal: 2 and 3 are parallel, in the tree of 0, 2, 3
+      // zero and 3 fold to 3 (two leaves), then 3 and 2 average: (2 * 3 + 2) / 3.
+      EXPECT(std::fabs(values[0] - 8.0f / 3) < 1e-6f, std::to_string(values[0]));
+    }
+  });
+  RequireNone(verdicts);
+}
+
+// A transport whose k-th Post, once there is a world, is the last thing its rank does.
+class DyingTransport final : public Transport {
+ public:
+  DyingTransport(std::unique_ptr<Transport> inner, int posts, const std::atomic<World*>& world)
+      : inner_(std::move(inner)), left_(posts), world_(&world) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+  Status Post(Transfer& transfer) override {
+    World* world = world_->load();
+    if (world != nullptr && --left_ == 0) world->MarkDead(1, "rank 1 was killed by signal 9");
+    return left_ <= 0 ? Status::Unavailable("this rank is dead") : inner_->Post(transfer);
+  }
+  Result<bool> Progress() override { return inner_->Progress(); }
+  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
+  void Flush() override { inner_->Flush(); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  int left_;
+  const std::atomic<World*>* world_;
+};
+
+TEST_CASE("a rank lost at any message of adasum is a typed error on the rest", "[adasum]") {
+  int failed = 0;
+  for (const int size : {2, 3, 4}) {
+    for (int posts = 1; posts <= 40; posts += 3) {
+      std::atomic<World*> world{nullptr};
+      WorldOptions options;
+      options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+        if (rank != 1) return inner;
+        return std::unique_ptr<Transport>(
+            std::make_unique<DyingTransport>(std::move(inner), posts, world));
+      };
+      options.configure = [](Config& config) {
+        config.op_defaults["adasum"] = {{"algo", "halving"}, {"chunk", "16384"}};
+      };
+      World all(size, options);
+      world = &all;
+      Verdicts verdicts;
+      std::atomic<int> errors{0};
+      all.Run([&](Rank& me) {
+        std::vector<float> values(100'000, 1);
+        const Status status = me.Reduce("grad", "adasum", values);
+        if (status.ok()) {
+          EXPECT(values.front() == 1 && values.back() == 1, "a wrong result without an error");
+          return;
+        }
+        ++errors;
+        EXPECT(status.code() == Code::kUnavailable, status.message());
+        if (me.rank() != 1) {
+          EXPECT(status.message().find("rank 1 was killed") != std::string::npos, status.message());
+        }
+      });
+      INFO("of " << size << " at post " << posts);
+      RequireNone(verdicts);
+      failed += errors > 0 ? 1 : 0;
+    }
+  }
+  CHECK(failed >= 12);  // the others had died before or lived on
+}
+
+}  // namespace
+}  // namespace horon

@@ -1,0 +1,145 @@
+"""allreduce(op=Adasum) in all its forms, against the definition in double."""
+
+import torch
+from common import FLOATS, INTEGERS, SHAPES, close, raises, same
+
+import horon.torch as hvd
+
+TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-6, torch.float64: 1e-12}
+
+
+def pair(x, y):
+    """Two (tensor, leaves), by the formula."""
+    (a, m), (b, k) = x, y
+    dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    of_a = 1 - m / (m + k) * dot / aa if aa > 0 else 1.0
+    of_b = 1 - k / (m + k) * dot / bb if bb > 0 else 1.0
+    return of_a * a + of_b * b, m + k
+
+
+def adasum_of(tensors):
+    """The reference tree over a list of tensors, in double."""
+    row = [(tensor.double(), 1) for tensor in tensors]
+    power = 1 << (len(row).bit_length() - 1)
+    for i in range(power, len(row)):
+        row[i - power] = pair(row[i - power], row[i])
+    row = row[:power]
+    while len(row) > 1:
+        row = [pair(row[i], row[i + 1]) for i in range(0, len(row), 2)]
+    return row[0][0]
+
+
+def gradients(shape, dtype, seed=0, size=None):
+    """One for each rank, with something in common."""
+    size = hvd.size() if size is None else size
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(shape, generator=generator)
+    own = torch.randn((size, *shape), generator=generator)
+    return (own + 0.5 * common).to(dtype)
+
+
+def near(result, expected):
+    """Relative to the length: where gradients nearly cancel, no element by itself is exact."""
+    assert result.shape == expected.shape
+    gap = (result.double() - expected).norm()
+    assert gap <= TOLERANCE[result.dtype] * max(1.0, expected.norm()), (gap, expected.norm())
+
+
+def check_all_forms():
+    me = hvd.rank()
+    for dtype in FLOATS:
+        for shape in SHAPES + [(300, 77)]:
+            inputs = gradients(shape, dtype)
+            expected = adasum_of(inputs)
+            mine = inputs[me].clone()
+            near(hvd.allreduce(mine, op=hvd.Adasum), expected)
+            same(mine, inputs[me])
+            near(hvd.synchronize(hvd.allreduce_async(mine, op=hvd.Adasum)), expected)
+            same(mine, inputs[me])
+            assert hvd.allreduce_(mine, op=hvd.Adasum) is mine
+            near(mine, expected)
+            again = inputs[me].clone()
+            assert hvd.synchronize(hvd.allreduce_async_(again, op=hvd.Adasum)) is again
+            same(again, mine)
+
+
+def check_grouped_equals_single_bit_for_bit():
+    inputs = [gradients(shape, torch.float32, seed=i) for i, shape in enumerate(SHAPES)]
+    single = [hvd.allreduce(one[hvd.rank()], op=hvd.Adasum) for one in inputs]
+    grouped = hvd.grouped_allreduce([one[hvd.rank()] for one in inputs], op=hvd.Adasum)
+    for a, b in zip(single, grouped):
+        same(a, b)
+    in_place = [one[hvd.rank()].clone() for one in inputs]
+    hvd.synchronize(hvd.grouped_allreduce_async_(in_place, op=hvd.Adasum))
+    for a, b in zip(single, in_place):
+        same(a, b)
+
+
+def check_all_ranks_have_the_same_bits():
+    result = hvd.allreduce(gradients((5000,), torch.float32)[hvd.rank()], op=hvd.Adasum)
+    for row in hvd.allgather(result.reshape(1, -1)):
+        same(row, result)
+
+
+def check_meaning():
+    me, size = hvd.rank(), hvd.size()
+    parallel = torch.arange(1.0, 9.0)
+    close(hvd.allreduce(parallel * (me + 1), op=hvd.Adasum), parallel * (size + 1) / 2)
+    orthogonal = torch.zeros(size)
+    orthogonal[me] = me + 1.0
+    same(hvd.allreduce(orthogonal, op=hvd.Adasum), torch.arange(1.0, size + 1))
+    sparse_use = torch.full((4,), 6.0) if me == 0 else torch.zeros(4)
+    same(hvd.allreduce(sparse_use, op=hvd.Adasum), torch.full((4,), 6.0))
+    mean = hvd.allreduce(sparse_use, op=hvd.AdasumOp(zero_policy="mean"))
+    close(mean, torch.full((4,), 6.0 / size))
+
+
+def check_nan_reaches_every_rank():
+    if hvd.size() == 1:
+        return
+    bad = torch.ones(1000)
+    if hvd.rank() == 1:
+        bad[10] = float("inf")
+    good = hvd.allreduce_async(torch.ones(1000), op=hvd.Adasum, name="good")
+    assert torch.isnan(hvd.allreduce(bad, op=hvd.Adasum)).all()
+    same(hvd.synchronize(good), torch.ones(1000))
+
+
+def check_scaling_and_compression():
+    inputs = gradients((333,), torch.float32)
+    expected = adasum_of(inputs)
+    mine = inputs[hvd.rank()]
+    near(hvd.allreduce(mine, op=hvd.Adasum, prescale_factor=4.0, postscale_factor=0.25), expected)
+    narrow = hvd.allreduce(mine, op=hvd.Adasum, compression=hvd.Compression.fp16)
+    close(narrow.double(), expected, 5e-3)
+
+
+def check_process_set():
+    if hvd.size() < 3:
+        return
+    pair_set = hvd.add_process_set([0, hvd.size() - 1])
+    inputs = gradients((50,), torch.float32)
+    if pair_set.included():
+        result = hvd.allreduce(inputs[hvd.rank()], op=hvd.Adasum, process_set=pair_set)
+        near(result, adasum_of([inputs[0], inputs[-1]]))
+    hvd.remove_process_set(pair_set)
+
+
+def check_differentiable():
+    tensor = torch.ones(3, requires_grad=True)
+    hvd.allreduce(tensor, op=hvd.Adasum).sum().backward()
+    close(tensor.grad, torch.ones(3))  # equal gradients stay as they are
+
+
+def check_refused_at_once():
+    for dtype in INTEGERS:
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["floating", "adasum"]):
+            hvd.allreduce_async(torch.ones(3, dtype=dtype), op=hvd.Adasum, name="integer")
+    with raises(hvd.HoronUnsupported, words=["complex64"]):
+        hvd.allreduce_async(torch.ones(3, dtype=torch.complex64), op=hvd.Adasum)
+    if hvd.size() > 1:
+        op = hvd.AdasumOp(local_op="sum") if hvd.rank() == 0 else hvd.Adasum
+        with raises(hvd.HoronMismatch, words=["adasum:local=sum", "have adasum" if hvd.size() > 2
+                                              else "has adasum"]):
+            hvd.allreduce(torch.ones(3), op=op, name="differs")
+    same(hvd.allreduce(torch.ones(3), op=hvd.Adasum), torch.ones(3))

@@ -1,0 +1,230 @@
+"""DistributedOptimizer(op=Adasum): against trajectories computed by hand, clipping and AMP."""
+
+import copy
+
+import torch
+from adasum import adasum_of
+from common import close, raises, same
+from optimizers import batches, loss_of, make_model, sgd
+
+import horon.torch as hvd
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.1)
+
+
+def two_groups(model):
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    biases = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": weights}, {"params": biases, "lr": 0.01, "momentum": 0.0}]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=False)
+
+
+def by_hand(make_optimizer, data, passes=1, clip=None):
+    """Every rank in this process: each has its model and optimizer; the deltas are combined."""
+    size = hvd.size()
+    models = [make_model() for _ in range(size)]
+    optimizers = [make_optimizer(model) for model in models]
+    for first in range(0, len(data), passes):
+        starts = [p.detach().clone() for p in models[0].parameters()]
+        for rank in range(size):
+            optimizers[rank].zero_grad()
+            for batch in data[first:first + passes]:
+                loss_of(models[rank], batch[rank]).backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(models[rank].parameters(), clip)
+            optimizers[rank].step()
+        for i, start in enumerate(starts):
+            ends = [list(model.parameters())[i] for model in models]
+            combined = adasum_of([end.detach() - start for end in ends])
+            for end in ends:
+                end.data.copy_(start + combined.to(start.dtype))
+    return models[0]
+
+
+def train(make_optimizer, data, passes=1, **arguments):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    arguments.setdefault("named_parameters", model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, backward_passes_per_step=passes, op=hvd.Adasum, **arguments
+    )
+    for first in range(0, len(data), passes):
+        optimizer.zero_grad()
+        for batch in data[first:first + passes]:
+            loss_of(model, batch[hvd.rank()]).backward()
+        optimizer.step()
+    return model
+
+
+def same_models(one, other, tolerance=1e-5):
+    for a, b in zip(one.parameters(), other.parameters()):
+        close(a.detach(), b.detach(), tolerance)
+
+
+def check_trajectories():
+    data = batches(hvd.size())
+    for make_optimizer in (sgd, adam, two_groups):
+        by_hand_model = by_hand(make_optimizer, data)
+        same_models(train(make_optimizer, data), by_hand_model)
+        same_models(train(make_optimizer, data, named_parameters=None), by_hand_model)
+        same_models(train(make_optimizer, data, groups=2), by_hand_model)
+        same_models(train(make_optimizer, data, passes=2), by_hand(make_optimizer, data, 2))
+    half = train(sgd, data, compression=hvd.Compression.fp16)
+    same_models(half, by_hand(sgd, data), 5e-3)
+
+
+def check_the_proposals_call():
+    """As it was written in the proposal, with five passes a step."""
+    data = batches(hvd.size()).repeat(3, 1, 1, 1, 1, 1)[:10]
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    compression = hvd.Compression.none
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                         compression=compression, backward_passes_per_step=5,
+                                         op=hvd.Adasum)
+    for i, batch in enumerate(data):
+        loss_of(model, batch[hvd.rank()]).backward()
+        if i % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+    same_models(model, by_hand(lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
+                               data, 5))
+
+
+def check_ranks_hold_the_same_bits():
+    for parameter in train(adam, batches(hvd.size())).parameters():
+        gathered = hvd.allgather(parameter.detach().reshape(1, -1))
+        for row in gathered:
+            same(row, gathered[0])
+
+
+def check_equal_gradients_train_like_one_worker():
+    data = batches(hvd.size())[:, :1].expand(-1, hvd.size(), -1, -1, -1, -1)
+    model = train(sgd, data)
+    alone = make_model()
+    optimizer = sgd(alone)
+    for step in data:
+        optimizer.zero_grad()
+        loss_of(alone, step[0]).backward()
+        optimizer.step()
+    same_models(model, alone)
+
+
+def check_orthogonal_steps_are_added():
+    weight = torch.nn.Parameter(torch.zeros(hvd.size()))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), op=hvd.Adasum)
+    weight[hvd.rank()].backward()
+    optimizer.step()
+    same(weight.detach(), torch.full((hvd.size(),), -0.5))
+
+
+def check_unused_parameters_keep_still():
+    used, sometimes = (torch.nn.Parameter(torch.ones(4)) for _ in range(2))
+    inner = torch.optim.SGD([used, sometimes], lr=0.25)
+    optimizer = hvd.DistributedOptimizer(inner, op=hvd.Adasum)
+    loss = used.sum() + (sometimes.sum() if hvd.rank() == 0 else 0)
+    loss.backward()
+    optimizer.step()
+    close(used.detach(), torch.full((4,), 0.75))
+    close(sometimes.detach(), torch.full((4,), 0.75))  # one rank's step, as no other had one
+
+
+def check_state_schedulers_and_checks():
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(adam(model), model.named_parameters(), op=hvd.Adasum)
+    assert isinstance(optimizer, torch.optim.Adam)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    data = batches(hvd.size())
+    for step in data[:2]:
+        optimizer.zero_grad()
+        loss_of(model, step[hvd.rank()]).backward()
+        optimizer.step()
+        scheduler.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    assert len(state["state"]) == 4 and optimizer.param_groups[0]["lr"] == 0.0025
+    loaded_model = copy.deepcopy(model)
+    loaded = hvd.DistributedOptimizer(adam(loaded_model), loaded_model.named_parameters(),
+                                      op=hvd.Adasum)
+    loaded.load_state_dict(state)
+    for m, o in ((model, optimizer), (loaded_model, loaded)):
+        o.zero_grad()
+        loss_of(m, data[2][hvd.rank()]).backward()
+        o.step()
+    same_models(model, loaded_model, 0)
+    loss_of(model, data[3][hvd.rank()]).backward()
+    if hvd.size() > 1:
+        with raises(AssertionError, words=["zero_grad"]):
+            optimizer.zero_grad()
+        with raises(AssertionError, words=["backward_passes_per_step"]):
+            loss_of(model, data[3][hvd.rank()]).backward()
+    optimizer.step()
+
+
+def check_clipping():
+    """Gradients that are clipped between backward() and step() count as they are then."""
+    data = batches(hvd.size())
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+    if hvd.size() > 1:
+        optimizer.defer_local_steps()
+    for step in data:
+        optimizer.zero_grad()
+        loss_of(model, step[hvd.rank()]).backward()
+        if hvd.size() == 1:
+            optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        with optimizer.skip_synchronize() if hvd.size() == 1 else torch.enable_grad():
+            optimizer.step()
+    same_models(model, by_hand(sgd, data, clip=0.05))
+
+
+def amp_steps(unscale):
+    """One step a batch under GradScaler; rank 0 overflows in the second one."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    states = []
+    for i, step in enumerate(batches(hvd.size())):
+        optimizer.zero_grad()
+        loss = loss_of(model, step[hvd.rank()])
+        if i == 1 and hvd.rank() == 0:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        momenta = [s["momentum_buffer"].clone() for s in optimizer.state.values()]
+        states.append([p.detach().clone() for p in model.parameters()] + momenta)
+    return model, states
+
+
+def check_mixed_precision():
+    """An overflow on one rank: no rank's parameters or momenta change by a bit in that step."""
+    data = batches(hvd.size())
+    expected = by_hand(sgd, torch.cat([data[:1], data[2:]]))
+    for unscale in (False, True):
+        model, states = amp_steps(unscale)
+        for before, after in zip(states[0], states[1]):
+            same(before, after)
+        same_models(model, expected)
+
+
+def check_a_scaler_that_comes_late_is_an_error():
+    if hvd.size() == 1:
+        return
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+    scaler = torch.amp.GradScaler("cpu")
+    data = batches(hvd.size())
+    loss_of(model, data[0][hvd.rank()]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    before = [p.detach().clone() for p in model.parameters()]
+    scaler.scale(loss_of(model, data[1][hvd.rank()])).backward()
+    with raises(hvd.HoronInvalidArgument, words=["defer_local_steps"]):
+        scaler.step(optimizer)
+    for a, b in zip(before, model.parameters()):
+        same(a, b.detach())
