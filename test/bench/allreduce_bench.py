@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Allreduce: Horon, torch's gloo and plain MPI side by side, interleaved in one run.
+"""Collectives: Horon, torch's gloo and plain MPI side by side, interleaved in one run.
 
     python test/bench/allreduce_bench.py --np 2 --json bench.json --plot bench.png
 
@@ -75,7 +75,7 @@ class Bench:
 
     def run(self, workload: workloads.Workload) -> report.Row:
         """Warms every library up, which also shows how many iterations fit, then goes round."""
-        row = report.Row(workload, self.options.dtype, self.options.np)
+        row = report.Row(workload, workload.dtype or self.options.dtype, self.options.np)
         iterations = {}
         for library in self.wanted(workload):
             self.measure(library, workload, 2)
@@ -92,9 +92,12 @@ class Bench:
         return row
 
     def wanted(self, workload: workloads.Workload) -> list[str]:
-        """Buckets differ from single calls only where there are several tensors."""
-        return [library for library in list(self.groups)
-                if not (workload.single and library == "gloo-buckets")]
+        """Buckets differ from single calls only where there are several tensors; MPI adds no 16-bit
+        floats."""
+        dtype = workload.dtype or self.options.dtype
+        left_out = {"gloo-buckets": workload.single,
+                    "mpi": workload.kind == "allreduce" and workloads.BYTES[dtype] == 2}
+        return [library for library in list(self.groups) if not left_out.get(library)]
 
     def stop(self) -> None:
         for group in self.groups.values():
@@ -117,7 +120,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--most-iterations", type=int, default=200,
                         help="in one round (default 200)")
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
-    parser.add_argument("--no-sets", action="store_true", help="single tensors only")
+    parser.add_argument("--no-sets", action="store_true", help="allreduce of single tensors only")
+    parser.add_argument("--only", nargs="+", metavar="NAME",
+                        help="only these rows of the table, such as '1,000 x 1 KiB'")
     parser.add_argument("--launcher", choices=("horonrun", "mpirun"), default="horonrun",
                         help="what starts Horon's ranks (default horonrun)")
     parser.add_argument("--pingpong", help="program that tells the regime; built if not given")
@@ -167,7 +172,9 @@ def main() -> None:
     element = workloads.BYTES[options.dtype]
     todo = workloads.sizes(options.min, options.max, options.factor, element)
     if not options.no_sets:
-        todo += workloads.sets(element)
+        todo += workloads.sets(options.dtype) + workloads.others(element, options.np)
+    if options.only:
+        todo = [workload for workload in todo if workload.name in options.only]
     with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
         bench = Bench(options, Path(folder))
         rows: list[report.Row] = []

@@ -107,7 +107,8 @@ class Group:
     def measure(self, workload, dtype: str, iterations: int) -> list[float]:
         """Seconds of each iteration: the slowest rank's."""
         order = {"do": "measure", "name": workload.name, "shapes": workload.shapes,
-                 "dtype": dtype, "iterations": iterations}
+                 "kind": workload.kind, "dtype": workload.dtype or dtype,
+                 "iterations": iterations}
         try:
             for channel in self.channels:
                 channel.write(json.dumps(order) + "\n")

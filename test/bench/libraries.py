@@ -10,6 +10,21 @@ import os
 import torch
 
 
+class Outputs:
+    """Memory that a library writes to again and again, as a careful program would have it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple, torch.Tensor] = {}
+
+    def of(self, kind: str, tensor: torch.Tensor, size: int) -> torch.Tensor:
+        count = {"allgather": tensor.numel() * size, "alltoall": tensor.numel(),
+                 "reducescatter": tensor.numel() // size}[kind]
+        key = (kind, count, tensor.dtype)
+        if key not in self.kept:
+            self.kept[key] = torch.empty(count, dtype=tensor.dtype)
+        return self.kept[key]
+
+
 class Horon:
     """The public Python API, as a script uses it."""
 
@@ -33,6 +48,13 @@ class Horon:
         for handle in handles:
             hvd.synchronize(handle)
 
+    def collective(self, kind: str, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if kind == "broadcast":
+            return self.hvd.broadcast_(tensor, 0, name=name)
+        if kind == "reducescatter":
+            return self.hvd.reducescatter(tensor, op=self.hvd.Sum, name=name)
+        return getattr(self.hvd, kind)(tensor, name=name)
+
     def stop(self) -> None:
         self.hvd.shutdown()
 
@@ -47,6 +69,7 @@ class Gloo:
             "gloo", init_method="file://" + os.environ["BENCH_STORE"],
             rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
         self.dist, self.rank, self.size = dist, dist.get_rank(), dist.get_world_size()
+        self.outputs = Outputs()
         self.note = "torch " + torch.__version__
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
@@ -56,6 +79,15 @@ class Gloo:
         works = [self.dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         for work in works:
             work.wait()
+
+    def collective(self, kind: str, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if kind == "broadcast":
+            self.dist.broadcast(tensor, 0)
+            return tensor
+        output = self.outputs.of(kind, tensor, self.size)
+        {"allgather": self.dist.all_gather_into_tensor, "alltoall": self.dist.all_to_all_single,
+         "reducescatter": self.dist.reduce_scatter_tensor}[kind](output, tensor)
+        return output
 
     def stop(self) -> None:
         self.dist.destroy_process_group()
@@ -110,6 +142,7 @@ class Mpi:
 
         self.mpi, self.comm = MPI, MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
+        self.outputs = Outputs()
         self.note = MPI.Get_library_version().splitlines()[0].split(",")[0]
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
@@ -117,6 +150,15 @@ class Mpi:
             if tensor.dtype not in self.TYPES:
                 raise TypeError(f"MPI does not add {tensor.dtype}")
             self.comm.Allreduce(self.mpi.IN_PLACE, tensor.numpy())
+
+    def collective(self, kind: str, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if kind == "broadcast":
+            self.comm.Bcast(tensor.numpy(), 0)
+            return tensor
+        output = self.outputs.of(kind, tensor, self.size)
+        {"allgather": self.comm.Allgather, "alltoall": self.comm.Alltoall,
+         "reducescatter": self.comm.Reduce_scatter_block}[kind](tensor.numpy(), output.numpy())
+        return output
 
     def stop(self) -> None:
         pass  # mpi4py finalises at exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from workloads import BYTES, Workload
+from workloads import BYTES, Workload, link_share
 
 
 @dataclass
@@ -41,8 +41,8 @@ class Row:
         return self.bytes / seconds / 1e9
 
     def busbw(self, seconds: float) -> float:
-        """GB/s: algbw times 2(n-1)/n, what an allreduce must move over each rank's link."""
-        return self.algbw(seconds) * 2 * (self.np - 1) / self.np
+        """GB/s over each rank's link: an allreduce must move 2(n-1)/n of the size, and so on."""
+        return self.algbw(seconds) * link_share(self.workload.kind, self.np)
 
     def ratio(self, library: str, base: str) -> float | None:
         """How many times the base's time this library takes: the median over rounds, each of which
@@ -74,8 +74,10 @@ def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
             seconds = row.median(library)
             if seconds is None:
                 continue
-            note = "" if row.workload.single else f"  {row.workload.name}"
-            print(f"  {row.bytes:>12} {row.workload.count:>12} {row.dtype:>9} {'sum':>6} "
+            plain = row.workload.single and row.workload.kind == "allreduce"
+            note = "" if plain else f"  {row.workload.name}"
+            redop = "none" if row.workload.kind in ("broadcast", "allgather", "alltoall") else "sum"
+            print(f"  {row.bytes:>12} {row.workload.count:>12} {row.dtype:>9} {redop:>6} "
                   f"{library:>13} {seconds * 1e6:>10.1f} {row.algbw(seconds):>7.3f} "
                   f"{row.busbw(seconds):>7.3f}{note}", flush=True)
 
@@ -113,7 +115,7 @@ def markdown(rows: list[Row], libraries: list[str], base: str) -> str:
 def as_json(rows: list[Row], about: dict) -> dict:
     return {**about, "rows": [{
         "name": row.workload.name, "bytes": row.bytes, "count": row.workload.count,
-        "tensors": len(row.workload.shapes), "dtype": row.dtype, "np": row.np,
+        "tensors": len(row.workload.shapes), "kind": row.workload.kind, "dtype": row.dtype, "np": row.np,
         "rounds": [vars(r) for r in row.rounds],
     } for row in rows]}
 
@@ -125,7 +127,7 @@ def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    single = [row for row in rows if row.workload.single]
+    single = [row for row in rows if row.workload.single and row.workload.kind == "allreduce"]
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for library in libraries:
         points = [(row.bytes, row.median(library)) for row in single]

@@ -51,7 +51,7 @@ class Measure:
     """Buffers of one workload, and the time of each iteration over them."""
 
     def __init__(self, library, order: dict) -> None:
-        self.library, self.name = library, order["name"]
+        self.library, self.name, self.kind = library, order["name"], order["kind"]
         dtype = getattr(torch, order["dtype"])
         self.tensors = [torch.empty(shape, dtype=dtype) for shape in order["shapes"]]
 
@@ -59,13 +59,22 @@ class Measure:
         for tensor in self.tensors:
             tensor.fill_(self.library.rank + 1 + iteration % 3)
 
-    def check(self, iteration: int) -> None:
+    def check(self, iteration: int, results: list) -> None:
         size = self.library.size
-        want = size * (size + 1) // 2 + size * (iteration % 3)
-        for tensor in (self.tensors[0], self.tensors[-1]):
+        first, last = 1 + iteration % 3, size + iteration % 3  # what ranks 0 and size - 1 had
+        total = size * (first + last) // 2
+        want = {"broadcast": [first, first], "allgather": [first, last],
+                "alltoall": [first, last]}.get(self.kind, [total, total])
+        for tensor in (results[0], results[-1]):
             ends = tensor.view(-1)[[0, -1]].tolist()
-            if ends != [want, want]:
-                raise ArithmeticError(f"{self.name}: the sum is {ends}, not {want}")
+            if ends != want:
+                raise ArithmeticError(f"{self.name}: the ends are {ends}, not {want}")
+
+    def operate(self) -> list:
+        if self.kind == "allreduce":
+            self.library.reduce(self.tensors, self.name)
+            return self.tensors
+        return [self.library.collective(self.kind, self.tensors[0], self.name)]
 
     def run(self, barrier: Barrier, iterations: int) -> list[float]:
         taken = []
@@ -73,9 +82,9 @@ class Measure:
             self.dirty(iteration)
             barrier.wait()
             start = time.perf_counter_ns()
-            self.library.reduce(self.tensors, self.name)
+            results = self.operate()
             taken.append((time.perf_counter_ns() - start) / 1e9)
-        self.check(iterations - 1)
+        self.check(iterations - 1, results)
         return taken
 
 

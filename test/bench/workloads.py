@@ -12,6 +12,8 @@ BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 class Workload:
     name: str
     shapes: tuple[tuple[int, ...], ...]
+    kind: str = "allreduce"  # or one of KINDS
+    dtype: str = ""  # empty: what the run asks for
 
     @property
     def count(self) -> int:
@@ -20,6 +22,15 @@ class Workload:
     @property
     def single(self) -> bool:
         return len(self.shapes) == 1
+
+
+# Other collectives, and what of each rank's input crosses its link, for nccl-tests' busbw.
+KINDS = {"broadcast": lambda n: 1, "allgather": lambda n: n - 1,
+         "alltoall": lambda n: (n - 1) / n, "reducescatter": lambda n: (n - 1) / n}
+
+
+def link_share(kind: str, ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks if kind == "allreduce" else KINDS[kind](ranks)
 
 
 def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
@@ -57,11 +68,19 @@ def sizes(least: int, most: int, factor: int, element: int) -> list[Workload]:
     return found
 
 
-def sets(element: int) -> list[Workload]:
-    return [
-        Workload("ResNet-50", gradient_order(resnet50_shapes())),
-        Workload("1,000 x 1 KiB", ((1024 // element,),) * 1000),
-    ]
+def sets(dtype: str) -> list[Workload]:
+    resnet = gradient_order(resnet50_shapes())
+    found = [Workload("ResNet-50", resnet)]
+    if dtype == "float32":
+        found += [Workload(f"ResNet-50, {half}", resnet, dtype=half)
+                  for half in ("float16", "bfloat16")]
+    return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000)]
+
+
+def others(element: int, ranks: int, size: int = 64 << 20) -> list[Workload]:
+    """One tensor a rank, whose rows divide evenly among the ranks."""
+    rows = size // element // ranks * ranks
+    return [Workload(f"{kind} {text_of(size)}", ((rows,),), kind) for kind in KINDS]
 
 
 def text_of(size: int) -> str:
