@@ -113,8 +113,8 @@ $(VENV)/python.stamp:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Debian packages that are missing, each found missing by what it is for. Go and clang serve some
-# tests, which are skipped elsewhere; CI wants them.
+# Debian packages that are missing, each found missing by what it is for. Go, clang and relacy serve
+# some tests, which are skipped elsewhere; CI wants them.
 define ENSURE_PACKAGES
 missing=(); \
 command -v c++ >/dev/null || missing+=(g++); \
@@ -124,6 +124,7 @@ header spdlog/common.h || missing+=(libspdlog-dev); \
 header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
 [ -z "$(CI)" ] || command -v go >/dev/null || missing+=(golang-go); \
 [ -z "$(CI)" ] || command -v clang++ >/dev/null || missing+=(clang libclang-rt-dev); \
+[ -z "$(CI)" ] || header relacy/relacy.hpp || missing+=(relacy-dev); \
 [ $${#missing[@]} -gt 0 ] || exit 0; \
 echo "== installing Debian packages: $${missing[*]}"; \
 as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo -n); \
