@@ -112,7 +112,8 @@ class Runtime {
   std::function<void(const std::string&)> on_fault_;
   std::function<void(int, const std::string&)> on_loss_;
   Doorbell* bell_;
-  bool may_lend_, may_spin_;
+  bool may_lend_;
+  bool crowded_;  // more ranks than cores
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;

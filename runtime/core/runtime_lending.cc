@@ -33,7 +33,7 @@ void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   baton_.Want(1);
   bool taken = baton_.TryTake();
   const auto give_up = Clock::now() + config_.spin;
-  while (!taken && !work.done() && may_spin_ && Clock::now() < give_up) taken = baton_.TryTake();
+  while (!taken && !work.done() && !crowded_ && Clock::now() < give_up) taken = baton_.TryTake();
   baton_.Want(-1);
   if (!taken) {
     bell_->Ring();  // the background thread may have given way to us
