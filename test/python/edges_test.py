@@ -24,7 +24,10 @@ SMALL = "mount -t tmpfs -o size=64m small /dev/shm"
 # A /dev without shm.
 NONE = """
 mount -t tmpfs bare /mnt
-for name in null zero full random urandom tty; do touch /mnt/$name; mount --bind /dev/$name /mnt/$name; done
+for name in null zero full random urandom tty; do
+  touch /mnt/$name
+  mount --bind /dev/$name /mnt/$name
+done
 ln -s /proc/self/fd /mnt/fd
 mount --move /mnt /dev
 test ! -e /dev/shm

@@ -12,9 +12,9 @@ FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
 HOST_TIMEOUT_S = 2  # --host-timeout of the jobs: the same of a host that cannot be reached
-GRACE_S = 4  # --grace-period: longer than a rank may take to say what it heard
 _STEPS_S = 3.0  # a stopped rank is asked after half a second, and the answer waited for in steps
 _MPI_S = 2.0  # that a transport waits for MPI to give the user's memory back
+_GRACE_S = 2.0
 _NEAR_S = 1.0
 _FAR_S = 5.0
 # The pass at which the fault strikes: the second collective, well inside its chunks.
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def victims(self) -> tuple[int, ...]:
-        """Ranks that fail; whose hosts are cut off; or that stand still while horonrun is killed."""
+        """Ranks that fail, whose hosts are cut off, or that stand still while horonrun dies."""
         return WHO[self.who]
 
     @property
@@ -63,6 +63,11 @@ class Cell:
         """The beginning and the end of HORON_FAULT, with the action to be put in between."""
         passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
         return f"{self.phase}:{{}}:{passes.get(self.phase, 1)}"
+
+    @property
+    def grace_s(self) -> float:
+        """--grace-period: longer than a rank may take to say what it heard."""
+        return _GRACE_S + (_MPI_S if self.hosts > 1 else 0.0)
 
     def bound_s(self, rank: int) -> float:
         """From the fault to the error on a survivor."""

@@ -11,7 +11,7 @@ import time
 import uuid
 from pathlib import Path
 
-from fault_cells import GRACE_S, HOST_TIMEOUT_S, NP, SILENCE_S, Cell, Outcome
+from fault_cells import HOST_TIMEOUT_S, NP, SILENCE_S, Cell, Outcome
 from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def _start(program: str, cell: Cell, mark: str, folder: str) -> subprocess.Popen
     if cell.hosts > 1:
         hosts = ",".join(f"h{i + 1}:{NP // cell.hosts}" for i in range(cell.hosts))
         where = ["-H", hosts, "--host-timeout", str(HOST_TIMEOUT_S)]
-    options = ["-v", "--no-prefix", "--grace-period", str(GRACE_S)]
+    options = ["-v", "--no-prefix", "--grace-period", str(cell.grace_s)]
     return subprocess.Popen(
         [sys.executable, "-m", "launcher", *where, *options, program],
         env=_environment(cell, mark, folder),
@@ -159,7 +159,8 @@ def _files(cell: Cell) -> set[str]:
     shared = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
     if cell.hosts == 1:
         return {name for name in shared if "horon" in name}
-    return shared | {os.path.join(os.environ["TMPDIR"], n) for n in os.listdir(os.environ["TMPDIR"])}
+    folder = os.environ["TMPDIR"]
+    return shared | {os.path.join(folder, name) for name in os.listdir(folder)}
 
 
 def _end_all(mark: str) -> None:

@@ -59,7 +59,7 @@ def _judge_survivors(cell: Cell, ended: Ended, outcome: Outcome) -> None:
 
 
 def _last_sign(cell: Cell, notes: str) -> float:
-    """When a victim was last heard of: the fault came after this, by less than a collective takes."""
+    """When a victim was last heard of. The fault came later, by less than a collective takes."""
     some = "|".join(map(str, cell.victims))
     signs = re.findall(rf"^cell (?:{some}) \w+ ([\d.]+)", notes, re.M)
     return max(map(float, signs), default=0.0)

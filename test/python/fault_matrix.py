@@ -50,6 +50,8 @@ def run_all(asked: argparse.Namespace) -> Results:
             results.setdefault(cell, []).append(outcome)
             for sentence in outcome.wrong:
                 print(f"WRONG {cell}, turn {turn + 1}: {sentence}", flush=True)
+        if asked.repeat > 1:
+            print(f"turn {turn + 1}: {len(wanted)} jobs", flush=True)
     return results
 
 

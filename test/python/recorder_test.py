@@ -10,7 +10,7 @@ CAPACITY = 16384  # more than one piece
 
 
 def memory(events):
-    """A descriptor of a recorder in which so many events were written, as the runtime lays it out."""
+    """A descriptor of a recorder with so many events, as the runtime lays it out."""
     header = struct.pack("<8sIIQii64s", b"HORONREC", 1, 128, CAPACITY, 77, 3, b"h2")
     whole = bytearray(header.ljust(4096, b"\0") + bytes(CAPACITY * 128))
     for number in range(1, events + 1):
