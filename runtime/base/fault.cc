@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -29,6 +31,14 @@ constexpr std::array<std::pair<const char*, FaultPhase>, 6> kPhases = {{
     {"shutdown", FaultPhase::kShutdown},
 }};
 
+// On stderr, in seconds of the monotonic clock: from here on counts how soon the others hear of it.
+void SayWhen() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  dprintf(STDERR_FILENO, "horon: fault at %lld.%03ld\n", static_cast<long long>(now.tv_sec),
+          now.tv_nsec / 1000000);
+}
+
 void Hold(const std::string& fifo) {
   close(open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
   close(open((fifo + ".go").c_str(), O_RDONLY | O_CLOEXEC));
@@ -40,6 +50,7 @@ void fault::Strike() {
   if (The().passes.fetch_sub(1, std::memory_order_relaxed) != 1) return;
   armed.store(FaultPhase::kNone, std::memory_order_relaxed);
   const std::string& action = The().action;
+  SayWhen();
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") kill(getpid(), SIGSTOP);
   if (action == "segv") kill(getpid(), SIGSEGV);

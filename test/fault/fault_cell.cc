@@ -5,7 +5,7 @@
 // clock, in the file rank-<rank> of the folder CELL_NOTES, because the output of a host that is cut
 // off is lost:
 //
-//   cell <rank> begin|joined|step|left <time>
+//   cell <rank> begin|joined|step|raise|left <time>
 //   cell <rank> error <time> <code> <sentence>
 #include <unistd.h>
 
@@ -52,6 +52,7 @@ void OpenNotes() {
 
 void RaiseIn(const char* phase) {
   if (std::strcmp(Environment("CELL_RAISE", ""), phase) != 0) return;
+  Say("raise");
   horon_abandon("raised ValueError: bad batch");
   std::exit(1);
 }

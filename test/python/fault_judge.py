@@ -42,7 +42,7 @@ def judge(cell: Cell, ended: Ended) -> Outcome:
 
 
 def _judge_survivors(cell: Cell, ended: Ended, outcome: Outcome) -> None:
-    since = ended.struck if ended.struck is not None else _last_sign(cell, ended.notes)
+    since = ended.struck if ended.struck is not None else _struck_itself(cell, ended)
     found = re.findall(r"^cell (\d+) (error|left) ([\d.]+) ?(.*)$", ended.notes, re.M)
     ends = {int(rank): (what, float(when), rest) for rank, what, when, rest in found}
     for rank in cell.survivors:
@@ -58,11 +58,11 @@ def _judge_survivors(cell: Cell, ended: Ended, outcome: Outcome) -> None:
             outcome.wrong.append(late)
 
 
-def _last_sign(cell: Cell, notes: str) -> float:
-    """When a victim was last heard of. The fault came later, by less than a collective takes."""
-    some = "|".join(map(str, cell.victims))
-    signs = re.findall(rf"^cell (?:{some}) \w+ ([\d.]+)", notes, re.M)
-    return max(map(float, signs), default=0.0)
+def _struck_itself(cell: Cell, ended: Ended) -> float:
+    """When the last victim failed, as it said itself."""
+    times = re.findall(r"^horon: fault at ([\d.]+)$", ended.errors, re.M)
+    times += re.findall(r"^cell \d+ raise ([\d.]+)", ended.notes, re.M)
+    return max(map(float, times), default=0.0)
 
 
 def _names_it(cell: Cell, rank: int, sentence: str) -> bool:
