@@ -3,9 +3,9 @@
     python test/python/soak.py --program build/bin/horon_soak [--hosts 2] [--seconds 120]
 
 HORON_SOAK_SECONDS says how long otherwise, in CTest too; `make test-all` takes an hour each.
-Prints, for each rank, how what it holds grows in the second half (least squares), and fails where
-memory grows by more than a limit or descriptors, threads or shared memory grow at all. The ranks'
-program is test/soak/soak.cc.
+The ranks' program is test/soak/soak.cc: one long life, then many short ones. Prints, for each rank
+and both, how what it holds grows in the second half (least squares), and fails where memory grows
+by more than a limit or descriptors, threads or shared memory grow at all.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import own_world
 ROOT = Path(__file__).resolve().parents[2]
 NP = 4
 START_S = 120  # that a job may take longer than it soaks
+LIVES = ("long", "short")
 # Between the third and the last quarter. An allocator's own ups and downs are smaller.
 MOST_GROWTH_KIB = 4096
 HELD = ("KiB of its own", "descriptors", "threads", "shared KiB")
@@ -46,9 +47,9 @@ def run(program: str, hosts: int, seconds: float) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def samples(output: str) -> dict[int, list[Sample]]:
+def samples(output: str, life: str) -> dict[int, list[Sample]]:
     found: dict[int, list[Sample]] = {rank: [] for rank in range(NP)}
-    for rank, rest in re.findall(r"^soak (\d+) ([\d. ]+)$", output, re.M):
+    for rank, rest in re.findall(rf"^soak (\d+) {life} ([\d. ]+)$", output, re.M):
         found[int(rank)].append(tuple(map(float, rest.split())))
     return found
 
@@ -80,6 +81,16 @@ def slopes(taken: list[Sample]) -> list[float]:
     return [statistics.linear_regression(minutes, column).slope for column in columns]
 
 
+def judge(rank: int, life: str, taken: list[Sample]) -> list[str]:
+    """Prints how a rank grew; what is wrong with that."""
+    if len(taken) < 8:
+        return [f"said too little, {len(taken)} lines"]
+    grows = ", ".join(f"{s:+.1f} {n}" for s, n in zip(slopes(taken), HELD, strict=True))
+    _, own, *_, rounds = taken[-1]
+    print(f"rank {rank}, {life}, {rounds:.0f} rounds, {own:.0f} KiB; a minute: {grows}")
+    return grown(taken)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", required=True, help="horon_soak")
@@ -91,13 +102,9 @@ def main() -> int:
         return own_world.run_inside(asked.hosts)
     code, output = run(os.path.abspath(asked.program), asked.hosts, asked.seconds)
     wrong = [] if code == 0 else [f"exit code {code}\n{output[-4000:]}"]
-    for rank, taken in samples(output).items():
-        if len(taken) < 8:
-            wrong.append(f"rank {rank} said too little: {len(taken)} lines")
-            continue
-        grows = ", ".join(f"{s:+.1f} {n}" for s, n in zip(slopes(taken), HELD, strict=True))
-        print(f"rank {rank}, {taken[-1][5]:.0f} rounds, {taken[-1][1]:.0f} KiB; a minute: {grows}")
-        wrong += [f"rank {rank}: {what}" for what in grown(taken)]
+    for life in LIVES:
+        for rank, taken in samples(output, life).items():
+            wrong += [f"rank {rank}, {life}: {what}" for what in judge(rank, life, taken)]
     print("\n".join(f"WRONG {what}" for what in wrong) or f"flat after {asked.seconds:.0f} s")
     return 1 if wrong else 0
 

@@ -1,11 +1,12 @@
 // One rank of a soak (test/python/soak.py): for SOAK_SECONDS it runs ops, sizes, process sets,
-// groups and disagreements in an order drawn by chance, the same on all ranks, and leaves and joins
-// the job again every few hundred rounds. On the C API alone: what grows is the runtime's. Names
-// are used again and again, as a training loop does. About once a second each rank says what it
+// groups and disagreements in an order drawn by chance, the same on all ranks. The first half of
+// the time is one long life; in the second half it leaves the job and joins it again every few
+// rounds. On the C API alone: what grows is the runtime's. Names are used again and again, as a
+// training loop does. Each second of the long life, and after each short one, a rank says what it
 // holds:
 //
-//   soak <rank> <seconds> <own memory in KiB> <descriptors> <threads> <shared memory in KiB>
-//   <rounds>
+//   soak <rank> long|short <seconds> <own memory in KiB> <descriptors> <threads>
+//        <shared memory in KiB> <rounds>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRoundsPerLife = 300;
+constexpr int kRoundsPerShortLife = 40;
 const Clock::time_point kBegin = Clock::now();
 
 double Seconds() { return std::chrono::duration<double>(Clock::now() - kBegin).count(); }
@@ -68,8 +69,8 @@ long Entries(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), {});
 }
 
-void Report(int rank, long rounds) {
-  std::printf("soak %d %.1f %ld %ld %ld %ld %ld\n", rank, Seconds(), OwnKib(),
+void Report(int rank, const char* life, long rounds) {
+  std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
               Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
   std::fflush(stdout);
 }
@@ -121,11 +122,13 @@ class Soak {
     rank_ = horon_rank();
     size_ = horon_size();
     ++lives_;
-    for (int i = 0; i < kRoundsPerLife && !over_; ++i, ++rounds_) {
+    const bool is_long = lives_ == 1;
+    for (int i = 0; !over_ && (is_long ? !half_ : i < kRoundsPerShortLife); ++i, ++rounds_) {
       Round();
       if (i % 10 == 0) LookAtClock();
     }
     Must(horon_shutdown(), "shutdown");
+    if (!is_long) Report(rank_, "short", rounds_);
   }
 
   void Round() {
@@ -229,7 +232,7 @@ class Soak {
     if (tensor.output.front() != want || tensor.output.back() != want) Die("a wrong sum");
   }
 
-  // Rank 0's clock decides for all; each second everybody reports.
+  // Rank 0's clock decides for all.
   void LookAtClock() {
     Tensor now("broadcast:root=0", 1, 0, Seconds());
     now.request.name = "clock";
@@ -237,13 +240,14 @@ class Soak {
     Must(horon_run(&now.request, &work), "the clock");
     horon_work_release(work);
     over_ = now.output[0] >= seconds_;
-    if (now.output[0] < next_report_) return;
+    half_ = now.output[0] >= seconds_ / 2;
+    if (half_ || now.output[0] < next_report_) return;
     next_report_ = now.output[0] + 1.0;
-    Report(rank_, rounds_);
+    Report(rank_, "long", rounds_);
   }
 
   double seconds_, next_report_ = 0;
-  bool over_ = false;
+  bool half_ = false, over_ = false;
   int rank_ = 0, size_ = 1;
   long rounds_ = 0, lives_ = 0;
   std::mt19937 chance_{1};
