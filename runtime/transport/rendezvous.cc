@@ -158,14 +158,14 @@ Status WaitForAll(SharedSegment& segment, const std::vector<int>& members, int l
     const uint32_t ticket = bell.Announce(Doorbell::kBackground);
     int missing = -1;
     Status status;
-    std::string death;
     for (size_t i = 0; i < members.size() && missing < 0; ++i) {
       const RankWords& words = segment.rank(static_cast<int>(i));
       const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
-      if (state == RankState::kDead && death.empty()) death = words.death;
       if (state == RankState::kAbsent) missing = members[i];
     }
-    if (!death.empty()) {
+    const int dead = segment.FirstDead();
+    std::string death = dead < 0 ? "" : segment.rank(dead).death;
+    if (dead >= 0) {
       status = Status::Unavailable("while waiting for the other ranks: " + death);
     } else if (missing >= 0 && Clock::now() >= until) {
       status = Status::Unavailable("rank " + std::to_string(missing) +

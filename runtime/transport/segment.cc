@@ -23,6 +23,7 @@ struct Header {
   int32_t ranks, lanes, slots;
   alignas(kCacheLine) std::atomic<uint32_t> deaths;
   std::atomic<uint32_t> death_lock;  // one writer of `death` at a time
+  std::atomic<uint32_t> first_dead;  // 1 + local rank; later deaths may be its consequences
 };
 
 constexpr int64_t kPage = 4096;
@@ -139,22 +140,25 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
   if (state != RankState::kDead && state != RankState::kLeft) {
     std::strncpy(words.death, sentence.c_str(), sizeof(words.death) - 1);
     words.state.store(static_cast<uint32_t>(RankState::kDead), std::memory_order_release);
+    uint32_t nobody = 0;
+    header->first_dead.compare_exchange_strong(nobody, static_cast<uint32_t>(r) + 1,
+                                               std::memory_order_release);
     header->deaths.fetch_add(1, std::memory_order_release);
   }
   header->death_lock.store(0, std::memory_order_release);
   for (int i = 0; i < shape_.ranks; ++i) rank(i).bell.Ring();
 }
 
+int SharedSegment::FirstDead() const {
+  const auto* header = reinterpret_cast<const Header*>(base_);
+  return static_cast<int>(header->first_dead.load(std::memory_order_acquire)) - 1;
+}
+
 Status SharedSegment::Deaths(int me) {
-  if (deaths().load(std::memory_order_acquire) == 0) return Status::Ok();
-  for (int r = 0; r < shape_.ranks; ++r) {
-    const RankWords& words = rank(r);
-    if (words.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kDead))
-      continue;
-    return Status::Unavailable((r == me ? "the other ranks have given this one up: " : "") +
-                               std::string(words.death));
-  }
-  return Status::Ok();
+  const int dead = FirstDead();
+  if (dead < 0) return Status::Ok();
+  return Status::Unavailable((dead == me ? "the other ranks have given this one up: " : "") +
+                             std::string(rank(dead).death));
 }
 
 void SharedSegment::MarkLeft(int r) {

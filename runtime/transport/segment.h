@@ -68,6 +68,7 @@ class SharedSegment {
   const SegmentShape& shape() const { return shape_; }
   int fd() const { return fd_; }  // -1 in process
   RankWords& rank(int r);
+  int FirstDead() const;  // local rank; -1 while all live
   // Counts deaths: one word to look at instead of all states.
   std::atomic<uint32_t>& deaths();
   // Marks a rank dead and rings everybody. Any thread, any process; the first sentence wins.

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/base/system_error.h"
@@ -14,6 +15,8 @@ namespace horon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+// The end of a peer's socket is seen at once; what became of it the launcher says a little later.
+constexpr std::chrono::milliseconds kCauseWait{300};
 
 }  // namespace
 
@@ -50,7 +53,7 @@ void Watch::Run() {
   const size_t first_peer = waiting.size();
   for (const auto& [fd, local] : parts_.peers) waiting.push_back({fd, POLLIN, 0});
   for (;;) {
-    if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
+    if (poll(waiting.data(), waiting.size(), Patience()) < 0 && errno != EINTR) return;
     if (waiting[0].revents != 0) return;
     for (size_t i = 1; i < waiting.size(); ++i) {
       if (std::exchange(waiting[i].revents, short{0}) == 0) continue;
@@ -60,16 +63,33 @@ void Watch::Run() {
       if (i >= first_peer) more = HearPeer(waiting[i].fd, parts_.peers[i - first_peer].second);
       if (!more) waiting[i].fd = -1;
     }
+    GiveUpPeers();
   }
 }
 
 bool Watch::HearPeer(int fd, int local) {
   const auto packet = ReceivePacket(fd, Clock::now());
   if (packet.ok() && !packet.value().text.empty()) return true;
-  const int rank = parts_.members[static_cast<size_t>(local)];
-  Lost(rank, "rank " + std::to_string(rank) +
-                 " ended without leaving the job (killed, or it exited without shutdown)");
+  const auto wait = parts_.launcher ? kCauseWait : std::chrono::milliseconds{0};
+  gone_.emplace_back(Clock::now() + wait, parts_.members[static_cast<size_t>(local)]);
   return false;
+}
+
+// In ms, as poll wants it: until a peer that has gone is given up without a cause.
+int Watch::Patience() const {
+  if (gone_.empty()) return -1;
+  const auto left = gone_.front().first - Clock::now();
+  return std::max(0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+}
+
+// Whose cause has become known meanwhile is marked already, and stays so.
+void Watch::GiveUpPeers() {
+  while (!gone_.empty() && gone_.front().first <= Clock::now()) {
+    const int rank = gone_.front().second;
+    gone_.pop_front();
+    Lost(rank, "rank " + std::to_string(rank) +
+                   " ended without leaving the job (killed, or it exited without shutdown)");
+  }
 }
 
 void Watch::OnDescribe(std::function<void()> describe) {

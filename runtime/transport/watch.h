@@ -7,6 +7,8 @@
 // negotiation and touches no transport, so it notices a death whatever the runtime is doing.
 #pragma once
 
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -56,12 +58,17 @@ class Watch {
   void Lost(int rank, const std::string& sentence);
   void LostAll(const std::string& sentence);
   void Stop();
+  int Patience() const;
+  void GiveUpPeers();
 
   void HearSignal();
 
   WatchParts parts_;
   Mutex mutex_;
   std::function<void()> describe_ HORON_GUARDED_BY(mutex_);
+  // Peers whose sockets have ended, in that order, and until when their cause is waited for. Of the
+  // watch thread.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, int>> gone_;
   int stop_fd_;
   int error_;  // why there is no stop_fd_; else 0
   std::thread thread_;

@@ -36,6 +36,16 @@ TEST_CASE("who gives up in init passes the cause on") {
   }
 }
 
+TEST_CASE("the first death is the cause, whatever the order of ranks") {
+  const auto segment = SegmentOfThree();
+  for (const int rank : {0, 1, 2}) Join(*segment, rank);
+  segment->MarkDead(2, "rank 2 was killed");
+  segment->MarkDead(0, "rank 0 exited with code 3");
+  CHECK(segment->Deaths(1).message() == "rank 2 was killed");
+  CHECK(WaitForAll(*segment, kRanks, 1, seconds{10}).message() ==
+        "while waiting for the other ranks: rank 2 was killed");
+}
+
 TEST_CASE("a rank that never comes is named by the one whose time is over") {
   const auto segment = SegmentOfThree();
   Join(*segment, 0);

@@ -96,6 +96,14 @@ TEST_CASE("a peer whose socket ends without a goodbye is dead") {
   CHECK(w.segment->Deaths(1).message().starts_with("rank 4 ended without leaving the job"));
 }
 
+TEST_CASE("what became of a peer is waited for when a launcher can say it") {
+  Watched w;
+  close(std::exchange(w.peer_end, -1));
+  w.Say("dead 4 rank 4 was killed by signal 9 (SIGKILL)");
+  w.Await(w.bell(), [&] { return !w.segment->Deaths(1).ok(); });
+  CHECK(w.segment->Deaths(1).message() == "rank 4 was killed by signal 9 (SIGKILL)");
+}
+
 TEST_CASE("a rank says that it leaves, or why it fails") {
   Watched leaving;
   leaving.watch->Tell("joined");
