@@ -176,7 +176,8 @@ class RemoteCrew:
             self._reception.turn(now)
             self._look_at_start(now)
         for rank in self._ranks:
-            rank.judge_silence(now, self._listening_since, self._options.silence_s)
+            if rank.judge_silence(now, self._listening_since, self._options.silence_s):
+                self._mpirun.freeze()
 
     def _look_at_start(self, now: float) -> None:
         code = self._mpirun.process.poll()
@@ -210,6 +211,7 @@ class RemoteCrew:
         patience = _MPIRUN_S if all(rank.hello and not rank.lost for rank in self._ranks) else 0.0
         if not self._mpirun_ends_within(patience):
             self._mpirun.signal(signal.SIGTERM)
+            self._mpirun.signal(signal.SIGCONT)
             if not self._mpirun_ends_within(_MPIRUN_S):
                 self._mpirun.kill()
 

@@ -155,6 +155,12 @@ class Mpirun:
         lines = os.pread(self._output, _KEPT_BYTES, start).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip(" -=")][-_KEPT_LINES:]
 
+    def freeze(self) -> None:
+        """Once it finds out that a host is lost it would end all ranks, which have something to
+        say first, and need nothing of it for that."""
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGSTOP)
+
     def kill(self) -> None:
         """With SIGKILL, and removes the folder that it then leaves behind."""
         self.signal(signal.SIGKILL)

@@ -46,19 +46,22 @@ class RemoteRank(Standing):
     def finish(self, recorder_wanted: bool) -> None:
         self._tell(Kind.FINISH, b"1" if recorder_wanted else b"0")
 
-    def judge_silence(self, now: float, listening_since: float, limit: float) -> None:
-        """Loses it when nothing was heard for too long: of its host, or of its keeper alone."""
+    def judge_silence(self, now: float, listening_since: float, limit: float) -> bool:
+        """Loses it when nothing was heard for too long: of its host, or of its keeper alone.
+        Whether its host is lost."""
         if not self.talking or self._over:
-            return
+            return False
         process, machine = self._channel.silence(now, listening_since)
         if machine > limit:
             where = f"host {self.host}, where rank {self.rank} ran"
             self.lose(f"lost contact with {where} (nothing heard for {limit:g} s)")
-        elif process > PROCESS_PATIENCE * limit:
+            return True
+        if process > PROCESS_PATIENCE * limit:
             self.lose(
                 f"lost contact with the keeper of rank {self.rank} on host {self.host} "
                 f"(stopped or starved for {PROCESS_PATIENCE * limit:g} s)"
             )
+        return False
 
     def lose(self, sentence: str) -> None:
         """Nobody will hear of it again."""
