@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRoundsPerShortLife = 40;
+constexpr int kRoundsPerShortLife = 10;
 const Clock::time_point kBegin = Clock::now();
 
 double Seconds() { return std::chrono::duration<double>(Clock::now() - kBegin).count(); }
