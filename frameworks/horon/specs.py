@@ -40,8 +40,9 @@ def AdasumOp(local_op: str = "adasum", zero_policy: str = "sum", algorithm: str 
     zero_policy: whether a parameter that some ranks did not use is summed ("sum") or averaged
     ("mean"). algorithm: "auto", "halving", "doubling" or "tree"; all give the same result.
     """
-    choices = {"algo": (algorithm, "auto"), "local": (local_op, "adasum"), "zero": (zero_policy, "sum")}
-    given = [f"{key}={value}" for key, (value, default) in choices.items() if value != default]
+    choices = [("algo", algorithm, "auto"), ("local", local_op, "adasum"),
+               ("zero", zero_policy, "sum")]
+    given = [f"{key}={value}" for key, value, default in choices if value != default]
     return Op("adasum:" + ",".join(given) if given else "adasum")
 
 

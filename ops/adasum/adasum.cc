@@ -102,7 +102,7 @@ Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
                arguments.Choice("algo", {"auto", "halving", "doubling", "tree"}));
   HORON_ASSIGN(const std::string local, arguments.Choice("local", {"adasum", "average", "sum"}));
   HORON_ASSIGN(const std::string zeros, arguments.Choice("zero", {"sum", "mean"}));
-  HORON_ASSIGN(parameters.chunk_bytes, arguments.Integer("chunk", 256 << 10));
+  HORON_ASSIGN(parameters.chunk_bytes, arguments.Integer("chunk", 1 << 20));
   if (parameters.chunk_bytes < 0) return arguments.Wrong("chunk must be at least 0");
   if (parameters.chunk_bytes == 0) parameters.chunk_bytes = INT64_MAX;
   if (algorithm == "halving") parameters.algorithm = Algorithm::kHalving;

@@ -185,7 +185,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         self._horon_deltas.apply()
 
     def _overflowed(self, found_inf) -> bool:
-        """Agrees on one flag; if it is set nothing has been touched, else gradients are unscaled."""
+        """Agrees on one flag. If it is set nothing was touched, else gradients are unscaled."""
         flag = found_inf.detach().to(torch.float32).reshape(1).clone()
         process_set = self._horon_reducer.process_set
         reduce_call("adasum.found_inf", Max.spec, flag, process_set, in_place=True).run()

@@ -20,7 +20,7 @@ class WrappedOptimizer:
         """An optimizer of `kind` that shares the parameters, options and state of `optimizer`."""
         wrapped = kind.__new__(kind)
         wrapped.__dict__.update(optimizer.__dict__)
-        # A scheduler made before now has put a `step` bound to the bare optimizer into its __dict__.
+        # A scheduler made before now has put a `step` of the bare optimizer into its __dict__.
         wrapped.__dict__.pop("step", None)
         return wrapped
 
