@@ -52,8 +52,9 @@ TEST_CASE("what is wrong with a spec is said with the spec", "[op]") {
 
 TEST_CASE("the ops of this issue are registered", "[op]") {
   const auto names = RegisteredOps();
-  for (const char* name : {"sum", "average", "min", "max", "product", "broadcast", "allgather",
-                           "alltoall", "reduce_scatter", "barrier", "dissemination", "topk"}) {
+  for (const char* name :
+       {"sum", "average", "min", "max", "product", "broadcast", "allgather", "alltoall",
+        "reduce_scatter", "adasum", "barrier", "dissemination", "topk"}) {
     INFO(name);
     REQUIRE(std::count(names.begin(), names.end(), name) == 1);
   }
@@ -67,7 +68,7 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(table.Find("sum").value() == sum.value());
   REQUIRE(table.Find("broadcast:root=0").value() != table.Find("broadcast:root=1").value());
   REQUIRE(Has(table.Find("summ").status(),
-              "in op 'summ': unknown name 'summ'; there are: allgather, "));
+              "in op 'summ': unknown name 'summ'; there are: adasum, allgather, "));
   REQUIRE(Has(table.Find("sum:x=1").status(), "in op 'sum:x=1': unknown parameter 'x'"));
   REQUIRE(Has(table.Find("broadcast").status(), "in op 'broadcast': parameter 'root' is missing"));
   REQUIRE(Has(table.Find("topk").status(), "give either ratio or count"));
@@ -78,6 +79,15 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(Has(table.Find("topk:ratio=0.1,values=fp8").status(),
               "values=fp8 is none of: fp32, fp16, bf16"));
   REQUIRE(Has(table.Find("dissemination:hierarchical=2").status(), "hierarchical must be 0 or 1"));
+}
+
+TEST_CASE("a spec gets its op's defaults where it leaves them open", "[op]") {
+  const OpTable table(OpDefaults{{"topk", {{"ratio", "0.5"}, {"values", "bf16"}}}});
+  CHECK(table.Complete("sum") == "sum");
+  CHECK(table.Complete("topk") == "topk:ratio=0.5,values=bf16");
+  CHECK(table.Complete("topk:values=fp16") == "topk:values=fp16,ratio=0.5");
+  CHECK(table.Complete("topk:op=sum,ratio=1,values=fp32") == "topk:op=sum,ratio=1,values=fp32");
+  CHECK(OpTable().Complete("topk:count=1") == "topk:count=1");
 }
 
 TEST_CASE("several threads may look ops up", "[op]") {
