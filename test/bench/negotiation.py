@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Negotiation at scale: messages and bytes of first and steady steps, as a table and a plot.
+
+    python test/bench/negotiation.py --program build/bin/horon_bench_negotiation --plot negotiation.png
+
+The coordinator, the wire format and the bundles are the real ones; the ranks are simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+
+STEPS = 4
+
+
+def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, dict]:
+    """The first step and a steady one."""
+    lines = subprocess.run([program, *map(str, (nodes, each, tensors, STEPS))], check=True,
+                           capture_output=True, text=True, timeout=600).stdout.splitlines()
+    steps = [json.loads(line) for line in lines]
+    return steps[0], steps[-1]
+
+
+def table(rows: list[tuple[int, int, dict, dict]]) -> str:
+    lines = ["| ranks | nodes | step | messages between nodes | a leader sends | a leader receives | "
+             "a rank reports | the coordinator works |", "|---|---|---|---|---|---|---|---|"]
+    for ranks, nodes, *steps in rows:
+        for name, step in zip(("first", "steady"), steps):
+            lines.append(f"| {ranks:,} | {nodes} | {name} | {step['messages_between']:,} | "
+                         f"{step['bytes_up']:,} B | {step['bytes_down']:,} B | "
+                         f"{step['report']:,} B | {step['coordinator_ms']:.2f} ms |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[tuple[int, int, dict, dict]], path: str, tensors: int) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (size, time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    ranks = [row[0] for row in rows]
+    for at, name in ((2, "first step"), (3, "steady step")):
+        size.loglog(ranks, [row[at]["report"] for row in rows], marker="o",
+                    label=f"a rank reports, {name}")
+        size.loglog(ranks, [row[at]["bytes_down"] for row in rows], marker="s", linestyle="--",
+                    label=f"a leader receives, {name}")
+        time.loglog(ranks, [row[at]["coordinator_ms"] for row in rows], marker="o", label=name)
+    size.set(xlabel="ranks", ylabel="bytes", title=f"Size of messages, {tensors} tensors")
+    time.set(xlabel="ranks", ylabel="ms", title="The coordinator's work in a step")
+    for axes in (size, time):
+        axes.set_xscale("log", base=2)
+        axes.grid(True, which="major", alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--tensors", type=int, default=161)
+    parser.add_argument("--each", type=int, default=8, help="ranks of a node (default 8)")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 8, 32, 128, 512])
+    parser.add_argument("--plot")
+    parser.add_argument("--markdown")
+    options = parser.parse_args()
+    rows = [(nodes * options.each, nodes,
+             *measure(options.program, nodes, options.each, options.tensors))
+            for nodes in options.nodes]
+    print(table(rows))
+    if options.markdown:
+        Path(options.markdown).write_text(table(rows))
+    if options.plot:
+        plot(rows, options.plot, options.tensors)
+
+
+if __name__ == "__main__":
+    main()
