@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "ops/adasum/paths.h"
-#include "runtime/base/log.h"
 
 namespace horon {
 namespace {
