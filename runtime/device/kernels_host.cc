@@ -274,7 +274,6 @@ void ReduceInto(ReduceKind kind, DataType dtype, double scale,
                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
   Best().reduce(kind, dtype, scale, inputs, out, count);
 }
-
 void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count) {
   Best().reduce(ReduceKind::kSum, dtype, scale, {&in, 1}, out, count);
 }
@@ -287,15 +286,12 @@ void CombineInto(DataType dtype, double a, const std::byte* x, double b, const s
                  std::byte* out, int64_t count) {
   Best().combine(dtype, a, x, b, y, out, count);
 }
-
 void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
   Best().dots(dtype, a, b, count, sum);
 }
-
 void ToFloat(DataType from, const std::byte* in, float* out, int64_t count) {
   Best().to_float(from, in, out, count);
 }
-
 void FromFloat(DataType to, const float* in, std::byte* out, int64_t count) {
   Best().from_float(to, in, out, count);
 }
