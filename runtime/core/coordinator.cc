@@ -23,9 +23,15 @@ int Coordinator::IndexOf(const std::vector<int>& ranks, int rank) {
   return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
 }
 
-const Request& Coordinator::Row::some() const {
-  return **std::find_if(by_rank.begin(), by_rank.end(),
-                        [](const SharedRequest& r) { return r != nullptr; });
+void Coordinator::Row::Put(int index, SharedRequest request) {
+  if (!first) {
+    first = request;
+  } else if (first != request) {
+    mixed = mixed || first->group_hash != request->group_hash ||
+            first->group_size != request->group_size || first->group != request->group;
+  }
+  by_rank[static_cast<size_t>(index)] = std::move(request);
+  ++reported;
 }
 
 // What this rank wanted when the id was given out.
@@ -78,9 +84,7 @@ bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& hear
     row.since = now_;
     row.cache_id = cache_id;
   }
-  row.by_rank[static_cast<size_t>(index)] =
-      cache_.Find(cache_id)->by_rank[static_cast<size_t>(index)];
-  ++row.reported;
+  row.Put(index, cache_.Find(cache_id)->by_rank[static_cast<size_t>(index)]);
   heard.push_back(&row);
   return true;
 }
@@ -104,32 +108,17 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
     row.cache_id = cache_id;
     row.since = now_;
   }
-  SharedRequest& slot = row.by_rank[static_cast<size_t>(IndexOf(*ranks, rank))];
-  if (slot) {  // its own queue refuses this; only a broken rank gets here
+  const int index = IndexOf(*ranks, rank);
+  if (row.by_rank[static_cast<size_t>(index)]) {  // refused by its own queue, unless it is broken
     TellOne(rank, *request,
             Status::Internal("rank " + std::to_string(rank) + " reported '" + request->name +
                              "' twice"));
     return;
   }
-  // Equal requests share one object: at thousands of ranks that is what they weigh.
-  slot = row.by_rank[0] && *row.by_rank[0] == *request ? row.by_rank[0] : std::move(request);
   if (row.cache_id != cache_id) row.cache_id = 0;
-  ++row.reported;
+  // Equal requests share one object: at thousands of ranks that is what they weigh.
+  row.Put(index, row.first && *row.first == *request ? row.first : std::move(request));
   heard.push_back(&row);
-}
-
-bool Coordinator::GroupsDiffer(const Row& row) {
-  const Request* first = nullptr;
-  for (const SharedRequest& r : row.by_rank) {
-    if (!r || r.get() == first) continue;
-    if (first == nullptr) {
-      first = r.get();
-    } else if (r->group_hash != first->group_hash || r->group_size != first->group_size ||
-               r->group != first->group) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // Judges a name that every rank has reported; a group that differs from rank to rank can never be
@@ -139,9 +128,7 @@ void Coordinator::Consider(Row& row) {
     Judge(row);
     return;
   }
-  // What all who have reported it so far agreed on before cannot differ.
-  if (row.cache_id != 0 && row.cache_id == row.remembered) return;
-  if (!GroupsDiffer(row)) return;
+  if (!row.mixed) return;
   std::vector<const Request*> some;
   std::vector<int> who;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
@@ -289,6 +276,8 @@ void Coordinator::Unlink(uint64_t cache_id) {
 // Done with, whether it ran or failed.
 void Coordinator::Clear(Row& row) {
   for (SharedRequest& request : row.by_rank) request.reset();
+  row.first.reset();
+  row.mixed = false;
   row.reported = 0;
   row.cache_id = 0;
   if (row.remembered == 0 && !std::exchange(row.listed, true)) idle_.push_back(&row);

@@ -64,7 +64,9 @@ class Coordinator {
     std::string group;                   // what Ready looks under; empty: alone
     Agreement agreed;
     std::chrono::steady_clock::time_point since;  // its first report
-    const Request& some() const;                  // one that was reported
+    SharedRequest first;                          // reported; null when idle
+    bool mixed = false;                           // what was reported belongs to different groups
+    void Put(int index, SharedRequest request);
   };
   struct Owed {                // a failed name or group: who still has to be told
     std::map<int, int> ranks;  // global rank -> members it will still report
@@ -77,7 +79,6 @@ class Coordinator {
   bool HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard);
   void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<Row*>& heard);
   void Consider(Row& row);
-  static bool GroupsDiffer(const Row& row);
   void Judge(Row& row);
   Status CheckRow(const Row& row, Agreement* agreed) const;
   Status CheckMembership(const Row& row, Agreement* agreed) const;

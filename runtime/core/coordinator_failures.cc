@@ -25,7 +25,8 @@ Status Coordinator::Admissible(int rank, const Request& request,
                                    " is not a member of process set " +
                                    std::to_string(request.process_set));
   }
-  for (int member : *ranks) {
+  for (size_t i = 0; gone_ > 0 && i < ranks->size(); ++i) {
+    const int member = (*ranks)[i];
     if (left_[static_cast<size_t>(member)]) return HasLeft(request.name, member);
   }
   return Status::Ok();
@@ -143,12 +144,12 @@ void Coordinator::FailGroup(int32_t set, const std::string& group, const Status&
 void Coordinator::FailSet(int32_t set) {
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (row.reported > 0 && row.some().process_set == set) keys.push_back(key);
+    if (row.reported > 0 && row.first->process_set == set) keys.push_back(key);
   }
   for (const std::string& key : keys) {
     const Row* const row = Reported(key);
     if (row == nullptr) continue;  // failed with its group
-    Fail(key, Status::InvalidArgument("tensor '" + row->some().name + "': process set " +
+    Fail(key, Status::InvalidArgument("tensor '" + row->first->name + "': process set " +
                                       std::to_string(set) + " was removed while it was pending"));
     owed_names_.erase(key);  // later submits are refused anyway
   }
@@ -167,7 +168,7 @@ void Coordinator::Leave(int rank) {
   for (const std::string& key : keys) {
     const Row* const row = Reported(key);
     if (row == nullptr) continue;  // failed with its group
-    Fail(key, HasLeft(row->some().name, rank));
+    Fail(key, HasLeft(row->first->name, rank));
   }
   // Nobody waits for what it still owed.
   for (auto* owed : {&owed_names_, &owed_groups_}) {
