@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/core/wire.h"
-
 namespace horon {
 
 ControlTree::ControlTree(int rank, const Topology& topology, const std::vector<Transport*>& control,
@@ -24,7 +22,7 @@ int ControlTree::ParentOf(int rank) const {
   return topology_.nodes() > 1 && leader != rank ? leader : 0;
 }
 
-void ControlTree::SendReport(Bytes report) { AppendToBundle(bundle_, rank_, report); }
+void ControlTree::SendReport(Bytes report) { bundle_.Add(rank_, report); }
 
 Status ControlTree::SendDecision(const Bytes& decision) { return SendDown(decision); }
 
@@ -67,7 +65,7 @@ Status ControlTree::HearChildren() {
         if (rank_ == 0) {
           reports_.emplace_back(rank, std::move(bytes));
         } else {
-          AppendToBundle(bundle_, rank, bytes);
+          bundle_.Add(rank, bytes);
         }
       }
     }
@@ -89,7 +87,7 @@ Status ControlTree::Advance() {
   HORON_TRY(HearChildren());
   if (parent_) {
     if (!bundle_.empty()) {
-      parent_->Send(std::exchange(bundle_, {}));
+      parent_->Send(bundle_.Take());
       moved_ = true;
     }
     HORON_TRY(HearParent());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/control_channel.h"
+#include "runtime/core/wire.h"
 #include "runtime/transport/topology.h"
 
 namespace horon {
@@ -60,7 +61,7 @@ class ControlTree {
   Topology topology_;
   std::unique_ptr<ControlChannel> parent_;  // null on rank 0
   std::vector<std::unique_ptr<Child>> children_;
-  Bytes bundle_;  // to go up with the next Advance
+  Bundle bundle_;  // to go up with the next Advance
   std::deque<std::pair<int, Bytes>> reports_;
   std::deque<Bytes> decisions_;
   std::vector<bool> gone_;  // by rank

@@ -190,23 +190,35 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   return report;
 }
 
-void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
-                    std::span<const std::byte> report) {
-  WireWriter out;
-  out.Number(rank);
-  out.Bytes(report);
-  const std::vector<std::byte> item = out.Take();
-  bundle.insert(bundle.end(), item.begin(), item.end());
+void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
+  if (said_.empty() || !std::equal(report.begin(), report.end(), said_.back().report.begin(),
+                                   said_.back().report.end())) {
+    said_.push_back({{}, {report.begin(), report.end()}});
+  }
+  said_.back().ranks.push_back(rank);
 }
 
-Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
-    std::span<const std::byte> bytes, int ranks) {
+std::vector<std::byte> Bundle::Take() {
+  WireWriter out;
+  for (const Said& said : std::exchange(said_, {})) {
+    out.Numbers(said.ranks);
+    out.Bytes(said.report);
+  }
+  return out.Take();
+}
+
+Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks) {
   WireReader in(bytes);
-  std::vector<std::pair<int, std::vector<std::byte>>> reports;
+  std::vector<RankReport> reports;
   while (!in.AtEnd()) {
-    const auto rank = in.Number<int32_t>();
-    if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
-    reports.emplace_back(rank, in.Bytes());
+    const std::vector<int32_t> from = in.Numbers<int32_t>();
+    if (from.empty() || from.size() > static_cast<size_t>(ranks))
+      in.Fail("a report is of no rank, or of more than there are");
+    const std::vector<std::byte> report = in.Bytes();
+    for (int32_t rank : from) {
+      if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
+      reports.emplace_back(rank, report);
+    }
   }
   HORON_TRY(in.Finish());
   return reports;

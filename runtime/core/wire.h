@@ -55,11 +55,23 @@ struct Decision {
 
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const Decision& decision);
-// Reports on their way up, each with the rank that it is from; appended to.
-void AppendToBundle(std::vector<std::byte>& bundle, int32_t rank,
-                    std::span<const std::byte> report);
-Result<std::vector<std::pair<int, std::vector<std::byte>>>> DecodeBundle(
-    std::span<const std::byte> bytes, int ranks);
+// Reports on their way up, each with the rank that it is from. What several ranks say in a row in
+// the same words travels once: in a steady step that is what a whole node says.
+class Bundle {
+ public:
+  void Add(int32_t rank, std::span<const std::byte> report);
+  bool empty() const { return said_.empty(); }
+  std::vector<std::byte> Take();  // encoded; empty afterwards
+
+ private:
+  struct Said {
+    std::vector<int32_t> ranks;
+    std::vector<std::byte> report;
+  };
+  std::vector<Said> said_;
+};
+using RankReport = std::pair<int, std::vector<std::byte>>;
+Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks);
 // kInternal with what is wrong. `ranks` bounds rank numbers.
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks);

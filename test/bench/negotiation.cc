@@ -54,10 +54,11 @@ class Job {
     const std::vector<std::byte> bytes = Encode(report);
     step.report = static_cast<int64_t>(bytes.size());
     for (int node = 0; node < nodes_; ++node) {
-      std::vector<std::byte> bundle;
-      for (int i = 0; i < each_; ++i) AppendToBundle(bundle, node * each_ + i, bytes);
-      step.bytes_up = static_cast<int64_t>(bundle.size());
-      Time(step, [&] { Hear(bundle); });
+      Bundle bundle;
+      for (int i = 0; i < each_; ++i) bundle.Add(node * each_ + i, bytes);
+      const std::vector<std::byte> up = bundle.Take();
+      step.bytes_up = static_cast<int64_t>(up.size());
+      Time(step, [&] { Hear(up); });
     }
     std::vector<std::byte> down;
     Time(step, [&] { down = Encode(coordinator_.Decide()); });

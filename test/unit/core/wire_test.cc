@@ -82,19 +82,31 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
         Encode(SampleReport({})).size() + 64);  // bits, not numbers
 }
 
-TEST_CASE("a bundle gives back each rank's report, and refuses ranks that are none") {
-  std::vector<std::byte> bundle;
-  const std::vector<std::byte> first(3, std::byte{7}), none;
-  AppendToBundle(bundle, 2, first);
-  AppendToBundle(bundle, 0, none);
-  const auto back = DecodeBundle(bundle, 3);
+TEST_CASE("a bundle gives back each rank's reports in order, and refuses ranks that are none") {
+  const std::vector<std::byte> first(3, std::byte{7}), second(5, std::byte{9}), none;
+  Bundle bundle;
+  CHECK(bundle.empty());
+  const std::vector<RankReport> reports = {{2, first},  {0, none},   {0, first}, {1, first},
+                                           {2, second}, {1, second}, {0, first}};
+  for (const auto& [rank, report] : reports) bundle.Add(rank, report);
+  std::vector<std::byte> bytes = bundle.Take();
+  CHECK(bundle.empty());
+  CHECK(bundle.Take().empty());
+  const auto back = DecodeBundle(bytes, 3);
   REQUIRE(back.ok());
-  REQUIRE(back.value().size() == 2);
-  CHECK(back.value()[0] == std::pair<int, std::vector<std::byte>>{2, first});
-  CHECK(back.value()[1] == std::pair<int, std::vector<std::byte>>{0, none});
-  CHECK_FALSE(DecodeBundle(bundle, 2).ok());
-  bundle.pop_back();
-  CHECK_FALSE(DecodeBundle(bundle, 3).ok());
+  CHECK(back.value() == reports);
+  CHECK_FALSE(DecodeBundle(bytes, 2).ok());
+  bytes.pop_back();
+  CHECK_FALSE(DecodeBundle(bytes, 3).ok());
+}
+
+TEST_CASE("what all ranks of a node say alike travels once") {
+  const std::vector<std::byte> report = Encode(SampleReport({1, 2, 3}));
+  Bundle bundle;
+  for (int rank = 8; rank < 16; ++rank) bundle.Add(rank, report);
+  const std::vector<std::byte> bytes = bundle.Take();
+  CHECK(bytes.size() == report.size() + 8 + 8 * sizeof(int32_t));
+  CHECK(DecodeBundle(bytes, 16).value().size() == 8);
 }
 
 TEST_CASE("a decision comes back as it was sent") {
