@@ -6,8 +6,8 @@
 //   diverged  ranks wait for each other's tensors, so that none of these can ever be ready: the
 //             tensors fail as soon as two rounds of answers agree;
 //   busy      a rank that is to submit still computes: a warning after `warn`, failure after
-//   `busy`; silent    a rank's runtime does not answer at all (stopped, or its machine hangs):
-//   after
+//             `busy`;
+//   silent    a rank's runtime does not answer at all (stopped, or its machine hangs): after
 //             `silent` it is given up, which ends the job.
 // Ranks that died or left are not its business: they are known at once.
 #pragma once
