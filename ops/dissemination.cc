@@ -54,11 +54,11 @@ class Dissemination final : public Op {
  public:
   explicit Dissemination(bool hierarchical) : hierarchical_(hierarchical) {}
 
+  Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
+
   Result<Agreement> Check(std::span<const Request* const> by_rank,
                           std::span<const int> ranks) const override {
-    HORON_TRY(CheckCommon(by_rank, ranks));
-    HORON_TRY(CheckShapes(by_rank, ranks));
-    HORON_TRY(CheckFloating(*by_rank[0]));
+    HORON_TRY(CheckFloatingAlike(by_rank, ranks));
     return Agreement{};
   }
 

@@ -52,9 +52,7 @@ class Adasum final : public Op {
 
   Result<Agreement> Check(std::span<const Request* const> by_rank,
                           std::span<const int> ranks) const override {
-    HORON_TRY(CheckCommon(by_rank, ranks));
-    HORON_TRY(CheckShapes(by_rank, ranks));
-    HORON_TRY(CheckFloating(*by_rank[0]));
+    HORON_TRY(CheckFloatingAlike(by_rank, ranks));
     return Agreement{};
   }
 

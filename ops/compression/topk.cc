@@ -37,12 +37,12 @@ class TopK final : public Op {
  public:
   explicit TopK(const Parameters& parameters) : parameters_(parameters) {}
 
+  Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
+
   Result<Agreement> Check(std::span<const Request* const> by_rank,
                           std::span<const int> ranks) const override {
     const Request& request = *by_rank[0];
-    HORON_TRY(CheckCommon(by_rank, ranks));
-    HORON_TRY(CheckShapes(by_rank, ranks));
-    HORON_TRY(CheckFloating(request));
+    HORON_TRY(CheckFloatingAlike(by_rank, ranks));
     if (CountOf(request.shape) > std::numeric_limits<uint32_t>::max()) {
       return Status::InvalidArgument("Op '" + request.op +
                                      "' takes fewer than 2^32 elements; tensor '" + request.name +

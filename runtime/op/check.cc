@@ -111,6 +111,12 @@ Status CheckFloating(const Request& request) {
                                  request.name + "' is " + std::string(NameOf(request.dtype)) + ".");
 }
 
+Status CheckFloatingAlike(std::span<const Request* const> by_rank, std::span<const int> ranks) {
+  HORON_TRY(CheckCommon(by_rank, ranks));
+  HORON_TRY(CheckShapes(by_rank, ranks));
+  return CheckFloating(*by_rank[0]);
+}
+
 Status CheckUnscaled(const Request& request) {
   if (request.prescale == 1.0 && request.postscale == 1.0) return Status::Ok();
   return Status::InvalidArgument("Op '" + request.op + "' does not scale; tensor '" + request.name +

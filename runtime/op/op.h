@@ -104,6 +104,8 @@ Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int>
                    const std::string& collective = "ALLREDUCE");
 Status CheckShapes(std::span<const Request* const> by_rank, std::span<const int> ranks,
                    const std::string& collective = "ALLREDUCE");
+// Both, and a floating dtype.
+Status CheckFloatingAlike(std::span<const Request* const> by_rank, std::span<const int> ranks);
 // Number of dimensions at least 1, and all dimensions but the first equal.
 Status CheckRows(std::span<const Request* const> by_rank, std::span<const int> ranks,
                  const std::string& collective = "ALLGATHER");
