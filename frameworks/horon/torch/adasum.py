@@ -13,7 +13,8 @@ import torch
 
 from horon.errors import HoronInvalidArgument
 from horon.specs import Max
-from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.calls import reduce_call
+from horon.torch.gradients import UnderWay, start_as_one
 from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.reducer import GradientReducer
 
@@ -66,12 +67,10 @@ class DeltaReduction:
 
     def start(self, name, parameter):
         call, place = self._prepare(name, parameter)
-        return _Combining(call.start(), [place], self)
+        return UnderWay(call.start(), [place], self)
 
     def start_group(self, group, names, parameters):
-        prepared = [self._prepare(*pair) for pair in zip(names, parameters)]
-        handle = GroupCall([call for call, _ in prepared], group).start()
-        return _Combining(handle, [place for _, place in prepared], self)
+        return start_as_one(group, map(self._prepare, names, parameters), self)
 
     def _prepare(self, name, parameter):
         delta = self._take_local_step(parameter)
@@ -106,20 +105,6 @@ class DeltaReduction:
 
     def drop(self):
         self._ready.clear()
-
-
-class _Combining:
-    __slots__ = ("_handle", "_places", "_reduction")
-
-    def __init__(self, handle, places, reduction):
-        self._handle = handle
-        self._places = places
-        self._reduction = reduction
-
-    def wait(self):
-        self._handle.wait()
-        for place in self._places:
-            self._reduction.put_back(*place)
 
 
 class DeltaReducer(GradientReducer):

@@ -42,13 +42,11 @@ class Reduction:
         call, place = self._prepare(name, parameter)
         if place is None:
             self._repeats.remember(name, call, gradient, set_id)
-        return _UnderWay(call.start(), [place], self)
+        return UnderWay(call.start(), [place], self)
 
     def start_group(self, group, names, parameters):
         """Starts on a group's gradients, which are reduced as one."""
-        prepared = [self._prepare(*pair) for pair in zip(names, parameters)]
-        handle = GroupCall([call for call, _ in prepared], group).start()
-        return _UnderWay(handle, [place for _, place in prepared], self)
+        return start_as_one(group, map(self._prepare, names, parameters), self)
 
     def _prepare(self, name, parameter):
         gradient = parameter.grad
@@ -73,7 +71,9 @@ class Reduction:
                 gradient.copy_(reduced)
 
 
-class _UnderWay:
+class UnderWay:
+    """A started call, or a group of them. `places`: what reduction.put_back takes, a tensor each."""
+
     __slots__ = ("_handle", "_places", "_reduction")
 
     def __init__(self, handle, places, reduction):
@@ -86,6 +86,12 @@ class _UnderWay:
         for place in self._places:
             if place is not None:
                 self._reduction.put_back(*place)
+
+
+def start_as_one(group, prepared, reduction):
+    """Starts pairs of a Call and its place as the group of this name."""
+    calls, places = zip(*prepared)
+    return UnderWay(GroupCall(list(calls), group).start(), places, reduction)
 
 
 class _Sparse:

@@ -66,12 +66,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
     """allreduce in place; blocking."""
     arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
     result = _repeats.run(name, tensor, *arguments)
-    if result is not None:
-        return result
-    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
-    if name is not None:
-        _repeats.remember(name, call, tensor, *arguments)
-    return call.run()
+    return _first_in_place(tensor, name, process_set, arguments).run() if result is None else result
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
@@ -79,12 +74,16 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
     """allreduce in place, without waiting: leave the tensor alone until synchronize(handle)."""
     arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
     handle = _repeats.start(name, tensor, *arguments)
-    if handle is not None:
-        return handle
-    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    return _first_in_place(tensor, name, process_set, arguments).start() if handle is None else handle
+
+
+def _first_in_place(tensor, name, process_set, arguments):
+    """The call, when it is not known to come again; from now on it may be."""
+    average, op, prescale, postscale, _ = arguments
+    call = _single(tensor, average, name, op, prescale, postscale, process_set, True)
     if name is not None:
         _repeats.remember(name, call, tensor, *arguments)
-    return call.start()
+    return call
 
 
 def _group(tensors, average, name, op, prescale, postscale, process_set, in_place) -> GroupCall:
