@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import subprocess
 import time
 
@@ -18,7 +17,6 @@ from .spawn import Child
 from .stops import Stops
 from .variables import thread_variables
 
-_PACKET_BYTES = 4096
 _READ_BYTES = 1 << 16
 _MOST_PENDING = 1 << 20  # bytes on their way to horonrun, above which the rank has to wait
 _FEW_PENDING = 1 << 18
@@ -72,7 +70,7 @@ class KeptRank:
     def tell(self, packet: bytes) -> None:
         """A packet of horonrun's; a rank that does not take it is ending, or never reads."""
         try:
-            self._child.socket.send(packet, socket.MSG_NOSIGNAL)
+            self._child.send(packet)
         except OSError:
             pass
 
@@ -141,13 +139,8 @@ class KeptRank:
             del self._pipes[pipe]
 
     def _on_socket(self) -> None:
-        while self._socket_open:
-            try:
-                packet, files, _, _ = socket.recv_fds(self._child.socket, _PACKET_BYTES, 1)
-            except BlockingIOError:
-                return
-            except OSError:  # reset: it ended, and had not read what we sent
-                packet, files = b"", []
+        while self._socket_open and (received := self._child.receive()) is not None:
+            packet, files = received
             for descriptor in files:  # memory does not travel to another host; a copy of it may
                 if packet.startswith(b"recorder ") and self._recorder is None:
                     self._recorder = descriptor

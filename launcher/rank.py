@@ -7,7 +7,6 @@ import selectors
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,9 +20,6 @@ from .spawn import Child
 from .standing import Standing, Wiring
 from .stops import Stops
 from .variables import shared_variables, thread_variables
-
-_PACKET_BYTES = 4096
-
 
 @dataclass
 class Launch:
@@ -102,21 +98,15 @@ class Rank(Standing):
         self.read_packets(time.monotonic())
 
     def read_packets(self, now: float) -> None:
-        while self.closed_at is None:
-            try:
-                packet, files, _, _ = socket.recv_fds(self.child.socket, _PACKET_BYTES, 1)
-            except BlockingIOError:
-                return
-            except OSError:  # reset: it ended, and had not read what we sent
-                packet, files = b"", []
-            else:
-                # Or it had read the offer of the node's shared memory.
-                self.joined = self.joined or (self.offered and not packet)
+        while self.closed_at is None and (received := self.child.receive()) is not None:
+            packet, files = received
             if packet:
                 self._wiring.on_packet(self, packet, files)
-            else:
-                self.closed_at = now
-                self._wiring.selector.unregister(self.child.socket)
+                continue
+            self.closed_at = now
+            self._wiring.selector.unregister(self.child.socket)
+            # It had read the offer of the node's shared memory.
+            self.joined = self.joined or (self.offered and self.child.read_all)
 
     def poll(self, now: float) -> bool:
         if self.ended_at is not None or self.child.process.poll() is None:
@@ -126,10 +116,7 @@ class Rank(Standing):
         return True
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        if descriptor is None:
-            self.child.socket.send(packet, socket.MSG_NOSIGNAL)
-        else:
-            socket.send_fds(self.child.socket, [packet], [descriptor], socket.MSG_NOSIGNAL)
+        self.child.send(packet, descriptor)
 
     def kill(self, number: int) -> None:
         self.signalled = self.signalled or self.ended_at is None

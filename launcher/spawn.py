@@ -10,6 +10,7 @@ import subprocess
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_PACKET_BYTES = 4096
 
 
 class Child:
@@ -34,10 +35,29 @@ class Child:
         finally:
             theirs.close()
         self.socket.setblocking(False)
+        self.read_all = True  # false once it has closed its end with packets of ours unread
 
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def receive(self) -> tuple[bytes, list[int]] | None:
+        """A packet of its and the descriptors in it; an empty one when it has closed its end. None:
+        nothing lies there now."""
+        try:
+            packet, files, _, _ = socket.recv_fds(self.socket, _PACKET_BYTES, 1)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self.read_all = False
+            return b"", []
+        return packet, files
+
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            self.socket.send(packet, socket.MSG_NOSIGNAL)
+        else:
+            socket.send_fds(self.socket, [packet], [descriptor])
 
     def kill(self, number: int) -> None:
         """Sends a signal to everything that it started."""
