@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := $(CURDIR)/build
 CMAKE := $(BIN)/cmake
-CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure
+CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 2
 
 # Warnings stop a developer's build, not a user's, whose compiler may know new ones.
 export HORON_WERROR := $(if $(CI),ON,OFF)

@@ -1,7 +1,6 @@
 // main() of the MPI tests: opens the plugin that lies beside the program, runs the tests on every
 // rank, and gives all ranks the same exit code. Rank 0 reports; the others print only when they
 // fail.
-#define CATCH_CONFIG_RUNNER
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -12,7 +11,7 @@
 #include <sstream>
 
 #include "test/mpi/mpi_world.h"
-#include "test/support/catch.h"
+#include "test/support/catch_runner.h"
 
 namespace horon::test {
 namespace {
@@ -46,16 +45,12 @@ bool OpenPlugin() {
 }
 
 int RunTests(int argc, char** argv) {
-  Catch::Session session;
   std::vector<const char*> arguments(argv, argv + argc);
   arguments.insert(arguments.begin() + 1, {"--order", "decl"});
-  if (const int wrong =
-          session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data()))
-    return wrong;
-  if (world->rank() == 0) return session.run();
+  if (world->rank() == 0) return RunCatch(arguments);
   std::ostringstream report;
   std::streambuf* terminal = std::cout.rdbuf(report.rdbuf());
-  const int failures = session.run();
+  const int failures = RunCatch(arguments);
   std::cout.rdbuf(terminal);
   if (failures != 0) std::cerr << "--- rank " << world->rank() << "\n" << report.str();
   return failures;

@@ -1,5 +1,5 @@
 // Catch2, version 2 or 3, whichever is installed. Tests include this and nothing else of Catch2;
-// test/support/catch_main.cc brings main() in both cases.
+// catch_main.cc brings main() in both cases.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

@@ -1,8 +1,4 @@
-// main() of the test programs, the only translation unit that compiles Catch2's runner (version 2).
-#if __has_include(<catch2/catch_all.hpp>)
-#include <catch2/catch_session.hpp>
-int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }
-#else
-#define CATCH_CONFIG_MAIN
-#include "test/support/catch.h"
-#endif
+// main() of the test programs that have none of their own.
+#include "test/support/catch_runner.h"
+
+int main(int argc, char** argv) { return horon::test::RunCatch({argv, static_cast<size_t>(argc)}); }
