@@ -24,6 +24,7 @@ struct Config {
   std::chrono::microseconds cycle_time{0};  // CYCLE_TIME (ms): wait this long for more tensors
   int64_t cache_capacity = 8192;            // CACHE_CAPACITY; 0: no response cache
   bool lend = true;                         // LEND: blocking calls run the cycle themselves
+  bool lock_schedule = true;                // LOCK_SCHEDULE: steady steps are not negotiated
   std::string log = "warn";                 // LOG
   std::string controller;                   // CONTROLLER: "", "shm" or "mpi"
   std::string mpi_lib;                      // MPI_LIB: path of libmpi

@@ -199,6 +199,12 @@ void Coordinator::Ready(Row& row) {
   group_ready_.erase(row.group);
 }
 
+Decision Coordinator::Pause() {
+  Decision decision;
+  decision.sequence = ++sequence_;
+  return decision;
+}
+
 Decision Coordinator::Decide(bool anyway) {
   Decision decision;
   if (!HasNews() && !anyway) return decision;

@@ -38,6 +38,11 @@ class Coordinator {
   // Everything ready by now, or nothing to say (no verdicts, nobody left); then it has no sequence
   // number unless one is wanted `anyway`.
   Decision Decide(bool anyway = false);
+  // A decision that runs nothing, for what else has to be said.
+  Decision Pause();
+  // What some ranks have reported under this cache id was not reported: the ranks agree on it
+  // without negotiation from now on.
+  void Withdraw(uint64_t cache_id);
   bool HasNews() const { return !ready_.empty() || !failed_.empty() || !newly_left_.empty(); }
 
   // For the stall judge: what some ranks have reported and others not. `now` dates what is heard.

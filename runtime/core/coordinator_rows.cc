@@ -62,6 +62,16 @@ void Coordinator::Clear(Row& row) {
   if (row.remembered == 0 && !std::exchange(row.listed, true)) idle_.push_back(&row);
 }
 
+void Coordinator::Withdraw(uint64_t cache_id) {
+  const auto it = row_of_.find(cache_id);
+  if (it == row_of_.end() || it->second->reported == 0) return;
+  Row& row = *it->second;
+  const auto group = group_ready_.find(row.group);
+  if (group != group_ready_.end()) std::erase(group->second, &row);
+  Clear(row);
+  Sweep();
+}
+
 // Not at once: whoever goes through rows may still hold them.
 void Coordinator::Sweep() {
   for (Row* row : std::exchange(idle_, {})) {

@@ -17,6 +17,7 @@ struct Entry {
   Promise promise;
   Agreement agreed;          // set by the negotiator
   ProcessSets::Ranks ranks;  // of its process set when it was agreed; set by the negotiator
+  uint64_t locked = 0;       // > 0: started by the locked schedule, in the batch of this number
 
   const Request& request() const { return what->request; }
 };

@@ -61,6 +61,8 @@ class Executor::Running final : public Stage {
   }
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   RootTask& task() { return *task_; }
+  uint64_t locked() const { return entries_[0].locked; }
+  std::vector<Entry> TakeEntries() { return std::move(entries_); }
   void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
   uint64_t lane_ticket = 0;
@@ -122,9 +124,9 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
 
 void Executor::Start(Bucket bucket) {
   Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
-  group.sequence = group.sequence % 4095 + 1;
+  const auto sequence = static_cast<Tag>(group.sequence++ % 4095 + 1);
   const Tag set = static_cast<Tag>(bucket.entries[0].request().process_set % ProcessSets::kSlots);
-  const Tag base = ((set << 12) | group.sequence) << 7;
+  const Tag base = ((set << 12) | sequence) << 7;
   Op* op = bucket.entries[0].what->op;
   buckets_.Add();
   tensors_.Add(static_cast<int64_t>(bucket.entries.size()));
@@ -147,14 +149,14 @@ void Executor::Start(Bucket bucket) {
   running_.push_back(std::move(running));
 }
 
-Result<bool> Executor::Advance() {
+Result<bool> Executor::Advance(bool held) {
   bool moved = false;
   for (Transport* transport : transports_) {
     HORON_TRY(fault_);
     HORON_ASSIGN(const bool progress, transport->Progress());
     moved = moved || progress;
   }
-  for (auto it = running_.begin(); it != running_.end();) {
+  for (auto it = running_.begin(); it != running_.end() && !held;) {
     Running& running = **it;
     moved = running.task().Advance() || moved;
     if (!running.task().done()) {
@@ -174,6 +176,21 @@ Result<bool> Executor::Advance() {
   }
   HORON_TRY(fault_);
   return moved;
+}
+
+std::vector<Entry> Executor::TakeBack(uint64_t first) {
+  std::vector<Entry> back;
+  while (!running_.empty() && running_.back()->locked() > first) {
+    Running& running = *running_.back();
+    running.Withdraw();
+    for (Entry& entry : running.TakeEntries()) back.push_back(std::move(entry));
+    --running.group().sequence;
+    running.group().lane->GiveBack(running.lane_ticket);
+    running_.pop_back();
+  }
+  const auto all = groups_.find(0);
+  if (all != groups_.end() && all->second.lane) all->second.lane->Skip();
+  return back;
 }
 
 const Request* Executor::oldest() const {
@@ -199,8 +216,12 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   }
   if (comm.lane() != nullptr) {
     std::vector<LaneTensor> tensors;
-    for (const Segment& s : running.segments()) tensors.push_back({s.input, s.output, s.count});
-    const LaneReduction reduction{running.dtype(), kind.kind, running.prescale(), scale};
+    uint64_t bucket = running.segments().size();
+    for (const Segment& s : running.segments()) {
+      tensors.push_back({s.input, s.output, s.count});
+      bucket = bucket * 31 + s.tensor_id;
+    }
+    const LaneReduction reduction{running.dtype(), kind.kind, running.prescale(), scale, bucket};
     Task streamed = comm.lane()->Allreduce(running.lane_ticket, std::move(tensors), reduction);
     co_return co_await streamed;
   }

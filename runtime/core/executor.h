@@ -34,8 +34,12 @@ class Executor {
 
   void Start(Bucket bucket);
   // Whether anything moved. A failure means that a peer is lost, or that this rank cannot go on: no
-  // bucket can, and FailAll has to follow.
-  Result<bool> Advance();
+  // bucket can, and FailAll has to follow. `held`: buckets stay as they are.
+  Result<bool> Advance(bool held = false);
+  // Takes back what the locked schedule has started from batch `first` on, which not all ranks have
+  // started: no tensor of it was written to. Its entries, to be agreed again. Every rank calls it
+  // at the same place in its stream of buckets.
+  std::vector<Entry> TakeBack(uint64_t first);
   void FailAll(const Status& status);
   bool idle() const { return running_.empty(); }
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
@@ -46,8 +50,8 @@ class Executor {
   struct Group {  // what a process set keeps between buckets
     ProcessSets::Ranks ranks;
     std::unique_ptr<Lane> lane;
-    Tag sequence = 0;
-    Buffer fusion;  // persistent; grows to the largest bucket
+    uint64_t sequence = 0;  // buckets so far
+    Buffer fusion;          // persistent; grows to the largest bucket
     uint64_t next_ticket = 0, serving = 0;
     int running = 0;  // buckets in flight
     TensorStates states;

@@ -38,13 +38,15 @@ std::string Way(int rank, const Topology& topology, const std::vector<Transport*
 
 Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
                        const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-                       ProcessSets& sets, Callers& callers, Counters& counters)
+                       ProcessSets& sets, Callers& callers, bool may_lock, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
       registry_(&registry),
       sets_(&sets),
       size_(topology.size()),
       tree_(rank, topology, control, counters),
+      schedule_(may_lock),
+      may_lock_(config.lock_schedule),
       reports_of_(control.size()),
       callers_(&callers),
       asker_(config, rank),
@@ -52,7 +54,9 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
       bits_(counters["negotiation." + Way(rank, topology, control) + ".bits"]),
       responses_(counters["negotiation." + Way(rank, topology, control) + ".responses"]),
       cached_responses_(
-          counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]) {
+          counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]),
+      locks_(counters["schedule.locks"]),
+      locked_tensors_(counters["schedule.tensors"]) {
   if (rank != 0) return;
   coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
@@ -65,8 +69,13 @@ void Negotiator::Add(std::vector<Entry> entries) {
     return;
   }
   for (Entry& entry : entries) {
-    waiting_to_report_.push_back(entry.what);
+    const SharedRegistration what = entry.what;
     pending_.Put(std::move(entry));
+    if (schedule_.Holds(*what)) {
+      schedule_.Arrived(*what);
+    } else {
+      waiting_to_report_.push_back(what);
+    }
   }
 }
 
@@ -81,6 +90,7 @@ Status Negotiator::Send(horon::Report report) {
 
 bool Negotiator::HasReport() const {
   if (over_) return false;
+  if (schedule_.locked()) return HasLockedReport();
   return !waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || ask_ ||
          answer_ || describe_ || !given_up_.empty() || (leaving_ && !left_);
 }
@@ -88,6 +98,18 @@ bool Negotiator::HasReport() const {
 Status Negotiator::Report() {
   FaultPoint(FaultPhase::kNegotiate);
   horon::Report report;
+  if (schedule_.locked()) {
+    report.unlock = unlock_asked_ = unlock_asked_ || WantsUnlock();
+    if (std::exchange(started_due_, false)) report.started = schedule_.started();
+  } else {
+    ReportPending(report);
+  }
+  if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
+  report.given_up = std::exchange(given_up_, {});
+  return Send(std::move(report));
+}
+
+void Negotiator::ReportPending(horon::Report& report) {
   for (const SharedRegistration& what : waiting_to_report_) {
     if (what->slot < 0) continue;  // failed meanwhile
     const uint64_t id = cache_.Find(what);
@@ -102,15 +124,14 @@ Status Negotiator::Report() {
   requests_.Add(static_cast<int64_t>(report.requests.size()));
   report.describe = std::exchange(describe_, false);
   report.ask = std::exchange(ask_, false) || report.describe;
-  if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
-  report.given_up = std::exchange(given_up_, {});
   report.leaving = leaving_;
   left_ = leaving_;
-  return Send(std::move(report));
 }
 
-Result<std::vector<Batch>> Negotiator::Advance() {
+Result<std::vector<Batch>> Negotiator::Advance(bool awaited) {
   moved_ = false;
+  awaited_ = awaited;
+  RunSchedule();
   if (HasReport()) HORON_TRY(Report());
   HORON_TRY(tree_.Advance());
   HORON_TRY(coordinator_ ? HearReports() : HearDecisions());
@@ -140,6 +161,11 @@ Status Negotiator::Apply(const Decision& decision) {
   lost_ = decision.lost;
   if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
   fusion_bytes_ = decision.fusion_bytes;
+  if (decision.stop) {
+    schedule_.Stop();
+    held_ = started_due_ = true;
+  }
+  if (decision.resume) Resume(*decision.resume);
   Batch batch;
   auto verdict = decision.verdicts.begin();
   for (uint64_t id : decision.order) {
@@ -151,8 +177,9 @@ Status Negotiator::Apply(const Decision& decision) {
   }
   for (uint64_t id : decision.evicted) cache_.Forget(id);
   if (!decision.order.empty()) ++agreed_;
-  if (!batch.empty()) batches_.push_back(std::move(batch));
+  if (!batch.entries.empty()) batches_.push_back(std::move(batch));
   ApplyLeft(decision);
+  ObserveSchedule(decision);
   asker_.Answered();
   answer_ = answer_ || decision.inquire;
   if (!decision.description.empty() && std::exchange(described_, true) == false)
@@ -190,7 +217,7 @@ void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
 void Negotiator::Run(Entry entry, Batch& batch) {
   // Before a later verdict removes the set.
   entry.ranks = sets_->Find(entry.request().process_set);
-  batch.push_back(std::move(entry));
+  batch.entries.push_back(std::move(entry));
 }
 
 // Process sets change here, at the same place in every rank's stream of decisions.
@@ -251,6 +278,7 @@ void Negotiator::Leave() { leaving_ = true; }
 
 void Negotiator::FailAll(const Status& status) {
   waiting_to_report_.clear();
+  schedule_.Clear();
   for (Entry& entry : pending_.TakeAll()) entry.promise.Finish(status);
 }
 

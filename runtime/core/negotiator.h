@@ -6,7 +6,9 @@
 // side. Never blocks. Holder of the baton only.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "runtime/core/control_tree.h"
 #include "runtime/core/coordinator.h"
 #include "runtime/core/entry.h"
+#include "runtime/core/locked_schedule.h"
 #include "runtime/core/pending_entries.h"
 #include "runtime/core/response_cache.h"
 #include "runtime/core/stall_asker.h"
@@ -23,27 +26,40 @@ namespace horon {
 
 // Agreed together. Fusion must not look across batches: one rank may see two in one cycle that
 // another sees in two.
-using Batch = std::vector<Entry>;
+struct Batch {
+  std::vector<Entry> entries;
+  // Before it starts, take back what the locked schedule has started beyond this many batches.
+  std::optional<uint64_t> resume;
+};
 
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
-  // `control[r]` reaches rank r, as far as the control tree needs it.
+  // `control[r]` reaches rank r, as far as the control tree needs it. `may_lock`: whether the ranks
+  // of the global set share a lane.
   Negotiator(const Config& config, int rank, const Topology& topology,
              const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-             ProcessSets& sets, Callers& callers, Counters& counters);
+             ProcessSets& sets, Callers& callers, bool may_lock, Counters& counters);
 
   // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
   // submit.
   void Add(std::vector<Entry> entries);
   // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
-  Result<std::vector<Batch>> Advance();
+  // `awaited`: somebody is blocked.
+  Result<std::vector<Batch>> Advance(bool awaited = false);
+  // What the executor gives back for Batch::resume: it has to be agreed again.
+  void TakeBack(std::vector<Entry> entries);
+  bool locked() const { return schedule_.locked(); }
+  // Nothing in flight may go on: some of it may have to be taken back.
+  bool held() const { return held_; }
 
   // Looks whether something here waits in vain, and asks the coordinator why. `running`: a tensor
   // of the oldest bucket in flight, or null; `finished`: buckets so far. kUnavailable: the
   // coordinator does not answer, or the bucket never ends.
   Status LookForStalls(Clock::time_point now, const Request* running, uint64_t finished);
-  Clock::time_point next_look() const { return asker_.next_look(); }
+  Clock::time_point next_look(bool awaited) const {
+    return std::min(asker_.next_look(), schedule_.patience_ends(awaited));
+  }
   // Prints what is pending here now, and what the coordinator knows of it when it has answered.
   void Describe();
   // The rank that was given up; -1: none.
@@ -71,6 +87,15 @@ class Negotiator {
   bool sending() const { return tree_.sending(); }
   bool HasReport() const;
   Status Report();
+  void ReportPending(horon::Report& report);
+  // negotiator_locked.cc
+  bool HasLockedReport() const;
+  bool WantsUnlock() const;
+  void RunSchedule();
+  void ObserveSchedule(const Decision& decision);
+  void Resume(uint64_t first);
+  Status DecideLocked();
+  void HearLocked(int rank, horon::Report& report);
   Status Send(horon::Report report);
   Status HearReport(int rank, horon::Report report);
   void Follow(StallJudge::Findings findings);
@@ -84,6 +109,7 @@ class Negotiator {
   void Run(Entry entry, Batch& batch);
   bool ApplyMembership(const Verdict& verdict, Entry& entry);
   void ApplyLeft(const Decision& decision);
+  Status Tell(Decision decision);
 
   int rank_;
   int64_t fusion_bytes_;
@@ -95,6 +121,9 @@ class Negotiator {
   ResponseCache cache_;
   PendingEntries pending_;  // reported or about to be
   std::vector<SharedRegistration> waiting_to_report_;
+  LockedSchedule schedule_;
+  bool may_lock_, awaited_ = false, held_ = false;
+  bool unlock_asked_ = false, started_due_ = false, others_pending_ = false;
   uint64_t heard_ = 0, told_heard_ = 0;
   std::vector<Batch> batches_;
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
@@ -107,12 +136,14 @@ class Negotiator {
   // Rank 0: for the next decision.
   std::unique_ptr<StallJudge> judge_;
   bool reply_ = false, inquire_ = false, describe_when_answered_ = false;
+  bool unlock_wanted_ = false;
+  std::vector<std::optional<uint64_t>> started_;  // answers to `stop`, by rank
   std::string lost_because_;
   std::vector<std::string> description_;
   std::string given_up_;
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
-  Counter &requests_, &bits_, &responses_, &cached_responses_;
+  Counter &requests_, &bits_, &responses_, &cached_responses_, &locks_, &locked_tensors_;
 };
 
 }  // namespace horon

@@ -34,6 +34,7 @@ Status Negotiator::HearReport(int rank, horon::Report report) {
   }
   const Clock::time_point now = Clock::now();
   coordinator_->SetTime(now);
+  if (schedule_.locked()) HearLocked(rank, report);
   const bool ask = report.ask, describe = report.describe;
   if (report.leaving) judge_->Left(rank);
   if (!report.given_up.empty()) {
@@ -64,12 +65,18 @@ void Negotiator::Follow(StallJudge::Findings findings) {
 }
 
 Status Negotiator::Decide() {
+  if (schedule_.locked()) return DecideLocked();
   const bool more = std::exchange(reply_, false) || !lost_because_.empty() || !description_.empty();
   if (!more && !coordinator_->HasNews()) return Status::Ok();
   Decision decision = coordinator_->Decide(more);
-  decision.fusion_bytes = fusion_bytes_;
   decision.inquire = std::exchange(inquire_, false);
   decision.description = std::exchange(description_, {});
+  return Tell(std::move(decision));
+}
+
+Status Negotiator::Tell(Decision decision) {
+  decision.fusion_bytes = fusion_bytes_;
+  decision.may_lock = may_lock_;
   decision.lost_because = std::exchange(lost_because_, {});
   if (!decision.lost_because.empty()) decision.lost = lost_;
   HORON_TRY(tree_.SendDecision(Encode(decision)));

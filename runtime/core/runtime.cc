@@ -28,6 +28,12 @@ int Cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+// Whether one lane serves all ranks.
+bool SharesLane(const Topology& topology, const SharedSegment* segment) {
+  return topology.size() > 1 && topology.nodes() == 1 && segment != nullptr &&
+         segment->shape().lanes > 0;
+}
+
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
   std::vector<Transport*> pointers;
   for (const auto& transport : owned) pointers.push_back(transport.get());
@@ -57,7 +63,7 @@ Runtime::Runtime(RuntimeParts parts)
       registry_(ops_),
       sets_(fabric_.topology.size()),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
-                  *counters_),
+                  SharesLane(fabric_.topology, segment_.get()), *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
@@ -100,7 +106,7 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
 // a moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept
 // waiting.
 bool Runtime::Due() {
-  if (hurry_ || baton_.wanted() || told_to_leave_) return true;
+  if (hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked()) return true;
   if (queue_.empty()) {
     hold_until_.reset();
     return true;
@@ -120,12 +126,13 @@ Status Runtime::Cycle() {
     if (moved_) popped_at_ = Clock::now();
     negotiator_.Add(std::move(entries));
   }
-  HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance());
+  HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance(hurry_));
   for (Batch& batch : batches) {
-    for (Bucket& bucket : PlanFusion(std::move(batch), negotiator_.fusion_bytes()))
+    if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
+    for (Bucket& bucket : PlanFusion(std::move(batch.entries), negotiator_.fusion_bytes()))
       executor_.Start(std::move(bucket));
   }
-  HORON_ASSIGN(const bool progress, executor_.Advance());
+  HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
   moved_ = moved_ || negotiator_.moved() || progress;
   if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
   return Status::Ok();
@@ -199,8 +206,9 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
     limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(),
                                                  std::chrono::microseconds{1}, limit);
   }
-  if (negotiator_.next_look() != Clock::time_point::max()) {
-    limit = std::clamp<std::chrono::nanoseconds>(negotiator_.next_look() - Clock::now(),
+  const auto next_look = negotiator_.next_look(hurry_);
+  if (next_look != Clock::time_point::max()) {
+    limit = std::clamp<std::chrono::nanoseconds>(next_look - Clock::now(),
                                                  std::chrono::microseconds{1}, limit);
   }
   for (const auto& transport : transports_) {

@@ -72,8 +72,25 @@ std::vector<uint64_t> ReadOrder(WireReader& in) {
 }
 
 // Flags of a message that usually has none of what they announce.
-constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp = 16;
-constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4;
+constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp = 16, kUnlocks = 32,
+                  kStarted = 64;
+constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4, kMayLock = 8, kStops = 16,
+                  kResumes = 32;
+
+uint8_t FlagsOf(const Report& report) {
+  return static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
+                              (report.activity ? kAnswers : 0) | (report.describe ? kCurious : 0) |
+                              (report.given_up.empty() ? 0 : kGivesUp) |
+                              (report.unlock ? kUnlocks : 0) | (report.started ? kStarted : 0));
+}
+
+uint8_t FlagsOf(const Decision& decision) {
+  return static_cast<uint8_t>(
+      (decision.inquire ? kInquires : 0) | (decision.lost >= 0 ? kLoses : 0) |
+      (decision.description.empty() ? 0 : kDescribes) | (decision.may_lock ? kMayLock : 0) |
+      (decision.stop ? kStops : 0) | (decision.resume ? kResumes : 0));
+}
+
 constexpr size_t kLeastText = 4;
 
 void Write(WireWriter& out, const std::vector<std::string>& texts) {
@@ -160,15 +177,13 @@ std::vector<std::byte> Encode(const Report& report) {
   WireWriter out;
   out.Number(report.number);
   out.Number(report.heard);
-  out.Number(static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
-                                  (report.activity ? kAnswers : 0) |
-                                  (report.describe ? kCurious : 0) |
-                                  (report.given_up.empty() ? 0 : kGivesUp)));
+  out.Number(FlagsOf(report));
   WriteIds(out, report.bits);
   out.Number(static_cast<uint32_t>(report.requests.size()));
   for (const Request& request : report.requests) Write(out, request);
   if (report.activity) Write(out, *report.activity);
   if (!report.given_up.empty()) out.Text(report.given_up);
+  if (report.started) out.Number(*report.started);
   return out.Take();
 }
 
@@ -181,11 +196,13 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   report.leaving = (flags & kLeaving) != 0;
   report.ask = (flags & kAsks) != 0;
   report.describe = (flags & kCurious) != 0;
+  report.unlock = (flags & kUnlocks) != 0;
   report.bits = ReadIds(in);
   const uint32_t count = in.Count(kLeastRequest);
   for (uint32_t i = 0; i < count; ++i) report.requests.push_back(ReadRequest(in));
   if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
   if ((flags & kGivesUp) != 0) report.given_up = in.Text();
+  if ((flags & kStarted) != 0) report.started = in.Number<uint64_t>();
   HORON_TRY(in.Finish());
   return report;
 }
@@ -241,14 +258,13 @@ std::vector<std::byte> Encode(const Decision& decision) {
     out.Numbers(v.agreed.sizes);
   }
   out.Numbers(decision.left);
-  out.Number(static_cast<uint8_t>((decision.inquire ? kInquires : 0) |
-                                  (decision.lost >= 0 ? kLoses : 0) |
-                                  (decision.description.empty() ? 0 : kDescribes)));
+  out.Number(FlagsOf(decision));
   if (decision.lost >= 0) {
     out.Number(decision.lost);
     out.Text(decision.lost_because);
   }
   if (!decision.description.empty()) Write(out, decision.description);
+  if (decision.resume) out.Number(*decision.resume);
   return out.Take();
 }
 
@@ -279,12 +295,15 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   }
   const auto flags = in.Number<uint8_t>();
   decision.inquire = (flags & kInquires) != 0;
+  decision.may_lock = (flags & kMayLock) != 0;
+  decision.stop = (flags & kStops) != 0;
   if ((flags & kLoses) != 0) {
     decision.lost = in.Number<int32_t>();
     if (decision.lost < 0 || decision.lost >= ranks) in.Fail("a rank is out of range");
     decision.lost_because = in.Text();
   }
   if ((flags & kDescribes) != 0) decision.description = ReadTexts(in);
+  if ((flags & kResumes) != 0) decision.resume = in.Number<uint64_t>();
   HORON_TRY(in.Finish());
   return decision;
 }

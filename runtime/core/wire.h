@@ -26,6 +26,8 @@ struct Report {
   bool describe = false;             // with ask: tell me what is pending
   std::optional<Activity> activity;  // the answer to an inquiry
   std::string given_up;              // why this rank gives itself up, which ends the job
+  bool unlock = false;               // it wants what the locked schedule has not
+  std::optional<uint64_t> started;   // the answer to `stop`: batches of schedules so far
 };
 
 // What was decided about one name that ranks did not agree on before in just this way.
@@ -48,7 +50,11 @@ struct Decision {
   std::vector<Verdict> verdicts;
   std::vector<int32_t> left;  // ranks that have left the job
   bool inquire = false;       // every rank is to answer with its activity
-  int32_t lost = -1;          // >= 0: this rank is given up, which ends the job
+  bool may_lock = false;      // rank 0's HORON_LOCK_SCHEDULE: schedules must come out alike
+  bool stop = false;          // start nothing more of the locked schedule, and say what was started
+  // The schedule is void; its batches up to this number run, all others are taken back.
+  std::optional<uint64_t> resume;
+  int32_t lost = -1;  // >= 0: this rank is given up, which ends the job
   std::string lost_because;
   std::vector<std::string> description;  // what is pending and why: answer to a rank that asked
 };

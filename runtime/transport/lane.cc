@@ -37,11 +37,14 @@ class Lane::Stream final : public Waitable {
 
   uint64_t chunks() const { return chunks_; }
   bool done() const { return taken_ == chunks_; }
+  const Status& status() const { return status_; }
   bool Ready() override { return CanPack() || CanReduce() || CanTake(); }
 
   // Moves what can move; the latest phase first, because it frees slots.
   bool Step() {
-    if (CanTake()) {
+    if (!checked_ && (CanTake() || CanReduce())) {
+      Check();
+    } else if (CanTake()) {
       inline_ ? TakeInline() : Take();
     } else if (CanReduce()) {
       Reduce();
@@ -99,6 +102,18 @@ class Lane::Stream final : public Waitable {
     return taken_ < reduced_ && AllReached(Phase::kReduced, first_ + taken_ + 1);
   }
 
+  // All have packed the first chunk: is it of the same bucket?
+  void Check() {
+    checked_ = true;
+    for (int member : lane_.members_) {
+      const auto& bucket = lane_.segment_->lane(lane_.lane_, member).bucket[first_ % slots_];
+      if (bucket.load(std::memory_order_relaxed) == reduction_.bucket) continue;
+      status_ = Status::Internal("local rank " + std::to_string(member) +
+                                 " runs another bucket of tensors than this rank");
+      taken_ = chunks_;  // nothing more
+    }
+  }
+
   // f(tensor, offset in it, offset in the range, count) for the elements [begin, begin + count) of
   // the row.
   template <typename F>
@@ -120,6 +135,8 @@ class Lane::Stream final : public Waitable {
   void Pack() {
     FaultPoint(FaultPhase::kCopyIn);
     std::byte* slot = Slot(lane_.me_, packed_);
+    if (packed_ == 0)
+      mine().bucket[first_ % slots_].store(reduction_.bucket, std::memory_order_relaxed);
     ForRange(Begin(packed_), Size(packed_), pack_tensor_, pack_begin_,
              [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
                ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
@@ -187,7 +204,8 @@ class Lane::Stream final : public Waitable {
   uint64_t first_, slots_;
   int64_t count_ = 0, chunk_ = 0;
   uint64_t chunks_ = 0, packed_ = 0, reduced_ = 0, taken_ = 0;
-  bool inline_ = false;
+  bool inline_ = false, checked_ = false;
+  Status status_;
   size_t pack_tensor_ = 0, take_tensor_ = 0;  // where the packing and taking cursors are
   int64_t pack_begin_ = 0, take_begin_ = 0;
   std::vector<const std::byte*> inputs_;
@@ -203,13 +221,31 @@ void Lane::Ring() {
   }
 }
 
+// A member can have packed as many chunks of a bucket that was given back as there are slots.
+void Lane::SkipChunks(uint64_t ticket) {
+  if (skips_.empty()) return;
+  const auto before =
+      std::partition(skips_.begin(), skips_.end(), [&](uint64_t skip) { return skip > ticket; });
+  const auto times = static_cast<uint64_t>(skips_.end() - before);
+  skips_.erase(before, skips_.end());
+  if (times == 0) return;
+  done_chunks_ += times * static_cast<uint64_t>(segment_->shape().slots);
+  LaneWords& words = segment_->lane(lane_, members_[static_cast<size_t>(me_)]);
+  words.packed.store(done_chunks_, std::memory_order_release);
+  words.reduced.store(done_chunks_, std::memory_order_release);
+  words.taken.store(done_chunks_, std::memory_order_release);
+  Ring();
+}
+
 Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction) {
   Turn turn(*this, ticket);
   co_await Until(turn);
+  SkipChunks(ticket);
   std::erase_if(tensors, [](const LaneTensor& t) { return t.count == 0; });
   Stream stream(*this, tensors, reduction);
   while (!stream.done()) {
     if (!stream.Step()) co_await Until(stream);
+    HORON_CO_TRY(stream.status());
   }
   done_chunks_ += stream.chunks();
   ++serving_;

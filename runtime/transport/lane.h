@@ -9,7 +9,8 @@
 //
 // Bytes moved per rank for S bytes on P ranks: 2S packing, S + S/P reducing, 2S unpacking.
 // Flags: three monotonic chunk counters per rank (LaneWords), one writer each; a slot is written
-// again only when every member has taken what was in it.
+// again only when every member has taken what was in it. Each rank also writes which bucket its
+// chunk belongs to; nobody writes to a user's tensor before all say the same.
 //
 // One lane serves one group of ranks (a process set inside a node, or the node's part of one), its
 // buckets one after the other in the order agreed. A lane never changes its group: the counters of
@@ -37,7 +38,8 @@ struct LaneReduction {
   DataType dtype = DataType::kFloat32;
   ReduceKind kind = ReduceKind::kSum;
   double prescale = 1.0;
-  double scale = 1.0;  // of the result
+  double scale = 1.0;   // of the result
+  uint64_t bucket = 0;  // tells this bucket from others; the same on all members
 };
 
 class Lane {
@@ -49,12 +51,18 @@ class Lane {
 
   // Takes this bucket's place in the lane's queue. Call in the agreed order of buckets.
   uint64_t TakeTicket() { return next_ticket_++; }
+  // The last ticket taken: its bucket does not run now. Destroy its Allreduce before.
+  void GiveBack(uint64_t ticket) { next_ticket_ = ticket; }
+  // Some members may have packed chunks of a bucket that they gave back. All members call this at
+  // the same place in the order of buckets: later buckets begin beyond all such chunks.
+  void Skip() { skips_.push_back(next_ticket_); }
   // Reduces over the members. The tensors' list is copied, their memory lent until done.
   Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction);
 
  private:
   class Stream;
   class Turn;
+  void SkipChunks(uint64_t ticket);
   void Ring();
 
   std::shared_ptr<SharedSegment> segment_;
@@ -63,7 +71,8 @@ class Lane {
   int me_;
   uint64_t next_ticket_ = 0;
   uint64_t serving_ = 0;
-  uint64_t done_chunks_ = 0;  // of all buckets so far: where the next bucket's chunks begin
+  uint64_t done_chunks_ = 0;     // of all buckets so far: where the next bucket's chunks begin
+  std::vector<uint64_t> skips_;  // tickets before which chunks are skipped
 };
 
 }  // namespace horon

@@ -35,9 +35,12 @@ struct RingWords {
   alignas(kCacheLine) std::atomic<uint64_t> tail{0};
 };
 
+inline constexpr int kSlots = 4;  // chunks in flight per lane
+
 // Progress of one rank in one lane, in chunks since the segment was made.
 struct LaneWords {
   alignas(kCacheLine) std::atomic<uint64_t> packed{0};   // chunks copied into my slots
+  std::atomic<uint64_t> bucket[kSlots]{};                // whose first chunk a slot has
   alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
   alignas(kCacheLine) std::atomic<uint64_t> taken{0};    // chunks that I need no more
 };
@@ -46,7 +49,7 @@ struct SegmentShape {
   int ranks = 1;           // of the node
   int64_t ring_bytes = 0;  // power of two
   int lanes = 8;
-  int slots = 4;            // chunks in flight per lane
+  int slots = kSlots;
   int64_t chunk_bytes = 0;  // multiple of the cache line
 
   static SegmentShape For(int ranks, int64_t ring_bytes, int64_t chunk_bytes);

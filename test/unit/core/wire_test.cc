@@ -33,6 +33,8 @@ Report SampleReport(std::vector<uint64_t> bits) {
   report.leaving = report.ask = report.describe = true;
   report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234};
   report.given_up = "rank 1 raised ValueError: bad batch";
+  report.unlock = true;
+  report.started = 1 << 20;
   report.bits = std::move(bits);
   for (int i = 0; i < 4; ++i) report.requests.push_back(Sample(i));
   return report;
@@ -43,7 +45,8 @@ Decision SampleDecision() {
   decision.sequence = 41;
   decision.evicted = {3, 900};
   decision.left = {1, 0};
-  decision.inquire = true;
+  decision.inquire = decision.may_lock = decision.stop = true;
+  decision.resume = 17;
   decision.lost = 1;
   decision.lost_because = "rank 1 has not answered for 30 s";
   decision.description = {"", "tensor 'a'"};
@@ -75,6 +78,8 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     CHECK(back.value().describe);
     CHECK(back.value().activity == report.activity);
     CHECK(back.value().given_up == report.given_up);
+    CHECK(back.value().unlock);
+    CHECK(back.value().started == report.started);
     CHECK(back.value().bits == bits);
     CHECK(back.value().requests == report.requests);
   }
@@ -129,6 +134,9 @@ TEST_CASE("a decision comes back as it was sent") {
     CHECK(a.only_rank == b.only_rank);
   }
   CHECK(back.value().inquire);
+  CHECK(back.value().may_lock);
+  CHECK(back.value().stop);
+  CHECK(back.value().resume == 17);
   CHECK(back.value().lost == 1);
   CHECK(back.value().lost_because == decision.lost_because);
   CHECK(back.value().description == decision.description);
