@@ -16,6 +16,7 @@ from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 40.0
+_REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
 
 def run(program: str, cell: Cell) -> Outcome:
@@ -66,6 +67,7 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         "CELL_NOTES": folder,
         "CELL_VICTIMS": ",".join(map(str, cell.victims)),
         "HORON_STALL_SILENCE_SECONDS": str(SILENCE_S),
+        "HORON_POSTMORTEM_DIR": os.path.join(folder, _REPORTS),
     }
     if cell.fault == "raise":
         added["CELL_RAISE"] = cell.phase
@@ -94,7 +96,8 @@ def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple
         output, errors = process.communicate()
     left = _left_behind(cell, mark)  # who is cut off may speak later than horonrun ends
     notes = "".join(path.read_text() for path in sorted(Path(folder).glob("rank-*")))
-    said = f"--- notes\n{notes}--- output\n{output}--- errors\n{errors}"
+    reports = "".join(path.read_text() for path in Path(folder, _REPORTS).glob("*/report.txt"))
+    said = f"--- notes\n{notes}--- output\n{output}--- errors\n{errors}--- recorders\n{reports}"
     outcome = judge(cell, Ended(notes, errors, process.returncode, struck))
     if late:
         outcome.wrong.insert(0, late)
