@@ -40,8 +40,8 @@ def refuse_nested(environment: Mapping[str, str]) -> None:
         )
 
 
-def described(environment: Mapping[str, str], mpirun: str | None, mpirun_version: str) -> str:
-    """One line for --verbose."""
+def around(environment: Mapping[str, str]) -> list[str]:
+    """Batch systems, launchers' variables and other MPIs, each in a few words."""
     found = []
     if "SLURM_JOB_ID" in environment:
         nodes = environment.get("SLURM_JOB_NODELIST", "?")
@@ -57,9 +57,13 @@ def described(environment: Mapping[str, str], mpirun: str | None, mpirun_version
         )
         if name in environment
     ]
+    mpich = shutil.which("mpiexec.hydra", path=environment.get("PATH", os.defpath))
+    return found + ([f"MPICH's {mpich}"] if mpich is not None else [])
+
+
+def described(environment: Mapping[str, str], mpirun: str | None, mpirun_version: str) -> str:
+    """One line for --verbose."""
+    found = around(environment)
     if mpirun is not None:
         found.append(f"{mpirun_version or 'an mpirun'} at {mpirun}")
-    mpich = shutil.which("mpiexec.hydra", path=environment.get("PATH", os.defpath))
-    if mpich is not None:
-        found.append(f"MPICH's {mpich}")
     return "found " + ("; ".join(found) if found else "no batch system and no MPI")

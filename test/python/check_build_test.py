@@ -1,0 +1,85 @@
+"""horonrun --check-build: what was built, what is found, and what a job would use."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(importlib.util.find_spec("horon").submodule_search_locations[0])
+PLUGIN = "libhoron_mpi.so"
+
+
+def check_build(**changes):
+    return subprocess.run(
+        [sys.executable, "-m", "horon.launcher", "--check-build"], env={**os.environ, **changes},
+        cwd="/", capture_output=True, text=True, timeout=60, check=False,
+    )
+
+
+def section(output, title):
+    """Lines of one section, without the space before them."""
+    lines = output.split(f"\n{title}:\n", 1)[1].split("\n\n", 1)[0].splitlines()
+    return [line.strip() for line in lines]
+
+
+def without(tmp_path, *names):
+    """PYTHONPATH of a package like the installed one that lacks some files."""
+    copy = tmp_path / "horon"
+    copy.mkdir()
+    for path in PACKAGE.iterdir():
+        if path.name not in names:
+            (copy / path.name).symlink_to(path)
+    return str(tmp_path)
+
+
+def test_says_what_is_built_found_and_used(needs_mpi):
+    done = check_build(HOROVOD_FUSION_THRESHOLD="5")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Horon ") and f": {PACKAGE}/libhoron.so\n" in done.stdout
+    built = section(done.stdout, "Built")
+    assert f"[X] MPI, between hosts: {PACKAGE}/{PLUGIN}" in built
+    assert "[X] PyTorch, horon.torch" in built
+    found = section(done.stdout, "Found")
+    assert any(line.startswith("[X] libmpi: /") and "MPI" in line for line in found)
+    assert any(line.startswith("[X] mpirun: /") for line in found)
+    here, far = section(done.stdout, "Used")
+    assert here == "ranks on one host: started by horonrun, over shared memory"
+    assert far.startswith("ranks on several hosts: through /") and "MPI between hosts" in far
+    knobs = section(done.stdout, "Variables")
+    assert next(k for k in knobs if k.startswith("HORON_FUSION_THRESHOLD ")).endswith("; now '5'")
+    assert not next(k for k in knobs if k.startswith("HORON_CYCLE_TIME ")).endswith("'")
+
+
+def test_says_what_is_around():
+    done = check_build(SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[1-2]")
+    assert "around: Slurm job 7 on n[1-2]" in section(done.stdout, "Found")
+
+
+def test_an_mpirun_that_is_not_open_mpis_is_not_used(tmp_path):
+    other = tmp_path / "bin" / "mpirun"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho HYDRA build details:\n")
+    other.chmod(0o755)
+    done = check_build(MPI_HOME=str(tmp_path))
+    assert done.returncode == 0
+    assert f"[X] mpirun: {other} (HYDRA build details:)" in section(done.stdout, "Found")
+    far = section(done.stdout, "Used")[1]
+    assert f"not possible: {other} is not Open MPI's" in far
+
+
+def test_without_the_plugin_it_says_so(tmp_path):
+    done = check_build(PYTHONPATH=without(tmp_path, PLUGIN))
+    assert done.returncode == 0, done.stderr
+    missing = "[ ] MPI, between hosts: no MPI was found when this was built"
+    assert missing in section(done.stdout, "Built")
+    far = section(done.stdout, "Used")[1]
+    assert far.startswith("ranks on several hosts: not possible: ")
+
+
+def test_a_library_that_does_not_open_is_one_line_and_exit_code_1(tmp_path):
+    folder = without(tmp_path, "libhoron.so")
+    (tmp_path / "horon" / "libhoron.so").write_text("no library")
+    done = check_build(PYTHONPATH=folder)
+    assert done.returncode == 1 and done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1 and "libhoron.so" in done.stdout
