@@ -26,9 +26,28 @@ uint64_t Now() {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// Constant initialisation: nothing to look up but the word. A forked child adds no events, so it
+// needs no other number.
+thread_local uint32_t thread_id = 0;
+
 uint32_t ThreadId() {
-  static thread_local const auto id = static_cast<uint32_t>(syscall(SYS_gettid));
-  return id;
+  if (thread_id == 0) [[unlikely]]
+    thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
+  return thread_id;
+}
+
+// Whole words in moves of a known size, which a compiler makes without calling memcpy.
+void Store(std::string_view text, std::atomic<uint64_t>* words) {
+  uint64_t word = 0;
+  while (text.size() >= sizeof(word)) {
+    std::memcpy(&word, text.data(), sizeof(word));
+    words++->store(word, std::memory_order_relaxed);
+    text.remove_prefix(sizeof(word));
+  }
+  if (text.empty()) return;
+  word = 0;
+  std::memcpy(&word, text.data(), text.size());
+  words->store(word, std::memory_order_relaxed);
 }
 
 Status Failed(const std::string& what) {
@@ -98,11 +117,7 @@ void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
                        static_cast<uint64_t>(ThreadId()) << 32,
                    std::memory_order_relaxed);
   event.value.store(value, std::memory_order_relaxed);
-  for (size_t at = 0; at < text.size(); at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, text.data() + at, std::min(sizeof(word), text.size() - at));
-    event.text[at / sizeof(word)].store(word, std::memory_order_relaxed);
-  }
+  Store(text, event.text);
   event.number.store(number + 1, std::memory_order_release);
 }
 

@@ -123,3 +123,53 @@ def test_an_idle_runtime_holds_little_memory(tmp_path):
         "assert grown < 20 * 1024, grown\n"
         "print('grown', grown, 'KiB'); print('done', horon.rank(), flush=True)\n")
     run_job([*_command("horonrun", 2), sys.executable, str(script)], 2)
+
+
+WATCHED = """
+import os, time, torch, horon, horon.torch as hvd
+hvd.init()
+torch.set_num_threads(1)
+gradients = [torch.ones(1000) for _ in range(160)]
+work = torch.ones(300, 300)
+
+def step():
+    end = time.perf_counter() + 0.01
+    while time.perf_counter() < end:
+        work @ work
+    handles = [hvd.allreduce_async_(g, name=f"g{i}") for i, g in enumerate(gradients)]
+    for handle in handles:
+        hvd.synchronize(handle)
+
+def watched_s():
+    tasks = [f"/proc/self/task/{task}" for task in os.listdir("/proc/self/task")]
+    watch, = (task for task in tasks if open(f"{task}/comm").read() == "horon-watch\\n")
+    return int(open(f"{watch}/schedstat").read().split()[0]) / 1e9
+
+def recorded():
+    links = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.exists(f"/proc/self/fd/{fd}")}
+    recorder, = (int(fd) for fd, link in links.items() if "horon-recorder" in link)
+    return int.from_bytes(os.pread(recorder, 8, 128), "little")
+
+step()
+start, watched, events = time.perf_counter(), watched_s(), recorded()
+for _ in range(100):
+    step()
+seconds = time.perf_counter() - start
+share = (watched_s() - watched + (recorded() - events) * EVENT_S) / seconds
+assert recorded() - events >= 100 * len(gradients)
+print(f"share {share:.5f}")
+assert share < 0.005, share
+print("done", hvd.rank(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
+def test_watching_and_recording_cost_little(tmp_path, way, request):
+    """Less than 0.5 % of a core in a training loop, at 50 ns an event (the unit test "an event costs
+    little" measures that)."""
+    if way:
+        request.getfixturevalue("needs_mpi")
+    script = tmp_path / "watched.py"
+    script.write_text(WATCHED.replace("EVENT_S", "50e-9"))
+    run_job([*_command("horonrun", 2), *way, sys.executable, str(script)], 2)

