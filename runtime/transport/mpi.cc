@@ -6,10 +6,9 @@
 
 #include <atomic>
 #include <cstdio>
-#include <functional>
-#include <future>
-#include <thread>
 
+#include "runtime/transport/mpi_calls.h"
+#include "runtime/transport/mpi_comm.h"
 #include "runtime/transport/mpi_transport.h"
 
 namespace horon {
@@ -21,50 +20,6 @@ using Clock = std::chrono::steady_clock;
 // The process that Horon initialised MPI in; 0 if somebody else did. MPI itself is one per process,
 // so this cannot belong to a runtime. After fork() the child, another process, finalises nothing.
 std::atomic<pid_t> initialised_by{0};
-
-constexpr milliseconds kLook{20};  // between two looks at the losses
-
-bool Lost(const Patience& patience) { return patience.losses != nullptr && patience.losses->any(); }
-
-// Runs `call` on a thread of its own and waits for it: for MPI calls that block and have no other
-// form. A call that does not return keeps its thread, and what it captured.
-// Nobody else may be inside MPI meanwhile unless it is MPI_THREAD_MULTIPLE.
-bool Within(const Patience& patience, std::function<void()> call) {
-  const auto until = Clock::now() + patience.limit;
-  auto promise = std::make_shared<std::promise<void>>();
-  std::future<void> returned = promise->get_future();
-  std::thread([promise, call = std::move(call)] {
-    call();
-    promise->set_value();
-  }).detach();
-  while (returned.wait_for(kLook) != std::future_status::ready) {
-    if (Clock::now() >= until || Lost(patience)) return false;
-  }
-  return true;
-}
-
-Status Late(const char* what, const Patience& patience) {
-  if (Lost(patience))
-    return Status::Unavailable("while waiting for the other ranks: " + patience.losses->sentence());
-  return Status::Unavailable(std::string("not all ranks joined in ") + what + " over MPI within " +
-                             std::to_string(patience.limit.count()) + " ms (HORON_START_TIMEOUT)");
-}
-
-// Waits for a request of the bootstrap. There is no background thread yet and MPI wakes nobody,
-// hence the short naps.
-Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
-             const Patience& patience) {
-  while (true) {
-    int through = 0;
-    const int code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS) {
-      return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
-    }
-    if (through != 0) return Status::Ok();
-    if (Clock::now() >= deadline || Lost(patience)) return Late(what, patience);
-    std::this_thread::sleep_for(std::chrono::microseconds{50});
-  }
-}
 
 // What an exchange lends to MPI. It outlives an exchange that is given up: MPI may still write
 // here.
@@ -78,13 +33,10 @@ struct Exchanged {
 
 class World final : public MpiWorld {
  public:
-  World(MPI_Comm comm, int thread_level)
-      : comm_(std::make_shared<MpiComm>(comm)), thread_level_(thread_level) {
-    MPI_Comm_rank(comm, &rank_);
-    MPI_Comm_size(comm, &size_);
-  }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  World(std::shared_ptr<MpiComm> comm, int thread_level)
+      : comm_(std::move(comm)), thread_level_(thread_level) {}
+  int rank() const override { return comm_->rank(); }
+  int size() const override { return comm_->size(); }
   Result<std::vector<int>> NodeOf(const Patience& patience) override;
   Result<std::vector<std::string>> Exchange(const std::string& mine,
                                             const Patience& patience) override {
@@ -104,7 +56,6 @@ class World final : public MpiWorld {
 
   std::shared_ptr<MpiComm> comm_;
   int thread_level_;
-  int rank_ = 0, size_ = 0;
 };
 
 // A node is named by its lowest rank. The split blocks and has no other form, so it runs on a
@@ -112,8 +63,8 @@ class World final : public MpiWorld {
 // without a limit.
 Result<std::vector<int>> World::NodeOf(const Patience& patience) {
   const auto start = Clock::now();
-  auto lowest = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, rank_);  // code, rank
-  const auto split = [lowest, comm = comm_, rank = rank_] {
+  auto lowest = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, rank());  // code, rank
+  const auto split = [lowest, comm = comm_, rank = rank()] {
     MPI_Comm node = MPI_COMM_NULL;
     lowest->first =
         MPI_Comm_split_type(comm->get(), MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
@@ -124,11 +75,10 @@ Result<std::vector<int>> World::NodeOf(const Patience& patience) {
   if (!serialized()) {
     split();
   } else if (!Within(patience, split)) {
+    comm_->Spoil();
     return Late("finding the nodes", patience);
   }
-  if (lowest->first != MPI_SUCCESS) {
-    return Status::Unavailable("MPI did not tell the nodes: " + DescribeMpiError(lowest->first));
-  }
+  HORON_TRY(Check(lowest->first, "asking MPI for the nodes"));
   HORON_ASSIGN(const std::vector<std::string> names,
                ExchangeUntil(start + patience.limit, std::to_string(lowest->second), patience));
   std::vector<int> numbers(names.size(), 0);  // numbers[r]: of the node whose lowest rank is r
@@ -144,13 +94,12 @@ Result<std::vector<int>> World::NodeOf(const Patience& patience) {
 
 Status World::Gather(Exchanged& e, Clock::time_point deadline, const Patience& patience) {
   const char* what = "an exchange";
-  const auto size = static_cast<size_t>(size_);
+  const auto ranks = static_cast<size_t>(size());
   e.length = static_cast<int>(e.mine.size());
-  e.lengths.resize(size);
+  e.lengths.resize(ranks);
   int code =
       MPI_Iallgather(&e.length, 1, MPI_INT, e.lengths.data(), 1, MPI_INT, comm_->get(), &e.request);
-  if (code != MPI_SUCCESS)
-    return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  HORON_TRY(Check(code, what));
   HORON_TRY(Await(e.request, deadline, what, patience));
   int64_t total = 0;
   for (const int length : e.lengths) {
@@ -161,8 +110,7 @@ Status World::Gather(Exchanged& e, Clock::time_point deadline, const Patience& p
   e.all.resize(static_cast<size_t>(total));
   code = MPI_Iallgatherv(e.mine.data(), e.length, MPI_CHAR, e.all.data(), e.lengths.data(),
                          e.places.data(), MPI_CHAR, comm_->get(), &e.request);
-  if (code != MPI_SUCCESS)
-    return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+  HORON_TRY(Check(code, what));
   return Await(e.request, deadline, what, patience);
 }
 
@@ -175,6 +123,7 @@ Result<std::vector<std::string>> World::ExchangeUntil(Clock::time_point deadline
   exchanged->mine = mine;
   const Status status = Gather(*exchanged, deadline, patience);
   if (!status.ok()) {
+    comm_->Spoil();
     if (exchanged->request != MPI_REQUEST_NULL) exchanged.release();
     return status;
   }
@@ -223,8 +172,7 @@ Result<int> Initialise(const Patience& patience) {
     made->first = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &made->second);
   });
   if (!returned) return Late("MPI_Init", patience);
-  if (made->first != MPI_SUCCESS)
-    return Status::Unavailable("MPI_Init_thread failed: " + DescribeMpiError(made->first));
+  HORON_TRY(Check(made->first, "MPI_Init_thread"));
   initialised_by = getpid();
   // Errors that belong to no communicator go to these.
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -235,20 +183,10 @@ Result<int> Initialise(const Patience& patience) {
 Result<MpiWorld*> Open(const Patience& patience) {
   SurviveBrokenPipes();
   HORON_ASSIGN(const int level, Initialise(patience));
-  MPI_Comm comm = MPI_COMM_NULL;
-  const int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-  if (code != MPI_SUCCESS)
-    return Status::Unavailable("MPI_Comm_dup failed: " + DescribeMpiError(code));
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  int* largest_tag = nullptr;
-  int found = 0;
-  MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest_tag, &found);
-  if (found != 0 && *largest_tag < (1 << 27) - 1) {
-    MPI_Comm_free(&comm);
-    return Status::Unsupported("this MPI carries tags up to " + std::to_string(*largest_tag) +
-                               " only; Horon needs 134217727");
-  }
-  return new World(comm, level);
+  // Like MPI one of the process; never destroyed, since a meeting that was given up may go on.
+  static MpiComms& comms = *new MpiComms;
+  HORON_ASSIGN(std::shared_ptr<MpiComm> comm, comms.Take(patience));
+  return new World(std::move(comm), level);
 }
 
 }  // namespace

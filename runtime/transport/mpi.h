@@ -28,11 +28,11 @@ struct Patience {
   const Losses* losses = nullptr;  // may be null; outlives the calls
 };
 
-// One duplicate of MPI_COMM_WORLD. Blocking calls below serve the bootstrap only (before there is a
-// background thread); each gives up with kUnavailable.
+// A duplicate of MPI_COMM_WORLD that no other life uses. Blocking calls below serve the bootstrap
+// only (before there is a background thread); each gives up with kUnavailable.
 class MpiWorld {
  public:
-  virtual ~MpiWorld() = default;  // frees the communicator; MPI itself stays up
+  virtual ~MpiWorld() = default;  // leaves the communicator to the next life; MPI itself stays up
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Node number of each rank, from MPI_Comm_split_type(MPI_COMM_TYPE_SHARED).

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/transport/mpi_calls.h"
 #include "runtime/transport/mpi_transport.h"
 
 namespace horon {
@@ -52,13 +53,6 @@ MPI_Op OpOf(ReduceKind kind) {
   return MPI_OP_NULL;
 }
 
-// Keeps the making of different sets apart. Below 2^15, which every MPI allows as a tag.
-int TagOf(const std::vector<int>& ranks) {
-  uint32_t hash = 2166136261u;
-  for (const int rank : ranks) hash = (hash ^ static_cast<uint32_t>(rank)) * 16777619u;
-  return static_cast<int>((hash ^ (hash >> 15)) & 0x7fffu);
-}
-
 }  // namespace
 
 bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
@@ -66,40 +60,16 @@ bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
          Reaches(reduction.ranks.front()) && Reaches(reduction.ranks.back());
 }
 
-// The first use of a set of ranks makes its communicator, which blocks until all its members do the
-// same: MPI has no other way that leaves the remaining ranks alone. Members use a set in the same
-// order, so none waits for one that waits for it.
-Result<MPI_Comm> MpiTransport::CommOf(const std::vector<int>& ranks) {
-  if (static_cast<int>(ranks.size()) == size_) return world_->get();
-  const auto found = comms_.find(ranks);
-  if (found != comms_.end()) return found->second->get();
-  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
-  MPI_Comm comm = MPI_COMM_NULL;
-  int code = MPI_Comm_group(world_->get(), &all);
-  if (code == MPI_SUCCESS)
-    code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
-  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(world_->get(), some, TagOf(ranks), &comm);
-  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
-  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
-  if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) {
-    return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) +
-                               " ranks: " + DescribeMpiError(code));
-  }
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  comms_[ranks] = std::make_unique<MpiComm>(comm);
-  return comm;
-}
-
 Status MpiTransport::Prepare(const std::vector<int>& ranks) {
   HORON_TRY(failure_);
-  HORON_TRY(CommOf(ranks).status());
+  HORON_TRY(world_->Of(ranks).status());
   return Status::Ok();
 }
 
 Task MpiTransport::ReduceBlock(BlockReduction reduction) {
   if (!failure_.ok()) co_return failure_;
   if (!ReducesBlocks(reduction)) co_return Status::Unsupported("MPI does not reduce this type");
-  const Result<MPI_Comm> comm = CommOf(reduction.ranks);
+  const Result<MPI_Comm> comm = world_->Of(reduction.ranks);
   if (!comm.ok()) co_return comm.status();
   PendingReduction pending(*this);
   HORON_CO_TRY(pending.Start(comm.value(), reduction));
@@ -125,8 +95,7 @@ Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
     const int code =
         MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),
                        OpOf(reduction.kind), comm, &requests_.back());
-    if (code != MPI_SUCCESS)
-      return Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+    HORON_TRY(Check(code, "an MPI reduction"));
     transport_.collectives_.Add();
   }
   return Status::Ok();
@@ -137,8 +106,8 @@ bool PendingReduction::Poll() {
   int through = 0;
   const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &through,
                                MPI_STATUSES_IGNORE);
-  if (code != MPI_SUCCESS)
-    status_ = Status::Unavailable("an MPI reduction failed: " + DescribeMpiError(code));
+  status_ = Check(code, "an MPI reduction");
+  if (!status_.ok()) transport_.world_->Spoil();
   done_ = through != 0 || code != MPI_SUCCESS;
   return done_;
 }
@@ -155,7 +124,8 @@ PendingReduction::~PendingReduction() {
                                    [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
   if (!pending) return;
   // Collectives cannot be cancelled, so what is not through by now is given the time that is left.
-  if (!transport_.Settle(static_cast<int>(requests_.size()), requests_.data())) {
+  if (!transport_.Settle(static_cast<int>(requests_.size()), requests_.data(),
+                         MPI_STATUSES_IGNORE)) {
     std::fprintf(stderr, "horon: mpi: a reduction could not be taken back; MPI keeps its memory\n");
   }
 }

@@ -1,12 +1,11 @@
 #include "runtime/transport/mpi_transport.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <thread>
 
+#include "runtime/transport/mpi_calls.h"
 #include "runtime/transport/spans.h"
 
 namespace horon {
@@ -22,27 +21,19 @@ constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
 
 }  // namespace
 
-std::string DescribeMpiError(int code) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
-  return std::string(text, static_cast<size_t>(length));
-}
-
 MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters)
     : world_(std::move(world)),
       pool_(std::make_shared<Pool>(MakeHostMemory())),
       messages_(counters["mpi.messages"]),
       bytes_(counters["mpi.bytes"]),
       collectives_(counters["mpi.collectives"]),
-      patience_(kPatience) {
-  MPI_Comm_size(world_->get(), &size_);
-}
+      patience_(kPatience) {}
 
 MpiTransport::~MpiTransport() {
   int finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised != 0) return;
+  if (!failure_.ok()) world_->Spoil();
   while (!flights_.empty()) {
     const size_t last = flights_.size() - 1;
     if (flights_[last].transfer != nullptr) {
@@ -50,7 +41,7 @@ MpiTransport::~MpiTransport() {
       continue;  // what was packed stays for the next turn
     }
     // MPI may still read or write the buffer, so it is never given back unless MPI is through.
-    if (!Settle(1, &requests_[last])) new Buffer(std::move(flights_[last].packed));
+    if (!TakeBack(last)) new Buffer(std::move(flights_[last].packed));
     Remove(last);
   }
 }
@@ -119,10 +110,11 @@ Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
 
 Status MpiTransport::Post(Transfer& transfer) {
   if (!failure_.ok()) return failure_;
+  const bool send = transfer.direction == Transfer::Direction::kSend;
   Flight flight;
   flight.transfer = &transfer;
+  flight.source = send ? -1 : transfer.peer;
   HORON_ASSIGN(const Payload payload, Prepare(flight));
-  const bool send = transfer.direction == Transfer::Direction::kSend;
   const int tag = static_cast<int>(transfer.tag);
   MPI_Request request = MPI_REQUEST_NULL;
   int code = send ? MPI_Isend(payload.data, payload.count, payload.type, transfer.peer, tag,
@@ -139,6 +131,7 @@ Status MpiTransport::Post(Transfer& transfer) {
     return failure_;
   }
   if (send) {
+    world_->CountSent(transfer.peer);
     messages_.Add();
     bytes_.Add(TotalBytes(transfer.spans));
   }
@@ -187,6 +180,7 @@ Result<bool> MpiTransport::Progress() {
 
 void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
   Transfer* transfer = flight.transfer;
+  Account(flight, status);
   const bool listed = flight.layout != MPI_DATATYPE_NULL;
   if (transfer != nullptr && code == MPI_SUCCESS) {
     int64_t bytes = TotalBytes(transfer->spans);
@@ -234,18 +228,34 @@ void MpiTransport::Remove(size_t index) {
 // --- taking back
 
 // Waits until MPI is through with the requests, within what is left of kPatience.
-bool MpiTransport::Settle(int count, MPI_Request* requests) {
+bool MpiTransport::Settle(int count, MPI_Request* requests, MPI_Status* statuses) {
   const auto start = std::chrono::steady_clock::now();
   int through = 0;
   while (true) {
-    const int code = MPI_Testall(count, requests, &through, MPI_STATUSES_IGNORE);
+    const int code = MPI_Testall(count, requests, &through, statuses);
     if (through != 0 || code != MPI_SUCCESS) break;  // an error ends a request too
     if (std::chrono::steady_clock::now() - start >= patience_) break;
     std::this_thread::yield();
   }
   const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
   patience_ = std::max(patience_ - taken, std::chrono::nanoseconds{0});
+  if (through == 0) world_->Spoil();
   return through != 0;
+}
+
+// A message that MPI gave, unless its receive was cancelled before it came.
+void MpiTransport::Account(const Flight& flight, const MPI_Status& status) {
+  if (flight.source < 0) return;
+  int cancelled = 0;
+  MPI_Test_cancelled(&status, &cancelled);
+  if (cancelled == 0) world_->CountReceived(flight.source);
+}
+
+bool MpiTransport::TakeBack(size_t index) {
+  MPI_Status status;
+  const bool through = Settle(1, &requests_[index], &status);
+  if (through) Account(flights_[index], status);
+  return through;
 }
 
 // A receive can be cancelled in MPI unless its message is already arriving; a send cannot. What
@@ -259,7 +269,7 @@ void MpiTransport::Withdraw(size_t index, const Status& why) {
   if (open && transfer.direction == Transfer::Direction::kReceive) MPI_Cancel(&requests_[index]);
   flight.transfer = nullptr;
   if (flight.packed.data() == nullptr) {
-    if (!Settle(1, &requests_[index])) {
+    if (!TakeBack(index)) {
       std::fprintf(stderr,
                    "horon: mpi: a message of %lld bytes with rank %d could not be taken back; MPI "
                    "keeps it\n",
@@ -275,15 +285,7 @@ void MpiTransport::Cancel(Transfer& transfer) {
   Withdraw(static_cast<size_t>(transfer.scratch[0]), Status::Aborted("cancelled"));
 }
 
-// With fault tolerance (ULFM: mpirun --with-ft ulfm) a revoked communicator gives back everything
-// in flight, on every rank. Looked for at run time: other MPIs do not have it.
-void MpiTransport::Abandon() {
-  using RevokeFn = int(MPI_Comm);
-  static auto* const revoke = reinterpret_cast<RevokeFn*>(dlsym(RTLD_DEFAULT, "MPIX_Comm_revoke"));
-  if (revoke == nullptr) return;
-  revoke(world_->get());
-  for (const auto& [ranks, comm] : comms_) revoke(comm->get());
-}
+void MpiTransport::Abandon() { world_->Revoke(); }
 
 void MpiTransport::FailAll() {
   for (size_t i = flights_.size(); i > 0; --i) {

@@ -13,32 +13,16 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/base/counters.h"
 #include "runtime/device/memory.h"
+#include "runtime/transport/mpi_comm.h"
 #include "runtime/transport/transport.h"
 
 namespace horon {
-
-std::string DescribeMpiError(int code);
-
-// A communicator of ours. Never freed before MPI_Finalize: a message to a runtime that has left may
-// still be on its way, and MPI gives the number of a freed communicator to the next one, where that
-// message would then be received (seen with Open MPI 5.0: "rank 0 has left" in a new life).
-class MpiComm {
- public:
-  explicit MpiComm(MPI_Comm comm) : comm_(comm) {}
-  MpiComm(const MpiComm&) = delete;
-  MpiComm& operator=(const MpiComm&) = delete;
-  MPI_Comm get() const { return comm_; }
-
- private:
-  MPI_Comm comm_;
-};
 
 class MpiTransport;
 
@@ -67,7 +51,7 @@ class MpiTransport final : public Transport {
   ~MpiTransport() override;
 
   std::string_view name() const override { return "mpi"; }
-  bool Reaches(int peer) const override { return peer >= 0 && peer < size_; }
+  bool Reaches(int peer) const override { return peer >= 0 && peer < world_->size(); }
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
@@ -85,6 +69,7 @@ class MpiTransport final : public Transport {
   // A message that MPI has. Its request is requests_[the same index].
   struct Flight {
     Transfer* transfer = nullptr;             // null: cancelled, but MPI still has `packed`
+    int source = -1;                          // of a receive
     MPI_Datatype layout = MPI_DATATYPE_NULL;  // of several large spans
     Buffer packed;                            // of several small spans
   };
@@ -100,15 +85,15 @@ class MpiTransport final : public Transport {
   void Complete(Flight& flight, MPI_Status& status, int code);
   void Remove(size_t index);
   void Withdraw(size_t index, const Status& why);
-  bool Settle(int count, MPI_Request* requests);
+  bool Settle(int count, MPI_Request* requests, MPI_Status* statuses);
+  bool TakeBack(size_t index);
+  void Account(const Flight& flight, const MPI_Status& status);
   void FailAll();
   bool PollReductions();
-  Result<MPI_Comm> CommOf(const std::vector<int>& ranks);
   static Status Lost(int peer, int code);
   static void Finish(Transfer& transfer, Status status, int64_t bytes);
 
   std::shared_ptr<MpiComm> world_;
-  int size_ = 0;
   std::shared_ptr<Pool> pool_;
   Counter& messages_;
   Counter& bytes_;
@@ -118,8 +103,7 @@ class MpiTransport final : public Transport {
   std::vector<int> finished_;  // Testsome's answer, kept to be used again
   std::vector<MPI_Status> statuses_;
   std::vector<PendingReduction*> reductions_;
-  std::map<std::vector<int>, std::unique_ptr<MpiComm>> comms_;  // by ascending global ranks
-  std::chrono::nanoseconds patience_;                           // what is left of kPatience
+  std::chrono::nanoseconds patience_;  // what is left of kPatience
   Status failure_;
 };
 

@@ -74,6 +74,39 @@ def why_no_mounts():
     return done.stderr.strip()
 
 
+# --- many lives -----------------------------------------------------------------------------------
+
+# Rank 0 joins again, twice; rank 1 does not, but lives on until then.
+ALONE = """
+import os, time, horon
+horon.init()
+rank = horon.rank()
+horon.shutdown()
+if rank == 0:
+    for attempt in range(2):
+        begun = time.monotonic()
+        try:
+            horon.init()
+        except horon.HoronUnavailable as error:
+            print(f"after {time.monotonic() - begun:.1f} s: {error}", flush=True)
+open(os.environ["TEST_FIFO"], "w" if rank == 0 else "r").close()
+print("done", rank, flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
+def test_a_second_init_that_not_all_join_gives_up(way, request, tmp_path):
+    if way:
+        request.getfixturevalue("needs_mpi")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    _, output = horonrun(*["-np", "2", "--no-prefix"], *way, "python", "-c", ALONE,
+                         TEST_FIFO=str(fifo), HORON_START_TIMEOUT="2")
+    heard = re.findall(r"^after ([\d.]+) s: .*HORON_START_TIMEOUT", output, re.M)
+    assert len(heard) == 2 and all(float(seconds) < 10 for seconds in heard), output
+    assert sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
+
+
 # --- /dev/shm -------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,71 @@
+#include "runtime/transport/mpi_calls.h"
+
+#include <future>
+#include <thread>
+
+namespace horon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLook{20};  // between two looks at the losses
+constexpr std::chrono::microseconds kNap{50};   // between two looks at MPI
+
+bool Lost(const Patience& patience) { return patience.losses != nullptr && patience.losses->any(); }
+
+}  // namespace
+
+std::string DescribeMpiError(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+Status Check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return Status::Ok();
+  return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+}
+
+Status Late(const char* what, const Patience& patience) {
+  if (Lost(patience))
+    return Status::Unavailable("while waiting for the other ranks: " + patience.losses->sentence());
+  return Status::Unavailable(std::string("not all ranks joined in ") + what + " over MPI within " +
+                             std::to_string(patience.limit.count()) + " ms (HORON_START_TIMEOUT)");
+}
+
+bool Within(const Patience& patience, std::function<void()> call) {
+  const auto until = Clock::now() + patience.limit;
+  auto promise = std::make_shared<std::promise<void>>();
+  std::future<void> returned = promise->get_future();
+  std::thread([promise, call = std::move(call)] {
+    call();
+    promise->set_value();
+  }).detach();
+  while (returned.wait_for(kLook) != std::future_status::ready) {
+    if (Clock::now() >= until || Lost(patience)) return false;
+  }
+  return true;
+}
+
+Status AwaitUntil(const std::function<Result<bool>()>& through, Clock::time_point deadline,
+                  const char* what, const Patience& patience) {
+  while (true) {
+    HORON_ASSIGN(const bool done, through());
+    if (done) return Status::Ok();
+    if (Clock::now() >= deadline || Lost(patience)) return Late(what, patience);
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+Status Await(MPI_Request& request, Clock::time_point deadline, const char* what,
+             const Patience& patience) {
+  const auto through = [&]() -> Result<bool> {
+    int done = 0;
+    HORON_TRY(Check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what));
+    return done != 0;
+  };
+  return AwaitUntil(through, deadline, what, patience);
+}
+
+}  // namespace horon
