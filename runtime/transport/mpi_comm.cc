@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "runtime/transport/mpi_calls.h"
 
@@ -19,6 +20,18 @@ int TagOf(const std::vector<int>& ranks) {
   uint32_t hash = 2166136261u;
   for (const int rank : ranks) hash = (hash ^ static_cast<uint32_t>(rank)) * 16777619u;
   return static_cast<int>((hash ^ (hash >> 15)) & 0x7fffu);
+}
+
+int CreateGroup(MPI_Comm comm, const std::vector<int>& ranks, MPI_Comm* made) {
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  int code = MPI_Comm_group(comm, &all);
+  if (code == MPI_SUCCESS)
+    code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(comm, some, TagOf(ranks), made);
+  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+  if (code == MPI_SUCCESS) MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
+  return code;
 }
 
 // What is lent to MPI while the ranks meet. It outlives a meeting that is given up: MPI may still
@@ -48,26 +61,39 @@ MpiComm::MpiComm(MPI_Comm comm) : comm_(comm) {
   received_.resize(sent_.size());
 }
 
+void MpiComm::Make(const std::vector<int>& ranks) {
+  if (static_cast<int>(ranks.size()) == size() || sets_.contains(ranks)) return;
+  const auto made = sets_[ranks] = std::make_shared<Made>();
+  making_.push_back(made);
+  auto make = [made, comm = comm_, ranks] {
+    made->code = CreateGroup(comm, ranks, &made->comm);
+    made->done.store(true, std::memory_order_release);
+  };
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (level == MPI_THREAD_MULTIPLE) {
+    std::thread(std::move(make)).detach();
+  } else {
+    make();
+  }
+}
+
 Result<MPI_Comm> MpiComm::Of(const std::vector<int>& ranks) {
   if (static_cast<int>(ranks.size()) == size()) return comm_;
   const auto found = sets_.find(ranks);
-  if (found != sets_.end()) return found->second;
-  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
-  MPI_Comm made = MPI_COMM_NULL;
-  int code = MPI_Comm_group(comm_, &all);
-  if (code == MPI_SUCCESS)
-    code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
-  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(comm_, some, TagOf(ranks), &made);
-  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
-  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
-  if (code != MPI_SUCCESS || made == MPI_COMM_NULL) {
-    Spoil();
-    return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) +
-                               " ranks: " + DescribeMpiError(code));
-  }
-  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
-  sets_[ranks] = made;
-  return made;
+  if (found == sets_.end() || !found->second->done.load(std::memory_order_acquire))
+    return MPI_Comm{MPI_COMM_NULL};
+  const std::shared_ptr<Made>& made = found->second;
+  if (made->code == MPI_SUCCESS) return made->comm;
+  Spoil();
+  return Status::Unavailable("MPI made no communicator of " + std::to_string(ranks.size()) +
+                             " ranks: " + DescribeMpiError(made->code));
+}
+
+bool MpiComm::Look() {
+  return std::erase_if(making_, [](const auto& made) {
+           return made->done.load(std::memory_order_acquire);
+         }) > 0;
 }
 
 // With fault tolerance (ULFM: mpirun --with-ft ulfm) a revoked communicator gives back everything.
@@ -78,7 +104,11 @@ void MpiComm::Revoke() {
   Spoil();
   if (revoke == nullptr) return;
   revoke(comm_);
-  for (const auto& [ranks, comm] : sets_) revoke(comm);
+  Look();
+  for (const auto& [ranks, made] : sets_) {
+    const bool there = std::find(making_.begin(), making_.end(), made) == making_.end();
+    if (there && made->code == MPI_SUCCESS) revoke(made->comm);
+  }
 }
 
 // One message, if there is one. Messages of one sender are found in the order they were sent, so
@@ -160,7 +190,8 @@ Result<MPI_Comm> MpiComms::Duplicate(MPI_Comm from, Deadline deadline, const Pat
 
 // Whether the last one is free on every rank; then nothing is under way on it any more.
 Result<bool> MpiComms::TakeAgain(Deadline deadline, const Patience& patience) {
-  const bool free = last_ && !last_->spoilt_ && last_.use_count() == 1;
+  if (last_) last_->Look();
+  const bool free = last_ && last_->free() && last_.use_count() == 1;
   int size = 0;
   MPI_Comm_size(meeting_, &size);
   auto lent = std::make_unique<Lent>();

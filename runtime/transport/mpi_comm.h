@@ -12,6 +12,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -32,10 +33,14 @@ class MpiComm {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(sent_.size()); }
 
-  // That of some of the ranks, ascending. The first use makes it, which blocks until all its
-  // members do the same: MPI has no other way that leaves the remaining ranks alone. Members use
-  // sets in the same order, so none waits for one that waits for it.
+  // Begins to make that of some of the ranks, ascending, unless it was begun before. All members
+  // do. MPI has no call for this but one that blocks until the last has come, who may have died: it
+  // runs on a thread of its own where MPI allows that (MPI_THREAD_MULTIPLE), otherwise here.
+  void Make(const std::vector<int>& ranks);
+  // MPI_COMM_NULL while it is being made.
   Result<MPI_Comm> Of(const std::vector<int>& ranks);
+  // Whether one was finished since the last look.
+  bool Look();
   // Gives back what is in flight on it, on every rank, where MPI can do so.
   void Revoke();
 
@@ -51,12 +56,20 @@ class MpiComm {
   Status Drain(const std::vector<int64_t>& expected, std::chrono::steady_clock::time_point deadline,
                const Patience& patience);
   Result<bool> DropFrom(int peer);
+  bool free() const { return !spoilt_ && making_.empty(); }
+
+  struct Made {
+    std::atomic<bool> done{false};
+    int code = MPI_SUCCESS;
+    MPI_Comm comm = MPI_COMM_NULL;
+  };
 
   MPI_Comm comm_;
   int rank_ = 0;
   bool spoilt_ = false;
-  std::vector<int64_t> sent_, received_;       // by peer
-  std::map<std::vector<int>, MPI_Comm> sets_;  // by ascending ranks
+  std::vector<int64_t> sent_, received_;                    // by peer
+  std::map<std::vector<int>, std::shared_ptr<Made>> sets_;  // by ascending ranks
+  std::vector<std::shared_ptr<Made>> making_;  // those of sets_ that were not done at the last look
 };
 
 class MpiComms {

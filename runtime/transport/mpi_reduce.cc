@@ -53,6 +53,22 @@ MPI_Op OpOf(ReduceKind kind) {
   return MPI_OP_NULL;
 }
 
+// The communicator of some ranks, waited for until it is made.
+class PendingComm final : public Waitable {
+ public:
+  PendingComm(MpiComm& world, const std::vector<int>& ranks) : world_(world), ranks_(ranks) {}
+  bool Ready() override {
+    found_ = world_.Of(ranks_);
+    return !found_.ok() || found_.value() != MPI_COMM_NULL;
+  }
+  const Result<MPI_Comm>& found() const { return found_; }
+
+ private:
+  MpiComm& world_;
+  const std::vector<int>& ranks_;
+  Result<MPI_Comm> found_ = MPI_Comm{MPI_COMM_NULL};
+};
+
 }  // namespace
 
 bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
@@ -62,23 +78,25 @@ bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
 
 Status MpiTransport::Prepare(const std::vector<int>& ranks) {
   HORON_TRY(failure_);
-  HORON_TRY(world_->Of(ranks).status());
+  world_->Make(ranks);
   return Status::Ok();
 }
 
 Task MpiTransport::ReduceBlock(BlockReduction reduction) {
   if (!failure_.ok()) co_return failure_;
   if (!ReducesBlocks(reduction)) co_return Status::Unsupported("MPI does not reduce this type");
-  const Result<MPI_Comm> comm = world_->Of(reduction.ranks);
-  if (!comm.ok()) co_return comm.status();
+  world_->Make(reduction.ranks);
+  PendingComm comm(*world_, reduction.ranks);
+  if (!comm.Ready()) co_await Until(comm);
+  HORON_CO_TRY(comm.found().status());
   PendingReduction pending(*this);
-  HORON_CO_TRY(pending.Start(comm.value(), reduction));
+  HORON_CO_TRY(pending.Start(comm.found().value(), reduction));
   co_await Until(pending);
   co_return pending.status();
 }
 
 bool MpiTransport::PollReductions() {
-  bool moved = false;
+  bool moved = world_->Look();
   for (PendingReduction* reduction : reductions_) moved = reduction->Poll() || moved;
   return moved;
 }

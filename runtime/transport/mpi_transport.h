@@ -3,9 +3,8 @@
 //
 // A message is one MPI message whatever its size: one run of bytes goes as it is, several small
 // ones are packed through a pooled buffer, several large ones travel as an MPI datatype that lists
-// them. Nothing blocks but two rare things, both said where they stand: the first use of a set of
-// ranks by ReduceBlock, and taking back a transfer that MPI has already begun (bounded by kPatience
-// in all).
+// them. Nothing blocks but taking back a transfer that MPI has already begun, bounded by kPatience
+// in all, and, without MPI_THREAD_MULTIPLE, the first use of a set of ranks by ReduceBlock.
 //
 // Only the holder of the baton calls any of this.
 #pragma once

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
 
 #include "test/mpi/mpi_world.h"
 #include "test/support/catch.h"
@@ -183,6 +184,37 @@ TEST_CASE("types that MPI does not add are refused", "[mpi]") {
   }
   Block block(DataType::kFloat32, ReduceKind::kSum, 10, {0, World().size()});
   CHECK_FALSE(transport->ReducesBlocks(block.reduction()));
+}
+
+// It may have died: only the launcher knows, so whoever waits for it must be able to hear of that.
+TEST_CASE("a member that does not come blocks nobody", "[mpi]") {
+  const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();  // which has no sets yet
+  REQUIRE(life != nullptr);
+  Counters counters;
+  const auto transport = life->MakeTransport(counters);
+  const bool member = World().size() > 1 && World().rank() < 2;
+  Block block(DataType::kInt32, ReduceKind::kSum, 100, {0, 1});
+  std::optional<RootTask> root;
+  if (member && World().rank() == 0) {
+    REQUIRE(transport->Prepare({0, 1}).ok());
+    root.emplace(transport->ReduceBlock(block.reduction()));
+    for (int round = 0; round < 1000; ++round) {
+      root->Advance();
+      REQUIRE(transport->Progress().ok());
+      REQUIRE_FALSE(root->done());
+    }
+  }
+  REQUIRE(Meet());  // the other one comes now
+  if (member && !root) root.emplace(transport->ReduceBlock(block.reduction()));
+  if (member) {
+    REQUIRE(Drive(*transport, [&] {
+      root->Advance();
+      return root->done();
+    }));
+    CHECK(root->status().ok());
+    CHECK(block.wrong() == 0);
+  }
+  CHECK(Meet());
 }
 
 }  // namespace
