@@ -7,10 +7,13 @@ loaders). Both horonrun and a keeper have one.
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import time
 
 _DONE = b"done"
+_KILLED_S = 1.0  # that the kernel takes at most to end a process that was killed
 
 
 class Guard:
@@ -31,12 +34,13 @@ class Guard:
         """Takes a process group into care; it gets so long to end by itself."""
         self._add(-group, patience_s)
 
-    def add_process(self, pid: int, patience_s: float) -> None:
-        """The same of a single process."""
-        self._add(pid, patience_s)
+    def add_process(self, pid: int, patience_s: float, folder: str) -> None:
+        """The same of a process, with a folder that is left there when it does not end by itself."""
+        self._add(pid, patience_s, folder)
 
-    def _add(self, target: int, patience_s: float) -> None:
-        os.write(self._writing, b"%d %d\n" % (target, patience_s * 1000))
+    def _add(self, target: int, patience_s: float, folder: str = "") -> None:
+        line = f"{target} {int(patience_s * 1000)} {folder}\0"
+        os.write(self._writing, line.encode(errors="surrogateescape"))
 
     def dismiss(self) -> None:
         """The children are gone; nothing is left to guard."""
@@ -55,12 +59,23 @@ def _watch(reading: int) -> None:
         text += part
     if text.endswith(_DONE):
         return
-    targets = [(int(ms) / 1000, int(pid)) for pid, ms in map(bytes.split, text.splitlines())]
+    lines = text.decode(errors="surrogateescape").split("\0")[:-1]
+    targets = [(int(ms) / 1000, int(pid), at) for pid, ms, at in (x.split(" ", 2) for x in lines)]
     waited = 0.0
-    for patience, target in sorted(targets):
+    for patience, target, folder in sorted(targets):
         time.sleep(patience - waited)
         waited = patience
-        try:
-            os.kill(target, signal.SIGKILL)  # of a negative number: the group
-        except (ProcessLookupError, PermissionError):
-            pass  # all of it has ended
+        _kill(target)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(target: int) -> None:
+    """A process, waiting for its end, or of a negative number a group."""
+    try:
+        ended = os.pidfd_open(target) if target > 0 else None
+        os.kill(target, signal.SIGKILL)
+        if ended is not None:
+            select.select([ended], [], [], _KILLED_S)
+    except (ProcessLookupError, PermissionError):
+        pass  # all of it has ended

@@ -214,7 +214,8 @@ class Keeper:
         alone = self._lost and os.getppid() == self._daemon and self._daemon > 1
         patience_s = self._grace_s + _KILL_S + _DRAIN_S
         if alone and siblings.wait_as_the_last(self._daemon, patience_s):
-            self._guard.add_process(self._daemon, _KILL_S)
+            folder = siblings.session_folder(self._daemon)
+            self._guard.add_process(self._daemon, _KILL_S, folder)
             os.kill(self._daemon, signal.SIGTERM)
         else:
             self._guard.dismiss()

@@ -1,9 +1,11 @@
-"""The other keepers of a host: children of the same MPI daemon, started with the same command."""
+"""The other keepers of a host: children of the same MPI daemon, started with the same command; and
+what the daemon leaves behind."""
 
 from __future__ import annotations
 
 import os
 import select
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +23,11 @@ def wait_as_the_last(daemon: int, patience_s: float) -> bool:
     for pid in others:
         _wait(pid, daemon, max(0.0, end - time.monotonic()))
     return os.getppid() == daemon
+
+
+def session_folder(daemon: int) -> str:
+    """Where Open MPI 5's prted has its sockets; a prted that is killed leaves it behind."""
+    return os.path.join(tempfile.gettempdir(), f"prted.{daemon}")
 
 
 def _others(daemon: int) -> list[int]:
