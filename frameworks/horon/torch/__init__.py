@@ -54,3 +54,4 @@ from horon.torch.reductions import (
     grouped_allreduce_async_,
     sparse_allreduce_async,
 )
+from horon.torch.sync_batch_norm import SyncBatchNorm

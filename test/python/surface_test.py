@@ -1,0 +1,16 @@
+"""What programs written for horovod.torch use, and what PyTorch has that these never knew; on 2 and 4
+ranks, over shared memory and over MPI. The checks are in bodies/, all in one launch."""
+
+import pytest
+
+ALL = ["sync_batch_norm"]
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_horonrun(launch, np):
+    launch(np, *ALL)
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_mpirun(launch, needs_mpi, np):
+    launch(np, *ALL, launcher="mpirun")
