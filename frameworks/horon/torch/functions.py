@@ -13,9 +13,10 @@ from horon.torch.calls import rows_call, set_id, wait_all
 from horon.torch.exchanges import broadcast_, broadcast_async_
 
 
-def broadcast_parameters(params, root_rank) -> None:
-    """Overwrites the parameters with root_rank's. `params`: model.state_dict(),
-    model.named_parameters(), or any (name, tensor) pairs; None values are passed over."""
+def broadcast_parameters(params, root_rank, process_set=global_process_set) -> None:
+    """Overwrites the parameters with root_rank's, on every rank of the set. `params`:
+    model.state_dict(), model.named_parameters(), or any (name, tensor) pairs; None values are passed
+    over."""
     if isinstance(params, dict):
         pairs = sorted(params.items())
     elif isinstance(params, collections.abc.Iterable):
@@ -28,7 +29,7 @@ def broadcast_parameters(params, root_rank) -> None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise HoronInvalidArgument(f"invalid params: '{name}' is a {type(tensor)}, no tensor")
-        handles.append(broadcast_async_(tensor, root_rank, name))
+        handles.append(broadcast_async_(tensor, root_rank, name, process_set))
     wait_all(handles)
 
 
@@ -49,9 +50,10 @@ def _map_leaves(tree, function):
     return function(tree)
 
 
-def broadcast_optimizer_state(optimizer, root_rank, model=None) -> None:
-    """Gives the optimizer root_rank's state and options (learning rate, ...). No step is taken: the
-    other ranks take over the root's tensors, whatever they had."""
+def broadcast_optimizer_state(optimizer, root_rank, model=None,
+                              process_set=global_process_set) -> None:
+    """Gives the optimizer root_rank's state and options (learning rate, ...), on every rank of the
+    set. No step is taken: the other ranks take over the root's tensors, whatever they had."""
     is_root = rank() == root_rank
     tensors = []
 
@@ -62,7 +64,7 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None) -> None:
         return _TensorPlace(leaf)
 
     skeleton = _map_leaves(optimizer.state_dict(), leave_place) if is_root else None
-    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state", process_set)
     if not is_root:
         device = _device_of(optimizer)
 
@@ -75,7 +77,7 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None) -> None:
 
         state = _map_leaves(skeleton, fill_place)
     wait_all([
-        broadcast_async_(tensor, root_rank, f"optimizer_state.{i}")
+        broadcast_async_(tensor, root_rank, f"optimizer_state.{i}", process_set)
         for i, tensor in enumerate(tensors)
     ])
     if not is_root:
@@ -119,8 +121,8 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
 
 
 def allgather_object(obj, name=None, process_set=global_process_set) -> list:
-    """Everybody's object, by rank of the set. Blocking."""
+    """Everybody's object, by rank of the set; None for a rank that has joined. Blocking."""
     name = full_name("allgather_object", name, set_id(process_set))
     call = rows_call(name, "allgather", _pickle(obj), process_set, finish=lambda *both: both)
     output, lengths = call.run()
-    return [_unpickle(part) for part in output.split(list(lengths))]
+    return [_unpickle(part) if len(part) else None for part in output.split(list(lengths))]

@@ -95,6 +95,29 @@ def check_optimizer_on_a_set():
     hvd.remove_process_set(some)
 
 
+def check_same_start_on_a_set():
+    """Outsiders keep what they have."""
+    if hvd.size() < 3:
+        return
+    some = hvd.add_process_set([1, 2])
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, hvd.rank())
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(hvd.rank() + 1), momentum=0.9)
+    model(torch.ones(1, 2) * hvd.rank()).sum().backward()
+    optimizer.step()
+    expected = 2 if some.included() else hvd.rank()
+    before = model.weight.detach().clone()
+    weights = hvd.allgather(before)
+    if some.included():
+        hvd.broadcast_parameters(model.state_dict(), 2, process_set=some)
+        hvd.broadcast_optimizer_state(optimizer, 2, process_set=some)
+    close(model.weight.detach(), weights[expected:expected + 1])
+    assert optimizer.param_groups[0]["lr"] == expected + 1.0
+    momentum = optimizer.state[model.weight]["momentum_buffer"]
+    close(momentum, torch.full((1, 2), float(expected)))
+    hvd.remove_process_set(some)
+
+
 def check_disjoint_sets_at_the_same_time():
     if hvd.size() < 4:
         return
