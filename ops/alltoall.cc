@@ -56,6 +56,9 @@ class AlltoallOp final : public Op {
     return agreed;
   }
 
+  // What others send to a rank that has joined is lost.
+  WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
+
   Task Run(Stage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();

@@ -15,11 +15,18 @@ class BroadcastOp final : public Op {
   Result<Agreement> Check(std::span<const Request* const> by_rank,
                           std::span<const int> ranks) const override {
     const Request& request = *by_rank[0];
-    if (std::find(ranks.begin(), ranks.end(), root_) == ranks.end()) {
+    const auto root = std::find(ranks.begin(), ranks.end(), root_);
+    if (root == ranks.end()) {
       return Status::InvalidArgument("Op '" + request.op + "' for tensor '" + request.name +
                                      "': root rank " + std::to_string(root_) +
                                      " is not in the process set of ranks " +
                                      ToString(Shape(ranks.begin(), ranks.end())) + ".");
+    }
+    if (by_rank[static_cast<size_t>(root - ranks.begin())]->joined) {
+      return Status::InvalidArgument("Op '" + request.op + "' for tensor '" + request.name +
+                                     "': root rank " + std::to_string(root_) +
+                                     " has joined and has nothing to send; broadcast before "
+                                     "any rank joins, or from one that has not.");
     }
     HORON_TRY(CheckCommon(by_rank, ranks, "BROADCAST"));
     HORON_TRY(CheckShapes(by_rank, ranks, "BROADCAST"));

@@ -27,6 +27,9 @@ class ReduceScatterOp final : public Op {
     return Agreement{};
   }
 
+  // It is cut for all ranks; the part of one that has joined is lost.
+  WhenJoined when_joined() const override { return WhenJoined::kZeros; }
+
   Task Run(Stage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();

@@ -212,8 +212,23 @@ int horon_add_process_set(const int* ranks, int count, int* id) {
   });
 }
 
+int horon_form_process_set(const int* ranks, int count, int* id) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(*id, FormProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))}));
+    return Status::Ok();
+  });
+}
+
 int horon_remove_process_set(int id) {
   return Command([&](Runtime& runtime) { return RemoveProcessSet(runtime, id); });
+}
+
+int horon_join(horon_work** work) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(std::shared_ptr<Work> made, SubmitJoin(runtime));
+    *work = Handle(std::move(made));
+    return Status::Ok();
+  });
 }
 
 int horon_process_set_size(int id) {

@@ -6,13 +6,12 @@ namespace horon {
 namespace {
 
 // The work it was, done and ok.
-Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op,
+Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const std::string& name,
                                          std::vector<int64_t> numbers) {
   auto work = std::make_shared<Work>(1);
   Request request;
   request.op = op;
-  // One name for all: ranks that change different sets meet.
-  request.name = "change of process sets";
+  request.name = name;
   request.splits = std::move(numbers);
   request.dtype = DataType::kUInt8;
   HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
@@ -23,9 +22,10 @@ Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op,
   return work;
 }
 
-}  // namespace
+// One name for all: ranks that change different sets meet.
+constexpr const char* kChange = "change of process sets";
 
-Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
+Result<std::vector<int64_t>> Sorted(const Runtime& runtime, std::span<const int> ranks) {
   std::vector<int64_t> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
   if (sorted.empty() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
@@ -33,7 +33,39 @@ Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
     return Status::InvalidArgument(
         "a process set needs different ranks between 0 and size - 1, not " + ToString(sorted));
   }
-  HORON_ASSIGN(const auto work, ChangeSets(runtime, "process_set.add", std::move(sorted)));
+  return sorted;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Work>> SubmitJoin(Runtime& runtime) {
+  auto work = std::make_shared<Work>(1);
+  Request request;
+  request.op = "join";
+  request.name = "join of all ranks";
+  request.dtype = DataType::kUInt8;
+  HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
+  const Submission submission{std::move(what)};
+  HORON_TRY(runtime.Submit({&submission, 1}, work, true));
+  return work;
+}
+
+Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
+  HORON_ASSIGN(std::vector<int64_t> sorted, Sorted(runtime, ranks));
+  HORON_ASSIGN(const auto work, ChangeSets(runtime, "process_set.add", kChange, std::move(sorted)));
+  return static_cast<int>(work->outputs()[0].received_splits[0]);
+}
+
+Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks) {
+  HORON_ASSIGN(std::vector<int64_t> sorted, Sorted(runtime, ranks));
+  if (!std::binary_search(sorted.begin(), sorted.end(), runtime.rank())) {
+    return Status::InvalidArgument("rank " + std::to_string(runtime.rank()) +
+                                   " cannot form a process set of ranks " + ToString(sorted) +
+                                   ": only its members do");
+  }
+  // Different sets are formed side by side.
+  const std::string name = "process set " + ToString(sorted);
+  HORON_ASSIGN(const auto work, ChangeSets(runtime, "process_set.form", name, std::move(sorted)));
   return static_cast<int>(work->outputs()[0].received_splits[0]);
 }
 
@@ -42,7 +74,7 @@ Status RemoveProcessSet(Runtime& runtime, int id) {
     return Status::InvalidArgument("process set " + std::to_string(id) +
                                    (id == 0 ? " is all ranks and stays" : " does not exist"));
   }
-  return ChangeSets(runtime, "process_set.remove", {id}).status();
+  return ChangeSets(runtime, "process_set.remove", kChange, {id}).status();
 }
 
 int ProcessSetSize(const Runtime& runtime, int id) {

@@ -24,8 +24,7 @@ Status CheckTensor(const horon_request& r) {
     return Status::InvalidArgument("horon_request.struct_bytes is not sizeof(horon_request)");
   if (r.name == nullptr || *r.name == '\0') return Status::InvalidArgument("a tensor needs a name");
   const std::string who = "tensor '" + std::string(r.name) + "': ";
-  if (r.op == nullptr || std::strncmp(r.op, "process_set.", 12) == 0)
-    return Status::InvalidArgument(who + "no op was given");
+  if (r.op == nullptr || IsBuiltIn(r.op)) return Status::InvalidArgument(who + "no op was given");
   if (r.dtype < 0 || r.dtype >= kDataTypes)
     return Status::InvalidArgument(who + "dtype " + std::to_string(r.dtype) + " is not supported");
   if (r.ndim < 0 || r.ndim > 64 || (r.ndim > 0 && r.shape == nullptr))

@@ -78,6 +78,11 @@ class TopK final : public Op {
     co_return Status::Ok();
   }
 
+  // What it has not sent waits until it is back.
+  void Skip(Stage& stage) override {
+    for (size_t i = 0; i < stage.segments().size(); ++i) stage.State(i);
+  }
+
  private:
   int64_t MessageBytes(int64_t count) const {
     return topk::MessageBytes(parameters_.Chosen(count), parameters_.values);
@@ -117,7 +122,8 @@ class TopK final : public Op {
     for (int rank = 0; rank < size; ++rank) {
       HORON_TRY(topk::AddDecoded(messages + rank * stride, k, parameters_.values, sum, n));
     }
-    const double scale = parameters_.average ? stage.postscale() / size : stage.postscale();
+    const double parts = parameters_.average ? stage.set_size() : 1;
+    const double scale = stage.postscale() / parts;
     ScaleInto(DataType::kFloat32, scale, scratch.data(), scratch.data(), n);
     FromFloat(stage.dtype(), sum, segment.output, n);
     return Status::Ok();

@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace horon {
-namespace {
-
-bool ChangesSets(const Request& r) { return r.op.starts_with("process_set."); }
-
-}  // namespace
-
 Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity)
     : size_(size),
       ops_(&ops),
@@ -41,6 +35,7 @@ Result<SharedRequest> Coordinator::Remembered(int rank, uint64_t cache_id) const
 
 Status Coordinator::Hear(int rank, Report report) {
   heard_[static_cast<size_t>(rank)] = report.heard;
+  const int joined = join_ != nullptr ? join_->reported : 0;
   std::vector<Row*> heard;
   for (uint64_t id : report.bits) {
     if (HearAgain(rank, id, heard)) continue;
@@ -54,6 +49,7 @@ Status Coordinator::Hear(int rank, Report report) {
   for (Row* row : heard) {
     if (row->reported > 0) Consider(*row);  // else it failed with its group
   }
+  if (join_ != nullptr && join_->reported > joined) ConsiderAll();
   if (report.leaving) Leave(rank);
   Sweep();
   return Status::Ok();
@@ -62,7 +58,7 @@ Status Coordinator::Hear(int rank, Report report) {
 // The usual case in a steady job: all that there is to do is to tick the rank off. False if it
 // takes a closer look.
 bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard) {
-  if (gone_ > 0 || !owed_names_.empty() || !owed_groups_.empty()) return false;
+  if (gone_ > 0 || join_ != nullptr || !owed_names_.empty() || !owed_groups_.empty()) return false;
   const auto it = row_of_.find(cache_id);
   if (it == row_of_.end()) return false;
   Row& row = *it->second;
@@ -108,12 +104,13 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
   // Equal requests share one object: at thousands of ranks that is what they weigh.
   row.Put(index, row.first && *row.first == *request ? row.first : std::move(request));
   heard.push_back(&row);
+  if (row.first->op == "join") Join(row, rank);
 }
 
 // Judges a name that every rank has reported; a group that differs from rank to rank can never be
 // complete, which shows before that.
 void Coordinator::Consider(Row& row) {
-  if (row.reported == static_cast<int>(row.ranks->size())) {
+  if (Complete(row)) {
     Judge(row);
     return;
   }
@@ -132,41 +129,20 @@ void Coordinator::Consider(Row& row) {
   Fail(*row.key, status);
 }
 
-Status Coordinator::CheckMembership(const Row& row, Agreement* agreed) const {
+Status Coordinator::CheckRow(const Row& row, Agreement* agreed) {
   std::vector<const Request*> requests;
-  for (const SharedRequest& r : row.by_rank) requests.push_back(r.get());
-  HORON_TRY(CheckSame(requests, *row.ranks, "process sets",
-                      [](const Request& r) { return ToString(r.splits); }));
-  const Request& first = *requests[0];
-  if (first.op == "process_set.add") {
-    const int32_t known = sets_->IdOf(std::vector<int>(first.splits.begin(), first.splits.end()));
-    if (known >= 0) {
-      return Status::InvalidArgument("a process set with the ranks " + ToString(first.splits) +
-                                     " exists already: it is number " + std::to_string(known));
-    }
-    const int32_t id = sets_->NextId();
-    if (id < 0)
-      return Status::InvalidArgument("there are 255 process sets already; remove one first");
-    agreed->sizes = {id};
-  } else {
-    agreed->sizes = first.splits;
-  }
-  return Status::Ok();
-}
-
-Status Coordinator::CheckRow(const Row& row, Agreement* agreed) const {
-  std::vector<const Request*> requests;
-  for (const SharedRequest& r : row.by_rank) requests.push_back(r.get());
+  for (const SharedRequest& r : row.by_rank) requests.push_back((r ? r : row.stand_in).get());
   HORON_TRY(CheckSame(requests, *row.ranks, "operations", [](const Request& r) { return r.op; }));
-  if (ChangesSets(*requests[0])) return CheckMembership(row, agreed);
+  if (IsBuiltIn(requests[0]->op)) return CheckBuiltIn(row, agreed);
   HORON_ASSIGN(Op* const op, ops_->Find(requests[0]->op));
   HORON_ASSIGN(*agreed, op->Check(requests, *row.ranks));
   return Status::Ok();
 }
 
 void Coordinator::Judge(Row& row) {
+  StandIn(row);
   const AgreementCache::Line* const line = cache_.FindAlive(row.cache_id);
-  if (line == nullptr) {
+  if (line == nullptr || !row.joined.empty()) {
     row.cache_id = 0;
     const Status status = CheckRow(row, &row.agreed);
     if (!status.ok()) {
@@ -178,8 +154,8 @@ void Coordinator::Judge(Row& row) {
 }
 
 void Coordinator::Ready(Row& row) {
-  if (row.grouped != row.by_rank[0]) {
-    row.grouped = row.by_rank[0];
+  if (row.grouped != row.some()) {
+    row.grouped = row.some();
     const Request& request = *row.grouped;
     // With the hash: two groups of one name may be on their way at once.
     row.group = request.group.empty() ? ""
@@ -193,7 +169,7 @@ void Coordinator::Ready(Row& row) {
   }
   auto& members = group_ready_[row.group];
   members.push_back(&row);
-  if (static_cast<int>(members.size()) < row.by_rank[0]->group_size) return;
+  if (static_cast<int>(members.size()) < row.some()->group_size) return;
   for (Row* member : members) member->ready = true;
   ready_.insert(ready_.end(), members.begin(), members.end());
   group_ready_.erase(row.group);
@@ -209,14 +185,16 @@ Decision Coordinator::Decide(bool anyway) {
   Decision decision;
   if (!HasNews() && !anyway) return decision;
   decision.sequence = ++sequence_;
+  if (!ready_.empty()) decided_at_ = now_;
   decision.verdicts = std::exchange(failed_, {});
   decision.order.assign(decision.verdicts.size(), 0);
   decision.left = std::exchange(newly_left_, {});
+  promised_.clear();  // rank 0 applies this decision before it hears anything more
   std::set<int32_t> removed;
   for (Row* row : std::exchange(ready_, {})) {
     row->ready = false;
-    if (removed.contains(row->by_rank[0]->process_set)) continue;  // fails below
-    if (row->by_rank[0]->op == "process_set.remove")
+    if (removed.contains(row->some()->process_set)) continue;  // fails below
+    if (row->some()->op == "process_set.remove")
       removed.insert(static_cast<int32_t>(row->agreed.sizes[0]));
     RunRow(*row, decision);
     Clear(*row);
@@ -233,7 +211,7 @@ Decision Coordinator::Decide(bool anyway) {
 }
 
 bool Coordinator::Cacheable(const Request& request) const {
-  if (ChangesSets(request)) return false;
+  if (IsBuiltIn(request.op)) return false;
   const auto op = ops_->Find(request.op);
   return op.ok() && op.value()->cacheable();
 }
@@ -252,8 +230,12 @@ std::vector<PendingTensor> Coordinator::Pending() const {
   for (const auto& [key, row] : rows_) {
     if (row.reported == 0) continue;
     PendingTensor one{key, {}, {}, row.since};
-    for (size_t i = 0; i < row.by_rank.size(); ++i)
-      (row.by_rank[i] ? one.ready : one.missing).push_back((*row.ranks)[i]);
+    if (&row == join_) one.since = std::max(row.since, decided_at_);  // others go on meanwhile
+    for (size_t i = 0; i < row.by_rank.size(); ++i) {
+      const int rank = (*row.ranks)[i];
+      if (row.by_rank[i] || Needs(row, rank))
+        (row.by_rank[i] ? one.ready : one.missing).push_back(rank);
+    }
     if (!one.missing.empty()) pending.push_back(std::move(one));
   }
   return pending;

@@ -9,7 +9,8 @@
 //   later: what they still owe is remembered and answered with the same sentence.
 // - What was agreed is remembered under a cache id (agreement_cache.h); ranks that want the same
 //   again send the id.
-// - A rank that has left fails everything that needs it.
+// - A rank that has left fails everything that needs it. What needs a rank that has joined is ready
+//   without it.
 #pragma once
 
 #include <chrono>
@@ -71,7 +72,10 @@ class Coordinator {
     std::chrono::steady_clock::time_point since;  // its first report
     SharedRequest first;                          // reported; null when idle
     bool mixed = false;                           // what was reported belongs to different groups
+    std::vector<int> joined;  // judged without these ranks, ascending, which have joined
+    SharedRequest stand_in;   // and with this in their place
     void Put(int index, SharedRequest request);
+    const SharedRequest& some() const { return by_rank[0] ? by_rank[0] : first; }
   };
   struct Owed {                // a failed name or group: who still has to be told
     std::map<int, int> ranks;  // global rank -> members it will still report
@@ -85,8 +89,7 @@ class Coordinator {
   void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<Row*>& heard);
   void Consider(Row& row);
   void Judge(Row& row);
-  Status CheckRow(const Row& row, Agreement* agreed) const;
-  Status CheckMembership(const Row& row, Agreement* agreed) const;
+  Status CheckRow(const Row& row, Agreement* agreed);
   void Ready(Row& row);
   void RunRow(Row& row, Decision& decision);
   void Link(Row& row, uint64_t cache_id);
@@ -95,6 +98,20 @@ class Coordinator {
   void Sweep();
   bool Cacheable(const Request& request) const;
   uint64_t HeardByAll() const;
+
+  // coordinator_sets.cc: changes of process sets.
+  Status CheckBuiltIn(const Row& row, Agreement* agreed);
+  Result<int32_t> PromiseSet(std::vector<int> ranks, bool may_be_known);
+  static bool Formed(const Row& row);
+  bool Needs(const Row& row, int rank) const;
+
+  // coordinator_join.cc: what runs on ranks that have not asked for it.
+  bool Joined(int rank) const;
+  void Join(Row& row, int rank);
+  bool Complete(const Row& row) const;
+  void StandIn(Row& row) const;
+  void ConsiderAll();
+  void RunWithout(Row& row, Decision& decision);
 
   // coordinator_failures.cc: what cannot run, and who is told so.
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
@@ -105,6 +122,7 @@ class Coordinator {
   void FailRow(const std::string& key, const Status& status, const std::set<int>& settled);
   void FailGroup(int32_t set, const std::string& group, const Status& status);
   void FailSet(int32_t set);
+  void ForgetOwed(int rank);
 
   int size_;
   OpTable* ops_;
@@ -123,8 +141,12 @@ class Coordinator {
   std::vector<Verdict> failed_;
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
-  int gone_ = 0;                 // ranks that have left
-  std::vector<uint64_t> heard_;  // by rank
+  int gone_ = 0;         // ranks that have left
+  Row* join_ = nullptr;  // who has reported it, has joined; null: nobody
+  int last_joined_ = -1;
+  std::map<std::vector<int>, int32_t> promised_;      // sets of the next decision, with their ids
+  std::chrono::steady_clock::time_point decided_at_;  // something about tensors
+  std::vector<uint64_t> heard_;                       // by rank
 };
 
 }  // namespace horon

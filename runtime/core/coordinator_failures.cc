@@ -29,6 +29,11 @@ Status Coordinator::Admissible(int rank, const Request& request,
     const int member = (*ranks)[i];
     if (left_[static_cast<size_t>(member)]) return HasLeft(request.name, member);
   }
+  if (Joined(rank)) {
+    return Status::InvalidArgument("tensor '" + request.name + "': rank " + std::to_string(rank) +
+                                   " has joined, which says that it has no more tensors; submit "
+                                   "this one before join, or after it has returned");
+  }
   return Status::Ok();
 }
 
@@ -94,7 +99,7 @@ void Coordinator::FailRow(const std::string& key, const Status& status,
     const int rank = (*row.ranks)[i];
     if (row.by_rank[i]) {
       TellOne(rank, *row.by_rank[i], status);
-    } else if (!left_[static_cast<size_t>(rank)] && !settled.contains(rank)) {
+    } else if (!left_[static_cast<size_t>(rank)] && Needs(row, rank) && !settled.contains(rank)) {
       owed.ranks[rank] = 1;
     }
   }
@@ -135,7 +140,8 @@ void Coordinator::FailGroup(int32_t set, const std::string& group, const Status&
   Owed owed;
   owed.status = status;
   for (int rank : *ranks) {
-    if (!somehow.contains(rank) && !left_[static_cast<size_t>(rank)]) owed.ranks[rank] = members;
+    const bool there = !left_[static_cast<size_t>(rank)] && !Joined(rank);
+    if (there && !somehow.contains(rank)) owed.ranks[rank] = members;
   }
   if (!owed.ranks.empty()) owed_groups_[group_key] = std::move(owed);
 }
@@ -170,7 +176,11 @@ void Coordinator::Leave(int rank) {
     if (row == nullptr) continue;  // failed with its group
     Fail(key, HasLeft(row->first->name, rank));
   }
-  // Nobody waits for what it still owed.
+  ForgetOwed(rank);
+}
+
+// Nobody waits for what it still owed.
+void Coordinator::ForgetOwed(int rank) {
   for (auto* owed : {&owed_names_, &owed_groups_}) {
     for (auto& [key, item] : *owed) item.ranks.erase(rank);
     std::erase_if(*owed, [](const auto& item) { return item.second.ranks.empty(); });

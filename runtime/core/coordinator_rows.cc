@@ -18,6 +18,10 @@ void Coordinator::Row::Put(int index, SharedRequest request) {
 
 // By its cache id alone, if all ranks know what stands under it.
 void Coordinator::RunRow(Row& row, Decision& decision) {
+  if (!row.joined.empty()) {
+    RunWithout(row, decision);
+    return;
+  }
   if (cache_.FindAlive(row.cache_id) != nullptr) {
     decision.order.push_back(row.cache_id);
     cache_.Use(row.cache_id);
@@ -56,6 +60,9 @@ void Coordinator::Unlink(uint64_t cache_id) {
 void Coordinator::Clear(Row& row) {
   for (SharedRequest& request : row.by_rank) request.reset();
   row.first.reset();
+  row.stand_in.reset();
+  row.joined.clear();
+  if (join_ == &row) join_ = nullptr;
   row.mixed = false;
   row.reported = 0;
   row.cache_id = 0;

@@ -1,6 +1,7 @@
 #include "runtime/core/executor.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/base/fault.h"
 
@@ -13,7 +14,7 @@ class Executor::Running final : public Stage {
       : executor_(executor),
         entries_(std::move(bucket.entries)),
         group_(group),
-        comm_(*executor.fabric_, *group.ranks, base, group.lane.get()) {
+        comm_(executor.CommOf(group, entries_[0].agreed.away, base)) {
     ++group_.running;
     for (Entry& entry : entries_) {
       const Request& r = entry.request();
@@ -31,6 +32,7 @@ class Executor::Running final : public Stage {
   DataType dtype() const override { return entries_[0].request().dtype; }
   double prescale() const override { return entries_[0].request().prescale; }
   double postscale() const override { return entries_[0].request().postscale; }
+  int set_size() const override { return static_cast<int>(group_.ranks->size()); }
   Result<Buffer> Scratch(int64_t bytes) override {
     return executor_.fabric_->host_pool->Take(bytes);
   }
@@ -49,6 +51,22 @@ class Executor::Running final : public Stage {
   }
   std::unique_ptr<TensorState>& State(size_t i) override {
     return group_.states.Of(entries_[i].request().op, entries_[i].what->key);
+  }
+
+  // This rank has joined: it was asked for nothing, so it has no input where others read one.
+  bool away() const {
+    const std::vector<int>& away = entries_[0].agreed.away;
+    return std::binary_search(away.begin(), away.end(), executor_.fabric_->rank);
+  }
+  Status FillMissingInputs() {
+    for (Segment& s : segments_) {
+      if (s.input != nullptr || s.count == 0) continue;
+      HORON_ASSIGN(Buffer zeros, Scratch(s.count * SizeOf(dtype())));
+      std::memset(zeros.data(), 0, static_cast<size_t>(zeros.bytes()));
+      s.input = zeros.data();
+      zeros_.push_back(std::move(zeros));
+    }
+    return Status::Ok();
   }
 
   void Finish(const Status& status) {
@@ -73,6 +91,7 @@ class Executor::Running final : public Stage {
   Group& group_;
   Communicator comm_;
   std::vector<Segment> segments_;
+  std::vector<Buffer> zeros_;
   std::unique_ptr<RootTask> task_;  // last: its frames use all the others
 };
 
@@ -103,25 +122,6 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
 
 Executor::~Executor() = default;
 
-Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks) {
-  const auto known = groups_.find(process_set);
-  if (known != groups_.end()) return known->second;
-  std::erase_if(groups_, [&](const auto& item) {
-    return item.second.running == 0 && !sets_->Find(item.first);
-  });
-  Group& group = groups_[process_set];
-  group.ranks = ranks;
-  group.lane = make_lane_(process_set, *ranks);
-  const Communicator whole(*fabric_, *ranks, 0);
-  // Only where all members see the same: in a mixed layout some have one transport to all others,
-  // some two.
-  const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
-  Transport* only = !group.lane && alike ? whole.only_transport() : nullptr;
-  const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
-  if (!prepared.ok()) fault_ = prepared;
-  return group;
-}
-
 void Executor::Start(Bucket bucket) {
   Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
   const auto sequence = static_cast<Tag>(group.sequence++ % 4095 + 1);
@@ -134,14 +134,20 @@ void Executor::Start(Bucket bucket) {
   Record(recorder_, EventKind::kStarted, bucket.entries[0].what->key, bucket.bytes);
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
-  if (const auto elementwise = op->elementwise()) {
-    const Status prepared = PrepareOutputs(*running);
-    if (!prepared.ok()) {
-      fault_ = prepared;  // the others run this bucket: nothing after it can be trusted
-      running->Finish(prepared);
-      return;
-    }
-    if (group.lane) running->lane_ticket = group.lane->TakeTicket();
+  if (running->away()) {
+    op->Skip(*running);
+    running->Finish(Status::Ok());
+    return;
+  }
+  const auto elementwise = op->elementwise();
+  const Status prepared = elementwise ? PrepareOutputs(*running) : running->FillMissingInputs();
+  if (!prepared.ok()) {
+    fault_ = prepared;  // the others run this bucket: nothing after it can be trusted
+    running->Finish(prepared);
+    return;
+  }
+  if (elementwise) {
+    if (running->comm().lane() != nullptr) running->lane_ticket = group.lane->TakeTicket();
     running->Run(RunElementwise(*running, *elementwise));
   } else {
     running->Run(op->Run(*running));
@@ -206,7 +212,7 @@ void Executor::FailAll(const Status& status) {
 Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Communicator& comm = running.comm();
   double scale = running.postscale();
-  if (kind.average) scale /= comm.size();
+  if (kind.average) scale /= running.set_size();
   if (comm.size() == 1) {
     for (const Segment& s : running.segments()) {
       ScaleInto(running.dtype(), running.prescale(), s.input, s.output, s.count);

@@ -59,6 +59,7 @@ class Executor {
   class FusionTurn;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
+  Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base) const;
   Task RunElementwise(Running& running, Elementwise kind);
   Task RunAlone(Running& running, Reduction reduction);
   Task RunFused(Running& running, Reduction reduction);

@@ -3,10 +3,11 @@
 namespace horon {
 namespace {
 
-bool Alike(const Request& a, const Request& b) {
+bool Alike(const Entry& x, const Entry& y) {
+  const Request &a = x.request(), &b = y.request();
   return a.op == b.op && a.dtype == b.dtype && a.device.kind == b.device.kind &&
          a.process_set == b.process_set && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.round == b.round;
+         a.round == b.round && x.agreed.away == y.agreed.away;
 }
 
 }  // namespace
@@ -18,8 +19,7 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
     const int64_t bytes = entry.what->op->FusionBytes(entry.request(), entry.agreed);
     const bool fusable = entry.what->op->fusable() && fusion_bytes > 0;
     size_t kind = 0;
-    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0].request(), entry.request()))
-      ++kind;
+    while (kind < open.size() && !Alike(buckets[open[kind]].entries[0], entry)) ++kind;
     if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
       buckets[open[kind]].bytes += bytes;
       buckets[open[kind]].entries.push_back(std::move(entry));

@@ -20,6 +20,10 @@ StallLimits LimitsOf(const Config& config) {
   return limits;
 }
 
+bool Contains(const std::vector<int32_t>& ranks, int rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
 void Print(int rank, const std::vector<std::string>& lines) {
   for (const std::string& line : lines)
     std::fprintf(stderr, "horon: rank %d: %s\n", rank, line.c_str());
@@ -172,7 +176,7 @@ Status Negotiator::Apply(const Decision& decision) {
     if (id != 0) {
       ApplyCached(id, batch);
     } else if (verdict != decision.verdicts.end()) {
-      ApplyVerdict(*verdict++, batch);
+      HORON_TRY(ApplyVerdict(*verdict++, batch));
     }
   }
   for (uint64_t id : decision.evicted) cache_.Forget(id);
@@ -197,21 +201,42 @@ void Negotiator::ApplyCached(uint64_t id, Batch& batch) {
   Run(std::move(*entry), batch);
 }
 
-void Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
-  if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return;
+Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
+  if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return Status::Ok();
+  if (Contains(verdict.joined, rank_)) return ApplyWithout(verdict, batch);
   const SharedRegistration what = registry_->Find(verdict.process_set, verdict.name);
-  if (!what) return;  // of a set that I am not in
+  if (!what) return Status::Ok();  // of a set that I am not in
   responses_.Add();
   std::optional<Entry> entry = pending_.Take(*what);
-  if (!entry) return;
+  if (!entry) return Status::Ok();
   if (!verdict.status.ok()) {
     entry->promise.Finish(verdict.status);
-    return;
+    return Status::Ok();
   }
-  entry->agreed = verdict.agreed;
-  if (ApplyMembership(verdict, *entry)) return;
-  if (verdict.cache_id != 0) cache_.Remember(verdict.cache_id, what, entry->agreed);
-  Run(std::move(*entry), batch);
+  if (ApplyBuiltIn(verdict, *entry)) return Status::Ok();
+  if (verdict.cache_id != 0) cache_.Remember(verdict.cache_id, what, verdict.agreed);
+  Run(std::move(*entry), verdict, batch);
+  return Status::Ok();
+}
+
+// My part of what runs on ranks that have not asked for it.
+Status Negotiator::ApplyWithout(const Verdict& verdict, Batch& batch) {
+  if (IsBuiltIn(verdict.stand_in.op)) {
+    ChangeSets(verdict.stand_in, verdict.agreed);
+    return Status::Ok();
+  }
+  Entry entry;
+  HORON_ASSIGN(entry.what, registry_->Unlisted(verdict.stand_in));
+  entry.promise = Promise(std::make_shared<Work>(1), 0, nullptr);
+  Run(std::move(entry), verdict, batch);
+  return Status::Ok();
+}
+
+void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
+  entry.agreed = verdict.agreed;
+  const bool away = entry.what->op->when_joined() == WhenJoined::kAway;
+  if (away) entry.agreed.away.assign(verdict.joined.begin(), verdict.joined.end());
+  Run(std::move(entry), batch);
 }
 
 void Negotiator::Run(Entry entry, Batch& batch) {
@@ -220,20 +245,25 @@ void Negotiator::Run(Entry entry, Batch& batch) {
   batch.entries.push_back(std::move(entry));
 }
 
-// Process sets change here, at the same place in every rank's stream of decisions.
-bool Negotiator::ApplyMembership(const Verdict& verdict, Entry& entry) {
-  const bool add = entry.request().op == "process_set.add";
-  if (!add && entry.request().op != "process_set.remove") return false;
-  const auto id = static_cast<int32_t>(verdict.agreed.sizes.empty() ? -1 : verdict.agreed.sizes[0]);
-  if (add) {
-    sets_->Add(id, std::vector<int>(entry.request().splits.begin(), entry.request().splits.end()));
-  } else {
-    sets_->Remove(id);
-    cache_.ForgetSet(id);
-  }
-  entry.promise.output().received_splits = {id};
+// What the runtime does by itself.
+bool Negotiator::ApplyBuiltIn(const Verdict& verdict, Entry& entry) {
+  if (!IsBuiltIn(entry.request().op)) return false;
+  ChangeSets(entry.request(), verdict.agreed);
+  // The process set; of a join the rank that joined last.
+  entry.promise.output().received_splits = verdict.agreed.sizes;
   entry.promise.Finish(Status::Ok());
   return true;
+}
+
+// At the same place in every rank's stream of decisions.
+void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
+  const auto id = static_cast<int32_t>(agreed.sizes.empty() ? -1 : agreed.sizes[0]);
+  if (request.op == "process_set.remove") {
+    sets_->Remove(id);
+    cache_.ForgetSet(id);
+  } else if (request.op != "join" && !sets_->Find(id)) {
+    sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()));
+  }
 }
 
 void Negotiator::ApplyLeft(const Decision& decision) {

@@ -105,9 +105,12 @@ class Negotiator {
   Status Decide();
   Status Apply(const Decision& decision);
   void ApplyCached(uint64_t id, Batch& batch);
-  void ApplyVerdict(const Verdict& verdict, Batch& batch);
+  Status ApplyVerdict(const Verdict& verdict, Batch& batch);
+  void Run(Entry entry, const Verdict& verdict, Batch& batch);
   void Run(Entry entry, Batch& batch);
-  bool ApplyMembership(const Verdict& verdict, Entry& entry);
+  bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
+  void ChangeSets(const Request& request, const Agreement& agreed);
+  Status ApplyWithout(const Verdict& verdict, Batch& batch);
   void ApplyLeft(const Decision& decision);
   Status Tell(Decision decision);
 

@@ -46,12 +46,12 @@ class ProcessSets {
   // from every live one modulo kSlots, which is what tags have room for. -1 when all slots are
   // taken.
   static constexpr int32_t kSlots = 256;
-  int32_t NextId() const {
+  int32_t NextId(int skip = 0) const {  // `skip`: the first ones are promised already
     MutexLock lock(mutex_);
     for (int32_t id = last_ + 1; id <= last_ + kSlots; ++id) {
       bool taken = false;
       for (const auto& [live, set] : sets_) taken = taken || live % kSlots == id % kSlots;
-      if (!taken) return id;
+      if (!taken && skip-- == 0) return id;
     }
     return -1;
   }

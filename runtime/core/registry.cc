@@ -18,7 +18,7 @@ SharedRegistration Registry::Find(int32_t process_set, std::string_view name) {
 
 Result<SharedRegistration> Registry::Of(Request request) {
   Op* op = nullptr;
-  if (!request.op.starts_with("process_set.")) {
+  if (!IsBuiltIn(request.op)) {
     request.op = ops_->Complete(request.op);
     HORON_ASSIGN(op, ops_->Find(request.op));
     HORON_TRY(op->CheckAlone(request));
@@ -33,6 +33,11 @@ Result<SharedRegistration> Registry::Of(Request request) {
   auto made = std::make_shared<Registration>(std::move(request), op);
   Insert(made);
   return made;
+}
+
+Result<SharedRegistration> Registry::Unlisted(Request request) {
+  HORON_ASSIGN(Op* const op, ops_->Find(request.op));
+  return std::make_shared<Registration>(std::move(request), op);
 }
 
 void Registry::Close(Status status) {

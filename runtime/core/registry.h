@@ -62,6 +62,8 @@ class Registry {
   // kInvalidArgument for an unknown op, what the op refuses by itself, or while another request of
   // this name is pending.
   Result<SharedRegistration> Of(Request request);
+  // A new one that no name leads to. kInvalidArgument for an unknown op.
+  Result<SharedRegistration> Unlisted(Request request);
   // Declares all of them replaced; from then on Of fails with `status`. When nothing is pending any
   // more.
   void Close(Status status);

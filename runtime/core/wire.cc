@@ -124,7 +124,7 @@ Activity ReadActivity(WireReader& in) {
   return a;
 }
 
-constexpr size_t kLeastRequest = 60, kLeastVerdict = 29;
+constexpr size_t kLeastRequest = 60, kLeastVerdict = 33;
 
 void Write(WireWriter& out, const Request& r) {
   out.Text(r.name);
@@ -256,6 +256,8 @@ std::vector<std::byte> Encode(const Decision& decision) {
     out.Text(v.name);
     out.Text(v.status.message());
     out.Numbers(v.agreed.sizes);
+    out.Numbers(v.joined);
+    if (!v.joined.empty()) Write(out, v.stand_in);
   }
   out.Numbers(decision.left);
   out.Number(FlagsOf(decision));
@@ -287,6 +289,11 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
     std::string message = in.Text();
     if (code != 0) v.status = Status(static_cast<Code>(code), std::move(message));
     v.agreed.sizes = in.Numbers<int64_t>();
+    v.joined = in.Numbers<int32_t>();
+    for (int32_t rank : v.joined) {
+      if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
+    }
+    if (!v.joined.empty()) v.stand_in = ReadRequest(in);
     decision.verdicts.push_back(std::move(v));
   }
   decision.left = in.Numbers<int32_t>();

@@ -37,7 +37,9 @@ struct Verdict {
   std::string name;
   Status status;  // ok: run it
   Agreement agreed;
-  int32_t only_rank = -1;  // >= 0: concerns this rank only
+  int32_t only_rank = -1;       // >= 0: concerns this rank only
+  std::vector<int32_t> joined;  // ranks that run it without having asked for it, ascending
+  Request stand_in;             // and what they are taken to have asked for, if there are any
 };
 
 // From the coordinator to every rank, the same bytes for all.

@@ -46,6 +46,7 @@ Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> r
                  const std::string& what, const std::function<std::string(const Request&)>& value) {
   std::vector<std::pair<std::string, std::vector<int>>> sides;  // in the order of their first ranks
   for (size_t i = 0; i < by_rank.size(); ++i) {
+    if (by_rank[i]->joined) continue;
     std::string mine = value(*by_rank[i]);
     const auto side = std::find_if(sides.begin(), sides.end(),
                                    [&](const auto& known) { return known.first == mine; });
@@ -93,7 +94,7 @@ Status CheckShapes(std::span<const Request* const> by_rank, std::span<const int>
 Status CheckRows(std::span<const Request* const> by_rank, std::span<const int> ranks,
                  const std::string& collective) {
   for (size_t i = 0; i < by_rank.size(); ++i) {
-    if (!by_rank[i]->shape.empty()) continue;
+    if (!by_rank[i]->shape.empty() || by_rank[i]->joined) continue;
     return Status::InvalidArgument("Mismatched " + collective + " tensor shapes for tensor '" +
                                    by_rank[0]->name + "': rank [" + std::to_string(ranks[i]) +
                                    "] has a scalar, but the tensor needs a first dimension.");

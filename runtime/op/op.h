@@ -51,6 +51,8 @@ class Stage {
   virtual DataType dtype() const = 0;  // of all segments: only equal ones share a bucket
   virtual double prescale() const = 0;
   virtual double postscale() const = 0;
+  // Ranks of the process set: what an average divides by. comm() may have fewer (Op::when_joined).
+  virtual int set_size() const = 0;
   // Pooled; contents undefined; free when the Buffer goes.
   virtual Result<Buffer> Scratch(int64_t bytes) = 0;
   // Gives segment i an output of `shape` that the Work owns, and sets its `output`.
@@ -60,6 +62,13 @@ class Stage {
   // Empty at the tensor's first call with this op spec; the op fills it and finds it again, unless
   // 65,536 other calls lie between. Hold the reference across no co_await.
   virtual std::unique_ptr<TensorState>& State(size_t i) = 0;
+};
+
+// What a rank that has joined (it has no more tensors) does while an op runs on the others.
+enum class WhenJoined {
+  kAway,    // nothing: the others run the op among themselves
+  kNoRows,  // takes part with a tensor of no rows
+  kZeros,   // takes part with zeros
 };
 
 class Op {
@@ -85,6 +94,12 @@ class Op {
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.
   virtual Task Run(Stage& stage);
+
+  // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
+  virtual WhenJoined when_joined() const { return WhenJoined::kAway; }
+  // Called instead of Run on a rank that is away: what the op remembers of the tensors must stay in
+  // step with the others.
+  virtual void Skip(Stage&) {}
 };
 
 // --- for Run -----------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ struct Request {
   int64_t round = 0;            // gossip: rounds of this tensor that this rank completed
   std::vector<int64_t> splits;  // alltoall: rows for each rank
   std::vector<double> weights;  // mixing weights given by the caller
+  // Not asked for but put in place of a rank that has joined (coordinator_join.cc): it agrees with
+  // anything. Never travels.
+  bool joined = false;
 
   bool operator==(const Request&) const = default;
 };
@@ -37,11 +40,16 @@ inline std::string KeyOf(int32_t process_set, const std::string& name) {
 }
 // The same on every rank, in every run: FNV-1a of the key. What per-tensor state hangs on.
 uint64_t TensorId(int32_t process_set, const std::string& name);
+// What the runtime does by itself, without an Op: users cannot name it.
+inline bool IsBuiltIn(const std::string& op) {
+  return op == "join" || op.starts_with("process_set.");
+}
 
 // What the ranks agreed on beyond the request itself: rows by rank (allgather), the matrix of
 // splits (alltoall). Made by Op::Check on the coordinator, the same on every rank.
 struct Agreement {
   std::vector<int64_t> sizes;
+  std::vector<int> away;  // global ranks that take no part because they have joined; ascending
   bool operator==(const Agreement&) const = default;
 };
 

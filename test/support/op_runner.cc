@@ -52,6 +52,7 @@ class OpRunner::RankStage final : public Stage {
   DataType dtype() const override { return segments_[0].request->dtype; }
   double prescale() const override { return segments_[0].request->prescale; }
   double postscale() const override { return segments_[0].request->postscale; }
+  int set_size() const override { return comm_->size(); }
   Result<Buffer> Scratch(int64_t bytes) override { return comm_->pool().Take(bytes); }
   Status AllocateOutput(size_t i, Shape shape) override {
     outputs_[i]->bytes.resize(static_cast<size_t>(CountOf(shape) * SizeOf(dtype())));

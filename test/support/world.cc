@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/c_process_sets.h"
 #include "runtime/transport/shm.h"
 
 namespace horon::test {
@@ -188,6 +189,14 @@ Result<int> Rank::ChangeSets(const std::string& op, std::vector<int64_t> numbers
 
 Result<int> Rank::AddProcessSet(const std::vector<int>& ranks) {
   return ChangeSets("process_set.add", {ranks.begin(), ranks.end()});
+}
+
+Result<std::shared_ptr<Work>> Rank::StartJoin() { return SubmitJoin(*runtime_); }
+
+Result<int> Rank::Join() {
+  HORON_ASSIGN(std::shared_ptr<Work> work, StartJoin());
+  HORON_TRY(Wait(*work));
+  return static_cast<int>(work->outputs()[0].received_splits[0]);
 }
 
 Status Rank::RemoveProcessSet(int id) {

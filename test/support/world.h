@@ -53,6 +53,8 @@ class Rank {
   // Collective over all ranks. Gives the set's number.
   Result<int> AddProcessSet(const std::vector<int>& ranks);
   Status RemoveProcessSet(int id);  // collective over all ranks too
+  Result<std::shared_ptr<Work>> StartJoin();
+  Result<int> Join();  // waits until all ranks have joined; the last one to join
 
  private:
   Result<int> ChangeSets(const std::string& op, std::vector<int64_t> numbers);

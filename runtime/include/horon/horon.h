@@ -101,6 +101,9 @@ HORON_API int horon_mpi_available(void);
 /* Set 0 is all ranks. Adds a set of `count` global ranks (any order, no repeats). Collective over
  * all ranks, with the same ranks everywhere; blocks. Gives its id, the same on all ranks. */
 HORON_API int horon_add_process_set(const int* ranks, int count, int* id);
+/* The same, but collective over the ranks of the set alone: the others take no notice. Gives the id
+ * of the set with these ranks that exists already, if there is one. */
+HORON_API int horon_form_process_set(const int* ranks, int count, int* id);
 /* Collective over all ranks; blocks. Set 0 cannot be removed. */
 HORON_API int horon_remove_process_set(int id);
 /* Number of ranks in the set, -1 if there is no such set. */
@@ -176,6 +179,14 @@ HORON_API int horon_start(horon_tensor* tensor, const void* input, void* output,
  * unless all are. */
 HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* inputs,
                               void* const* outputs, int count, horon_work** work);
+
+/* This rank has no more tensors until all ranks have joined: then the work is done, and the one
+ * number of its received splits is the rank that joined last. Until then what the other ranks submit
+ * does not wait for this one: reductions run without it (an average still divides by all ranks of
+ * the set), it gives no rows to allgather and alltoall, and what only it could give (the root of a
+ * broadcast) is an error. Pending works of this rank go on. On success *work is the caller's to
+ * release. */
+HORON_API int horon_join(horon_work** work);
 
 /* 1 when finished (well or not), 0 when pending. */
 HORON_API int horon_work_done(const horon_work* work);

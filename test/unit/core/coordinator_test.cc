@@ -1,47 +1,21 @@
 // Decisions without transports: the coordinator is fed by hand.
-#include "runtime/core/coordinator.h"
+#include "test/support/coordinator.h"
 
 #include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
 
-#include "test/support/catch.h"
-
 namespace horon {
 namespace {
 
-Request Named(const std::string& name, int64_t count = 4) {
-  Request r;
-  r.name = name;
-  r.op = "sum";
-  r.shape = {count};
-  return r;
-}
-
-Report Of(std::vector<Request> requests) {
-  Report report;
-  report.requests = std::move(requests);
-  return report;
-}
-
-struct Fixture {
-  explicit Fixture(int size, int64_t capacity = 100)
-      : sets(size), coordinator(size, ops, sets, capacity) {}
-  void Hear(int rank, Report report) { REQUIRE(coordinator.Hear(rank, std::move(report)).ok()); }
-  OpTable ops;
-  ProcessSets sets;
-  Coordinator coordinator;
-};
-
-std::vector<std::string> Names(const Decision& decision) {
-  std::vector<std::string> names;
-  for (const Verdict& v : decision.verdicts) names.push_back(v.name);
-  return names;
-}
+using test::HandFed;
+using test::Named;
+using test::Names;
+using test::Of;
 
 TEST_CASE("a name is agreed when the last rank reports it, in the order of completion") {
-  Fixture f(3);
+  HandFed f(3);
   f.Hear(0, Of({Named("a"), Named("b")}));
   f.Hear(1, Of({Named("b"), Named("a")}));
   CHECK_FALSE(f.coordinator.HasNews());
@@ -55,7 +29,7 @@ TEST_CASE("a name is agreed when the last rank reports it, in the order of compl
 }
 
 TEST_CASE("what is pending names the ranks that miss it") {
-  Fixture f(4);
+  HandFed f(4);
   f.Hear(1, Of({Named("a")}));
   f.Hear(2, Of({Named("a")}));
   const auto pending = f.coordinator.Pending();
@@ -65,7 +39,7 @@ TEST_CASE("what is pending names the ranks that miss it") {
 }
 
 TEST_CASE("a remembered agreement is repeated by its id alone") {
-  Fixture f(2);
+  HandFed f(2);
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("a")}));
   const uint64_t id = f.coordinator.Decide().verdicts.at(0).cache_id;
   REQUIRE(id != 0);
@@ -80,7 +54,7 @@ TEST_CASE("a remembered agreement is repeated by its id alone") {
 }
 
 TEST_CASE("a bit against a changed request is a disagreement, not a hit") {
-  Fixture f(2);
+  HandFed f(2);
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("a")}));
   Report bit;
   bit.bits = {f.coordinator.Decide().verdicts.at(0).cache_id};
@@ -95,14 +69,14 @@ TEST_CASE("a bit against a changed request is a disagreement, not a hit") {
 }
 
 TEST_CASE("an id that never was is the rank's fault and ends the runtime") {
-  Fixture f(2);
+  HandFed f(2);
   Report bit;
   bit.bits = {77};
   CHECK(f.coordinator.Hear(1, bit).code() == Code::kInternal);
 }
 
 TEST_CASE("an evicted id is understood until every rank has heard of the eviction") {
-  Fixture f(2, 1);
+  HandFed f(2, 1);
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("a")}));
   const uint64_t a = f.coordinator.Decide().verdicts.at(0).cache_id;
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("b")}));
@@ -121,7 +95,7 @@ TEST_CASE("an evicted id is understood until every rank has heard of the evictio
 }
 
 TEST_CASE("a rank that comes late to a failure gets the same sentence, once") {
-  Fixture f(3);
+  HandFed f(3);
   Request a = Named("a"), b = Named("b");
   for (Request* r : {&a, &b}) r->group = "g", r->group_size = 2, r->group_hash = 1;
   Request other = a;
@@ -149,7 +123,7 @@ TEST_CASE("a rank that comes late to a failure gets the same sentence, once") {
 }
 
 TEST_CASE("a group runs when all its members are ready, its members together") {
-  Fixture f(2);
+  HandFed f(2);
   std::vector<Request> group;
   for (int i = 0; i < 3; ++i) {
     group.push_back(Named("g" + std::to_string(i)));
@@ -166,7 +140,7 @@ TEST_CASE("a group runs when all its members are ready, its members together") {
 }
 
 TEST_CASE("a rank that leaves fails what needs it, now and later; the last to owe is forgotten") {
-  Fixture f(3);
+  HandFed f(3);
   f.Hear(0, Of({Named("a")}));
   Report bye;
   bye.leaving = true;
@@ -249,7 +223,7 @@ TEST_CASE("any interleaving of 5 ranks and 24 tensors over 30 steps is agreed wh
     INFO("seed " << seed);
     std::mt19937 random(seed);
     const auto any = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    Fixture f(kRanks, any(40));
+    HandFed f(kRanks, any(40));
     std::vector<FarRank> ranks(kRanks);
     std::deque<Decision> decisions;
     uint64_t dropped = 0;  // decisions that every rank has heard

@@ -1,6 +1,7 @@
 // The whole road with thread ranks: process sets.
 #include <algorithm>
 
+#include "runtime/c_process_sets.h"
 #include "test/support/road.h"
 
 namespace horon {
@@ -47,6 +48,30 @@ TEST_CASE("ranks that add different process sets are told so, and may try again"
     EXPECT(right.ok() && right.value() == 1, "the second try");
   });
   RequireNone(verdicts);
+}
+
+TEST_CASE("sets are formed by their own ranks, side by side, and used at once") {
+  for (const WorldOptions& layout : Layouts()) {
+    Verdicts verdicts;
+    World(4, layout).Run([&](Rank& me) {
+      const std::vector<int> mine = me.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+      const auto pair = FormProcessSet(me.runtime(), mine);
+      const auto again = FormProcessSet(me.runtime(), mine);
+      EXPECT(pair.ok() && again.ok() && pair.value() == again.value(), "forming");
+      for (int i = 0; i < 10; ++i) {
+        std::vector<float> values(300, static_cast<float>(me.rank()));
+        Request request = Tensor("in the pair", "sum", {300});
+        request.process_set = pair.value();
+        EXPECT(me.Run(request, values.data(), values.data()).ok(), "in the pair");
+        EXPECT(values[299] == (me.rank() < 2 ? 1 : 5), "the pair's sum");
+      }
+      std::vector<float> all(3, 1);
+      EXPECT(me.Reduce("all", "sum", all).ok() && all[0] == 4, "the whole job's sum");
+      EXPECT(!FormProcessSet(me.runtime(), std::vector<int>{(me.rank() + 1) % 4}).ok(),
+             "formed by an outsider");
+    });
+    RequireNone(verdicts);
+  }
 }
 
 // A set of these two ranks is added, used by them, and removed while their tensors still travel.

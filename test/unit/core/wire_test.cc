@@ -59,6 +59,7 @@ Decision SampleDecision() {
     if (i == 1) v.status = Status::InvalidArgument("ranks [0] and [1] differ");
     v.agreed.sizes = {i, -1};
     v.only_rank = i - 1;
+    if (i == 2) v.joined = {0, 1}, v.stand_in = Sample(7);
     decision.verdicts.push_back(v);
   }
   return decision;
@@ -132,6 +133,8 @@ TEST_CASE("a decision comes back as it was sent") {
     CHECK(a.status.message() == b.status.message());
     CHECK(a.agreed == b.agreed);
     CHECK(a.only_rank == b.only_rank);
+    CHECK(a.joined == b.joined);
+    CHECK(a.stand_in == b.stand_in);
   }
   CHECK(back.value().inquire);
   CHECK(back.value().may_lock);

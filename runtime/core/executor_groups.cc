@@ -1,0 +1,42 @@
+// Executor: what a process set keeps between buckets, and which of its ranks run one.
+#include <algorithm>
+
+#include "runtime/core/executor.h"
+
+namespace horon {
+
+Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks) {
+  const auto known = groups_.find(process_set);
+  if (known != groups_.end()) return known->second;
+  std::erase_if(groups_, [&](const auto& item) {
+    return item.second.running == 0 && !sets_->Find(item.first);
+  });
+  Group& group = groups_[process_set];
+  group.ranks = ranks;
+  group.lane = make_lane_(process_set, *ranks);
+  const Communicator whole(*fabric_, *ranks, 0);
+  // Only where all members see the same: in a mixed layout some have one transport to all others,
+  // some two.
+  const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
+  Transport* only = !group.lane && alike ? whole.only_transport() : nullptr;
+  const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
+  if (!prepared.ok()) fault_ = prepared;
+  return group;
+}
+
+// Without the ranks that are away, if there are any. Then nothing streams, and no collective of a
+// transport's own is used: those know the whole group only.
+Communicator Executor::CommOf(const Group& group, const std::vector<int>& away, Tag base) const {
+  const std::vector<int>& ranks = *group.ranks;
+  if (away.empty()) return Communicator(*fabric_, ranks, base, group.lane.get());
+  const Communicator whole(*fabric_, ranks, base);
+  std::vector<int> there;
+  for (int member = 0; member < whole.size(); ++member) {
+    if (!std::binary_search(away.begin(), away.end(), whole.global(member)))
+      there.push_back(member);
+  }
+  const bool here = !std::binary_search(away.begin(), away.end(), fabric_->rank);
+  return here ? whole.Sub(there, Communicator::kLevels - 1) : whole;
+}
+
+}  // namespace horon
