@@ -56,13 +56,20 @@ std::unique_ptr<PyWork> Run(const py::handle& fields, py::object keep) {
   return parsed.request().output == nullptr ? std::move(pending) : nullptr;
 }
 
-int AddProcessSet(const py::tuple& ranks) {
+std::unique_ptr<PyWork> Join() {
+  horon_work* work = nullptr;
+  CheckSubmit(horon_join(&work));
+  return std::make_unique<PyWork>(work, py::none());
+}
+
+template <int (*kFunction)(const int*, int, int*)>
+int MakeProcessSet(const py::tuple& ranks) {
   std::vector<int> numbers;
   for (const py::handle& rank : ranks) numbers.push_back(rank.cast<int>());
   int id = -1, code;
   {
     const py::gil_scoped_release released;
-    code = horon_add_process_set(numbers.data(), static_cast<int>(numbers.size()), &id);
+    code = kFunction(numbers.data(), static_cast<int>(numbers.size()), &id);
   }
   CheckSubmit(code);
   return id;
@@ -147,13 +154,15 @@ PYBIND11_MODULE(_core, module) {
   module.def("describe", &horon_describe);
   DefineQueries(module);
   horon_python::DefineRepeat(module);
-  module.def("add_process_set", &AddProcessSet);
+  module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
+  module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);
   module.def("remove_process_set", &RemoveProcessSet);
   module.def("process_set_size", &horon_process_set_size);
   module.def("process_set_rank", &horon_process_set_rank);
   module.def("process_set_ranks", &ProcessSetRanks);
   module.def("submit", &Submit, py::arg("request"), py::arg("keep"));
   module.def("submit_group", &SubmitGroup, py::arg("requests"), py::arg("group"), py::arg("keep"));
+  module.def("join", &Join);
   module.def("run", &Run, py::arg("request"), py::arg("keep"));
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)

@@ -32,6 +32,7 @@ from horon.runtime import (
     init,
     is_homogeneous,
     is_initialized,
+    join,
     knobs,
     local_rank,
     local_size,

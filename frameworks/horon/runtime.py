@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 
-from horon import _core, process_sets as sets_of_ranks
+from horon import _core, names, process_sets as sets_of_ranks
 from horon.errors import (
     NOT_INITIALIZED,
     HoronAborted,
@@ -38,6 +38,20 @@ def init(comm=None, process_sets=None) -> None:
         _exit_registered = True
     _check_all_ranks(comm)
     sets_of_ranks.register_static(static_sets)
+
+
+def join(device=-1) -> int:
+    """This rank has no more tensors; blocks until all ranks have said so. The rank that joined last.
+
+    Meanwhile the others' collectives run without this rank: it counts as zeros where Average divides
+    by the number of ranks, and as no part of a minimum, a product, an Adasum; it gives no rows to
+    allgather and alltoall; a broadcast from it is an error. What it has submitted before goes on.
+    device: Horovod's argument; there is nothing to choose.
+    """
+    work = _core.join()
+    work.wait()
+    names.begin_era()
+    return work.received_splits(0)[0]
 
 
 def describe() -> None:

@@ -3,7 +3,7 @@ ranks, over shared memory and over MPI. The checks are in bodies/, all in one la
 
 import pytest
 
-ALL = ["sync_batch_norm"]
+ALL = ["join", "sync_batch_norm"]
 
 
 @pytest.mark.parametrize("np", [2, 4])
