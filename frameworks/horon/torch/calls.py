@@ -48,6 +48,11 @@ class Call:
         return (isinstance(self._tensors, tuple) and all(t is tensor for t in self._tensors)
                 and tensor.is_contiguous())
 
+    def then(self, finish):
+        """This call, whose result is what finish() makes of it."""
+        first = self._finish
+        return Call(self._request, self._tensors, lambda *done: finish(first(*done)))
+
     def start(self) -> Handle:
         return Handle(_core.submit(self._request, self._tensors), self._finish)
 
@@ -180,14 +185,22 @@ def barrier_call(name, process_set) -> Call:
 _HANDLES = (_core.Started, Handle)
 
 
+def _checked(handle):
+    if not isinstance(handle, _HANDLES):
+        raise HoronInvalidArgument(
+            f"{handle!r} is no handle; handles are what the functions that end in _async return"
+        )
+    return handle
+
+
 def poll(handle) -> bool:
     """Whether synchronize(handle) would return at once."""
-    return handle.done() if isinstance(handle, _HANDLES) else None
+    return _checked(handle).done()
 
 
 def synchronize(handle):
     """Blocks until done; the collective's result. Raises what went wrong, on every rank alike."""
-    return handle.wait() if isinstance(handle, _HANDLES) else None
+    return _checked(handle).wait()
 
 
 def wait_all(handles) -> None:

@@ -3,6 +3,7 @@ reducescatter (which does add) and barrier. Signatures are Horovod's."""
 
 import torch
 
+from horon.errors import HoronInvalidArgument
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.specs import Average, spec_of
@@ -82,7 +83,14 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_se
 def _plain_splits(splits):
     if splits is None:
         return None
-    return tuple(splits.tolist() if isinstance(splits, torch.Tensor) else map(int, splits))
+    if not isinstance(splits, torch.Tensor):
+        return tuple(map(int, splits))
+    if splits.dim() != 1 or splits.is_floating_point() or splits.is_complex():
+        raise HoronInvalidArgument(
+            "alltoall expects splits to be a list or a 1D tensor of whole numbers, not a tensor of "
+            f"shape {tuple(splits.shape)} and type {splits.dtype}"
+        )
+    return tuple(splits.tolist())
 
 
 def _with_received(output, received):

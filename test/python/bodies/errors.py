@@ -121,6 +121,24 @@ def check_duplicate_name():
     same(hvd.synchronize(first), torch.full((2,), float(hvd.size())))
 
 
+def check_group_with_a_pending_member_leaves_nothing():
+    """Its other members can be used at once, and the pending one goes on."""
+    if hvd.size() == 1:
+        return
+    first = None
+    if odd():
+        first = hvd.grouped_allreduce_async([torch.ones(2)] * 2, op=hvd.Sum, name="twice")
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["twice_1of2"]):
+            hvd.grouped_allreduce_async([torch.ones(2)] * 2, op=hvd.Sum, name="twice")
+    hvd.barrier()
+    if first is None:
+        first = hvd.grouped_allreduce_async([torch.ones(2)] * 2, op=hvd.Sum, name="twice")
+    for result in hvd.synchronize(first):
+        same(result, torch.full((2,), float(hvd.size())))
+    for result in hvd.grouped_allreduce([torch.ones(2)] * 2, op=hvd.Sum, name="twice"):
+        same(result, torch.full((2,), float(hvd.size())))
+
+
 def check_unsupported_type():
     for dtype in (torch.complex64, torch.uint16):
         with raises(hvd.HoronUnsupported, hvd.HoronError, ValueError, words=[dtype]):
@@ -154,6 +172,12 @@ def check_wrong_arguments():
         hvd.alltoall(torch.ones(hvd.size()), splits=[1] * (hvd.size() + 1))
     with raises(hvd.HoronError, ValueError):
         hvd.alltoall(torch.ones(1), splits=[2] * hvd.size())
+    for splits in (torch.ones(1, hvd.size(), dtype=torch.int32), torch.ones(hvd.size())):
+        with raises(hvd.HoronError, ValueError, words=["1D"]):
+            hvd.alltoall(torch.ones(hvd.size()), splits=splits)
+    for call in (hvd.alltoall, hvd.reducescatter):
+        with raises(hvd.HoronError, ValueError, words=["scalar"]):
+            call(torch.tensor(1.0))
     with raises(hvd.HoronError, ValueError):
         hvd.allreduce(torch.ones(1), prescale_factor=0.0)
     if hvd.size() > 1:
@@ -163,5 +187,10 @@ def check_wrong_arguments():
 
 
 def check_not_handles():
-    assert hvd.synchronize(12345) is None
-    assert hvd.poll(12345) is None
+    for call in (hvd.synchronize, hvd.poll):
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["12345", "_async"]):
+            call(12345)
+    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum)
+    for _ in range(2):  # one that is finished gives its result again
+        same(hvd.synchronize(handle), torch.full((2,), float(hvd.size())))
+    assert hvd.poll(handle)

@@ -74,6 +74,15 @@ def check_shutdown_fails_what_is_pending():
     refuses_everything()
 
 
+def check_init_that_fails_can_be_done_again():
+    with raises(hvd.HoronError, ValueError, words=["exists"]):
+        hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
+    hvd.shutdown()
+    hvd.init()
+    same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
+    hvd.shutdown()
+
+
 def check_again():
     some = hvd.ProcessSet([0])
     for _ in range(2):
