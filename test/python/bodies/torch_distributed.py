@@ -1,0 +1,214 @@
+"""torch.distributed over Horon: collectives, DDP, ZeRO, FSDP2, meshes, functional collectives."""
+
+import torch
+import torch.distributed as dist
+from common import all_values, close, raises, same
+
+import horon.torch as hvd
+import horon.torch.distributed  # noqa: F401  makes the backend known
+
+
+def group_of_all():
+    if not dist.is_initialized():
+        dist.init_process_group("horon", init_method="horon://")
+
+
+def check_who_it_is():
+    group_of_all()
+    assert dist.get_backend() == "horon"
+    assert (dist.get_rank(), dist.get_world_size()) == (hvd.rank(), hvd.size())
+
+
+def check_reductions():
+    me, size = hvd.rank(), hvd.size()
+    stacked = all_values(size, (5, 3), torch.float32)
+    for op, want in ((dist.ReduceOp.SUM, stacked.sum(0)), (dist.ReduceOp.AVG, stacked.mean(0)),
+                     (dist.ReduceOp.MIN, stacked.amin(0)), (dist.ReduceOp.MAX, stacked.amax(0)),
+                     (dist.ReduceOp.PRODUCT, stacked.prod(0))):
+        mine = stacked[me].clone()
+        dist.all_reduce(mine, op)
+        close(mine, want)
+        mine = stacked[me].clone()
+        dist.reduce(mine, size - 1, op)
+        close(mine, want if me == size - 1 else stacked[me])
+        long = torch.cat([stacked[me]] * size)
+        part = torch.empty(5, 3)
+        dist.reduce_scatter_tensor(part, long, op)
+        close(part, want)
+        dist.reduce_scatter(part, [stacked[me] * (r + 1) for r in range(size)], op)
+        factor = (me + 1.0) ** size if op == dist.ReduceOp.PRODUCT else me + 1.0
+        close(part, want * factor)
+    for dtype in (torch.int64, torch.bfloat16, torch.float64):
+        mine = torch.full((3,), me + 1).to(dtype)
+        dist.all_reduce(mine)
+        same(mine, torch.full((3,), size * (size + 1) // 2).to(dtype))
+    with raises(hvd.HoronUnsupported, words=["BXOR"]):
+        dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BXOR)
+
+
+def check_async_and_futures():
+    me, size = hvd.rank(), hvd.size()
+    tensors = [torch.full((4,), float(me + i)) for i in range(100)]  # more than slots for a name
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    chained = works[0].get_future().then(lambda future: future.value()[0] * 2)
+    for work in works:
+        assert work.wait() and work.is_completed() and work.is_success()
+    total = sum(range(size))
+    for i, tensor in enumerate(tensors):
+        same(tensor, torch.full((4,), float(total + size * i)))
+    same(chained.wait(), tensors[0] * 2)
+    strip = torch.ones(4, 4)
+    dist.all_reduce(strip[:, 1])
+    same(strip[:, 1], torch.full((4,), float(size)))
+    same(strip[:, 0], torch.ones(4))
+
+
+def check_moving():
+    me, size = hvd.rank(), hvd.size()
+    tensor = torch.full((2, 3), float(me))
+    dist.broadcast(tensor, size - 1)
+    same(tensor, torch.full((2, 3), float(size - 1)))
+    outputs = [torch.empty(2) for _ in range(size)]
+    dist.all_gather(outputs, torch.full((2,), float(me)))
+    for r, output in enumerate(outputs):
+        same(output, torch.full((2,), float(r)))
+    whole = torch.empty(size * 2)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(me)))
+    same(whole, torch.cat(outputs))
+    root = size - 1
+    dist.gather(torch.full((2,), float(me + 1)), outputs if me == root else None, dst=root)
+    if me == root:
+        same(outputs[0], torch.ones(2))
+    mine = torch.empty(2)
+    dist.scatter(mine, [torch.full((2,), r + 5.0) for r in range(size)] if me == 0 else None, src=0)
+    same(mine, torch.full((2,), me + 5.0))
+    got = [torch.empty(2) for _ in range(size)]
+    dist.all_to_all(got, [torch.full((2,), float(10 * me + to)) for to in range(size)])
+    for r, output in enumerate(got):
+        same(output, torch.full((2,), float(10 * r + me)))
+    rows = torch.empty(size)
+    dist.all_to_all_single(rows, torch.arange(float(size)) + 10 * me)
+    same(rows, torch.arange(float(size)) * 10 + me)
+    counts = [r + 1 for r in range(size)]
+    rows = torch.empty(size * (me + 1))
+    dist.all_to_all_single(rows, torch.ones(sum(counts)), [me + 1] * size, counts)
+    same(rows, torch.ones(size * (me + 1)))
+    dist.barrier()
+    everyone = [None] * size
+    dist.all_gather_object(everyone, {"rank": me})
+    assert [entry["rank"] for entry in everyone] == list(range(size))
+    words = [f"from {me}"]
+    dist.broadcast_object_list(words, src=0)
+    assert words == ["from 0"]
+
+
+def check_groups_and_meshes():
+    me, size = hvd.rank(), hvd.size()
+    group = dist.new_group([size - 1])
+    if me == size - 1:
+        alone = torch.ones(2)
+        dist.all_reduce(alone, group=group)
+        same(alone, torch.ones(2))
+    if size != 4:
+        return
+    halves = [dist.new_group([0, 2]), dist.new_group([1, 3]), dist.new_group([0, 2])]
+    for which, group in enumerate(halves):
+        if me % 2 != which % 2:
+            continue
+        mine = torch.full((3,), float(me))
+        dist.all_reduce(mine, group=group)
+        same(mine, torch.full((3,), 2.0 if me % 2 == 0 else 4.0))
+        dist.broadcast(mine, src=which % 2 + 2, group=group)
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("nodes", "ranks"))
+    mine = torch.full((1,), float(me))
+    dist.all_reduce(mine, group=mesh.get_group("ranks"))
+    same(mine, torch.full((1,), 1.0 if me < 2 else 5.0))
+
+
+def check_functional_collectives():
+    import torch.distributed._functional_collectives as functional
+
+    size = hvd.size()
+    group = dist.group.WORLD
+    got = functional.all_reduce(torch.ones(3), "sum", group)
+    same(got + 0, torch.full((3,), float(size)))
+    got = functional.all_gather_tensor(torch.full((2,), float(hvd.rank())), 0, group)
+    same(got + 0, torch.arange(size).repeat_interleave(2).float())
+    got = functional.reduce_scatter_tensor(torch.ones(2 * size), "sum", 0, group)
+    same(got + 0, torch.full((2,), float(size)))
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+
+def batches():
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(2 * hvd.size(), 4, generator=generator) for _ in range(4)]
+
+
+def train(model, optimizer, part=None):
+    for batch in batches():
+        rows = batch if part is None else batch.chunk(hvd.size())[part]
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+
+
+def serial():
+    model = network()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return list(model.parameters())
+
+
+def check_ddp():
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = torch.nn.parallel.DistributedDataParallel(network(), **options)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), hvd.rank())
+        for got, want in zip(model.parameters(), serial()):
+            close(got.detach(), want.detach())
+
+
+def check_zero():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = torch.nn.parallel.DistributedDataParallel(network())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    train(model, optimizer, hvd.rank())
+    for got, want in zip(model.parameters(), serial()):
+        close(got.detach(), want.detach())
+
+
+def check_fully_shard():
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    mesh = dist.init_device_mesh("cpu", (hvd.size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), hvd.rank())
+    for got, want in zip(model.parameters(), serial()):
+        close(got.full_tensor().detach(), want.detach())
+
+
+def check_wrong_size_is_said():
+    from horon.torch.distributed.group import make_group
+
+    class Options:
+        group_rank, group_size, group_id, global_ranks_in_group = 0, 99, "9", []
+
+    with raises(hvd.HoronInvalidArgument, words=["horonrun", "horon://"]):
+        make_group(Options)
+
+
+def check_what_it_has_not():
+    if hvd.size() > 1:
+        with raises(hvd.HoronUnsupported, words=["send"]):
+            dist.send(torch.ones(1), (hvd.rank() + 1) % hvd.size())
+
+
+def check_end():
+    dist.destroy_process_group()
+    same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))

@@ -1,0 +1,16 @@
+"""The torch.distributed backend and DDP's communication hook, on 2 and 4 ranks, over shared memory
+and over MPI. The checks are in bodies/."""
+
+import pytest
+
+ALL = ["torch_distributed", "ddp_hooks"]
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_horonrun(launch, np):
+    launch(np, *ALL)
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_mpirun(launch, needs_mpi, np):
+    launch(np, *ALL, launcher="mpirun")
