@@ -43,9 +43,10 @@ def init(comm=None, process_sets=None) -> None:
 def join(device=-1) -> int:
     """This rank has no more tensors; blocks until all ranks have said so. The rank that joined last.
 
-    Meanwhile the others' collectives run without this rank: it counts as zeros where Average divides
-    by the number of ranks, and as no part of a minimum, a product, an Adasum; it gives no rows to
-    allgather and alltoall; a broadcast from it is an error. What it has submitted before goes on.
+    Meanwhile the others' collectives run without this rank: it counts as zeros where Average
+    divides by the number of ranks, and as no part of a minimum, a product, an Adasum; it gives no
+    rows to allgather and alltoall; a broadcast from it is an error. What it has submitted before
+    goes on.
     device: Horovod's argument; there is nothing to choose.
     """
     work = _core.join()

@@ -15,8 +15,8 @@ from horon.torch.exchanges import broadcast_, broadcast_async_
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set) -> None:
     """Overwrites the parameters with root_rank's, on every rank of the set. `params`:
-    model.state_dict(), model.named_parameters(), or any (name, tensor) pairs; None values are passed
-    over."""
+    model.state_dict(), model.named_parameters(), or any (name, tensor) pairs; None values are
+    passed over."""
     if isinstance(params, dict):
         pairs = sorted(params.items())
     elif isinstance(params, collections.abc.Iterable):

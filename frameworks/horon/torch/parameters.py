@@ -2,6 +2,19 @@
 
 from collections import Counter
 
+from horon.errors import HoronUnsupported
+
+
+def refuse_sharded(param_groups) -> None:
+    """fully_shard and tensor parallelism reduce the gradients of their own parameters."""
+    if any(hasattr(p, "device_mesh") for group in param_groups for p in group["params"]):
+        raise HoronUnsupported(
+            "a parameter is a DTensor (fully_shard or tensor parallelism), whose gradients "
+            "torch.distributed reduces itself; use the optimizer as it is, and let those "
+            "collectives run over Horon: import horon.torch.distributed, then "
+            "init_process_group('horon', init_method='horon://')"
+        )
+
 
 def name_parameters(param_groups, named_parameters, skip=()) -> dict:
     """{parameter: name}. Without names: noname.<group>.<index>, for those not in `skip`."""

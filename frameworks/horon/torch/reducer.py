@@ -7,7 +7,7 @@ on the thread that trains.
 import torch
 
 from horon.torch.groups import make_groups
-from horon.torch.parameters import name_parameters
+from horon.torch.parameters import name_parameters, refuse_sharded
 
 _TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -19,6 +19,7 @@ class GradientReducer:
     prefix = "allreduce"  # of the names under which the runtime knows the gradients
 
     def __init__(self, param_groups, reduction, named_parameters, passes, groups):
+        refuse_sharded(param_groups)
         self._param_groups = param_groups
         self._reduction = reduction
         self._names = name_parameters(param_groups, named_parameters)

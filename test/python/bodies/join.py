@@ -129,7 +129,7 @@ def check_uneven_epochs():
             optimizer.step()
         hvd.join()
         hvd.broadcast_parameters(model.state_dict(), (size - 1 - epoch) % size)
-    # The rank with the most batches has taken every step: bias goes down by 0.5 * (ranks there) / n.
+    # The rank with the most batches took every step: bias goes down by 0.5 * (ranks there) / n.
     steps = 0.0
     for epoch in range(3):
         for batch in range(size + 1):
