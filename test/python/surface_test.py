@@ -3,7 +3,7 @@
 
 import pytest
 
-ALL = ["join", "sync_batch_norm"]
+ALL = ["join", "costs", "programs", "sync_batch_norm"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

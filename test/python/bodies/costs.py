@@ -1,0 +1,68 @@
+"""What collectives may cost: no processor time for waiting, few messages, few roundings."""
+
+import time
+
+import torch
+from common import same
+
+import horon.torch as hvd
+
+
+def processor_share(seconds, do) -> float:
+    """Of one core, by all threads of this process, while `do` runs."""
+    start, used = time.monotonic(), time.process_time()
+    do()
+    passed = time.monotonic() - start
+    assert passed >= seconds, "measured too short"
+    return (time.process_time() - used) / passed
+
+
+def check_idle_costs_nothing():
+    hvd.barrier()
+    assert processor_share(0.5, lambda: time.sleep(0.5)) < 0.2
+
+
+def check_waiting_costs_nothing():
+    """The others wait for rank 0, in a blocking call and in synchronize()."""
+    for wait in (lambda: hvd.allreduce(torch.ones(2), name="late"),
+                 lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="late"))):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            time.sleep(1.0)
+            wait()
+        else:
+            assert processor_share(0.5, wait) < 0.3
+
+
+def requests_and_buckets():
+    counters = hvd.counters()
+    asked = sum(value for name, value in counters.items() if name.endswith(".requests"))
+    return asked, counters["executor.buckets"]
+
+
+def check_everything_is_remembered_and_broadcasts_are_fused():
+    parameters = {f"p{i}": torch.full((3,), float(hvd.rank())) for i in range(300)}
+    rows = torch.ones(2 * hvd.size(), 2)
+
+    def step():
+        hvd.broadcast_parameters(parameters, hvd.size() - 1)
+        hvd.reducescatter(rows, name="again")
+        hvd.alltoall(rows, name="again")
+        hvd.allgather(rows, name="again")
+
+    step()
+    asked, buckets = requests_and_buckets()
+    step()
+    again, more = requests_and_buckets()
+    assert again == asked, (asked, again)
+    assert more - buckets < 150, more - buckets
+    for tensor in parameters.values():
+        same(tensor, torch.full((3,), hvd.size() - 1.0))
+
+
+def check_sixteen_bits_are_rounded_once():
+    """2048 + 1 is 2048 in fp16; 2048 + 1 + 1 + 1, added in fp32, is not."""
+    for dtype, large in ((torch.float16, 2048), (torch.bfloat16, 256)):
+        mine = torch.full((9,), large if hvd.rank() == 0 else 1).to(dtype)
+        want = torch.full((9,), float(large + hvd.size() - 1)).to(dtype)
+        same(hvd.allreduce(mine, op=hvd.Sum), want)
