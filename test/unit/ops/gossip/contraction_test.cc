@@ -1,0 +1,140 @@
+// How fast the graphs of the catalogue contract: the tables of docs/gossip.md, and exactness.
+#include "ops/gossip/contraction.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "test/unit/ops/gossip/graphs.h"
+
+namespace horon::gossip {
+namespace {
+
+double OfPeriod(const Graph& graph) { return Contraction(graph, 0, graph.period()); }
+
+TEST_CASE("the largest singular value: diagonal, rank one, rotation", "[gossip]") {
+  CHECK(LargestSingularValue({3, 0, 0, 0, -7, 0, 0, 0, 2}, 3) == Approx(7));
+  CHECK(LargestSingularValue({1, 2, 2, 4}, 2) == Approx(5));
+  CHECK(LargestSingularValue({0, 1, 0, 0, 0, 1, 1, 0, 0}, 3) == Approx(1));
+  CHECK(LargestSingularValue({0}, 1) == 0);
+  CHECK(LargestSingularValue({-2}, 1) == Approx(2));
+}
+
+TEST_CASE("static graphs contract as their formulas say", "[gossip]") {  // T4
+  for (const int n : {3, 4, 5, 8, 16, 31, 64, 128}) {
+    INFO(n);
+    const double angle = std::numbers::pi / n;
+    CHECK(OfPeriod(MakeGraph("graph=ring", n)) ==
+          Approx((1 + 2 * std::cos(2 * angle)) / 3).margin(1e-12));
+    CHECK(OfPeriod(MakeGraph("graph=ring_one_way", n)) == Approx(std::cos(angle)));
+    CHECK(OfPeriod(MakeGraph("graph=star", n)) == Approx(1 - 1.0 / n));
+    CHECK(OfPeriod(MakeGraph("graph=complete", n)) < 1e-14);
+    if ((n & (n - 1)) != 0) continue;
+    const int k = LogOf(n);
+    CHECK(OfPeriod(MakeGraph("graph=static_exponential", n)) == Approx(1 - 2.0 / (k + 1)));
+    CHECK(OfPeriod(MakeGraph("graph=hypercube", n)) == Approx(1 - 2.0 / (k + 1)));
+  }
+}
+
+TEST_CASE("grids, tori and symmetric exponential graphs as in the table", "[gossip]") {
+  struct Line {
+    int n;
+    double torus, grid, exponential;
+  };
+  for (const Line& line : {Line{4, 0.667, 0.667, 1}, Line{8, 0.5, 0.146, 0.667},
+                           Line{16, 0.4, 0.131, 0.5}, Line{32, 0.117, 0.0342, 0.4},
+                           Line{64, 0.117, 0.0323, 0.333}, Line{128, 0.0304, 8.2e-3, 0.286}}) {
+    INFO(line.n);
+    const auto gap = [&](const char* parameters) {
+      return 1 - OfPeriod(MakeGraph(parameters, line.n));
+    };
+    CHECK(gap("graph=torus") == Approx(line.torus).epsilon(0.005));
+    CHECK(gap("graph=grid") == Approx(line.grid).epsilon(0.005));
+    CHECK(gap("graph=symmetric_exponential") == Approx(line.exponential).epsilon(0.005));
+  }
+}
+
+TEST_CASE("dynamic graphs contract per period as in the table", "[gossip]") {
+  struct Line {
+    const char* parameters;
+    int n;
+    double left;
+  };
+  for (const Line& line :
+       {Line{"one_peer_exponential", 5, 0.202}, Line{"one_peer_exponential", 9, 0.117},
+        Line{"one_peer_exponential", 12, 0.209}, Line{"one_peer_exponential", 33, 0.031},
+        Line{"one_peer_hypercube", 5, 0.61}, Line{"one_peer_hypercube", 6, 0.5},
+        Line{"one_peer_hypercube", 9, 0.66}, Line{"one_peer_hypercube", 33, 0.70},
+        Line{"bipartite_exponential", 6, 0.25}, Line{"bipartite_exponential", 10, 0.20},
+        Line{"bipartite_exponential", 24, 0.209}, Line{"bipartite_exponential", 100, 0.192},
+        Line{"directed_bipartite_exponential", 4, 0.5},
+        Line{"directed_bipartite_exponential", 8, 0.25},
+        Line{"directed_bipartite_exponential", 10, 0.063},
+        Line{"directed_bipartite_exponential", 48, 0.036}, Line{"ring_alternating", 8, 0.71},
+        Line{"ring_alternating", 32, 0.98}}) {
+    INFO(line.parameters << " of " << line.n);
+    CHECK(OfPeriod(MakeGraph(std::string("graph=") + line.parameters, line.n)) ==
+          Approx(line.left).epsilon(0.02));
+  }
+  CHECK(MakeGraph("graph=directed_bipartite_exponential", 96).period() == 14);
+  CHECK(Contraction(MakeGraph("graph=shift_one", 16), 0, 4) == Approx(0.79).epsilon(0.01));
+}
+
+TEST_CASE("finite-time graphs are exact after a period", "[gossip]") {  // T3
+  for (const int n : {1, 2, 4, 8, 16, 32, 64, 128}) {
+    for (const char* graph : {"one_peer_exponential", "one_peer_hypercube", "bipartite_exponential",
+                              "directed_exponential", "one_peer_exponential,rotate=1"}) {
+      INFO(graph << " of " << n);
+      const Graph made = MakeGraph(std::string("graph=") + graph, n);
+      CHECK(Contraction(made, 0, made.period() > 0 ? made.period() : LogOf(n)) < 1e-13);
+    }
+  }
+  for (const int n : {3, 9, 27, 81})
+    CHECK(OfPeriod(MakeGraph("graph=m_peer_exponential", n)) < 1e-13);
+}
+
+TEST_CASE("base graphs are exact for every size, and as short as they are known to be",
+          "[gossip]") {
+  for (int n = 1; n <= kSizes; ++n) {
+    for (int k = 1; k <= 4; ++k) {
+      INFO("n=" << n << " k=" << k);
+      REQUIRE(OfPeriod(MakeGraph("graph=base,k=" + std::to_string(k), n)) < 1e-12);
+    }
+  }
+  struct Line {
+    int n;
+    int64_t length[4];
+  };
+  for (const Line& line :
+       {Line{5, {5, 3, 3, 1}}, Line{6, {4, 2, 2, 2}}, Line{7, {5, 4, 3, 3}}, Line{9, {7, 2, 2, 2}},
+        Line{10, {6, 4, 4, 2}}, Line{12, {5, 3, 2, 2}}, Line{24, {6, 4, 3, 3}},
+        Line{25, {9, 6, 5, 2}}, Line{48, {7, 5, 3, 3}}, Line{100, {11, 8, 6, 3}},
+        Line{127, {13, 9, 7, 7}}, Line{200, {12, 9, 7, 4}}, Line{1000, {16, 12, 9, 5}},
+        Line{1023, {19, 12, 10, 9}}}) {
+    for (int k = 1; k <= 4; ++k) {
+      INFO("n=" << line.n << " k=" << k);
+      CHECK(MakeGraph("graph=base,k=" + std::to_string(k), line.n).period() == line.length[k - 1]);
+    }
+  }
+}
+
+TEST_CASE("fewest rounds for a tolerance", "[gossip]") {
+  CHECK(RoundsFor(MakeGraph("graph=ring", 16), 0, 1e-3, 1000) == 133);
+  CHECK(RoundsFor(MakeGraph("graph=torus", 32), 0, 1e-3, 1000) == 56);
+  CHECK(RoundsFor(MakeGraph("graph=star", 8), 0, 1e-3, 1000) == 52);
+  CHECK(RoundsFor(MakeGraph("graph=one_peer_exponential", 32), 3, 1e-9, 1000) == 5);
+  CHECK(RoundsFor(MakeGraph("graph=ring", 32), 0, 1e-3, 100) == -1);
+  CHECK(RoundsFor(MakeGraph("graph=ring", 1), 0, 0, 0) == 0);
+}
+
+TEST_CASE("push-sum finds the mean where the plain values do not", "[gossip]") {
+  const Graph star = MakeGraph("graph=star,mixing=push", 6);
+  CHECK(Contraction(star, 0, 200) < 1e-9);
+  const Matrix product = Product(star, 0, 200);
+  double total = 0;
+  for (const double x : product) total += x;
+  CHECK(total == Approx(6));                     // the sum is kept
+  CHECK(std::fabs(product[0] - 1.0 / 6) > 0.1);  // the plain value is off
+}
+
+}  // namespace
+}  // namespace horon::gossip
