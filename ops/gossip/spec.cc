@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kMostParticipants = 1 << 20;
 constexpr int kLargestAutoBase = 128;  // beyond, its period is longer than it is exact
 
-const Topology* FindTopology(const std::string& name) {
-  for (const Topology& topology : Topologies()) {
+const Family* FindFamily(const std::string& name) {
+  for (const Family& topology : Topologies()) {
     if (name == topology.name) return &topology;
   }
   return nullptr;
@@ -20,7 +20,7 @@ const Topology* FindTopology(const std::string& name) {
 
 std::string KnownNames() {
   std::string names = "auto";
-  for (const Topology& topology : Topologies()) names += std::string(", ") + topology.name;
+  for (const Family& topology : Topologies()) names += std::string(", ") + topology.name;
   return names + ", custom";
 }
 
@@ -30,14 +30,14 @@ const char* Automatic(int size) {
   return power || size > kLargestAutoBase ? "one_peer_exponential" : "base";
 }
 
-Parameters Defaults(const Topology& topology) {
+Parameters Defaults(const Family& topology) {
   Parameters parameters;
   for (const Parameter& parameter : topology.parameters)
     parameters[parameter.name] = parameter.fallback.value_or(0);
   return parameters;
 }
 
-Status ReadParameters(const Topology& topology, OpArguments& arguments, Parameters& parameters) {
+Status ReadParameters(const Family& topology, OpArguments& arguments, Parameters& parameters) {
   for (const Parameter& parameter : topology.parameters) {
     HORON_ASSIGN(const int64_t value, arguments.Integer(parameter.name, parameter.fallback));
     if (value < parameter.least || value > kMostParticipants)
@@ -54,9 +54,7 @@ Status ReadMixing(OpArguments& arguments, GraphSpec& spec) {
   HORON_ASSIGN(const std::string mixing, arguments.Choice("mixing", names));
   spec.weights =
       static_cast<Weights>(std::find(names.begin(), names.end(), mixing) - names.begin());
-  HORON_ASSIGN(const int64_t lazy, arguments.Integer("lazy", 0));
-  if (lazy != 0 && lazy != 1) return arguments.Wrong("lazy must be 0 or 1");
-  spec.lazy = lazy == 1;
+  HORON_ASSIGN(spec.lazy, ReadFlag(arguments, "lazy"));
   return Status::Ok();
 }
 
@@ -83,6 +81,12 @@ Result<Round> Weighed(const Round& round, const GraphSpec& spec) {
 
 }  // namespace
 
+Result<bool> ReadFlag(OpArguments& arguments, const std::string& key) {
+  HORON_ASSIGN(const int64_t value, arguments.Integer(key, 0));
+  if (value != 0 && value != 1) return arguments.Wrong(key + " must be 0 or 1");
+  return value == 1;
+}
+
 Result<GraphSpec> GraphSpec::Read(OpArguments& arguments) {
   GraphSpec spec;
   spec.name = arguments.Text("graph").value_or("auto");
@@ -92,7 +96,7 @@ Result<GraphSpec> GraphSpec::Read(OpArguments& arguments) {
   HORON_TRY(ReadMixing(arguments, spec));
   if (spec.name == "custom") {
     HORON_TRY(ReadCustom(arguments, spec));
-  } else if (const Topology* topology = FindTopology(spec.name)) {
+  } else if (const Family* topology = FindFamily(spec.name)) {
     HORON_TRY(ReadParameters(*topology, arguments, spec.parameters));
   } else if (spec.name != "auto") {
     return arguments.Wrong("there is no graph '" + spec.name + "'; there are: " + KnownNames());
@@ -114,7 +118,7 @@ Result<Graph> GraphSpec::Make(int participants) const {
     auto kept = std::make_shared<const std::vector<Round>>(custom);
     rounds = [kept](int64_t t) { return (*kept)[static_cast<size_t>(t)]; };
   } else {
-    const Topology* topology = FindTopology(name == "auto" ? Automatic(participants) : name);
+    const Family* topology = FindFamily(name == "auto" ? Automatic(participants) : name);
     HORON_ASSIGN(Schedule schedule,
                  topology->make(participants, name == "auto" ? Defaults(*topology) : parameters));
     period = schedule.period;

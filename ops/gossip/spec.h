@@ -34,4 +34,7 @@ struct CustomRounds {
 };
 Result<CustomRounds> ReadEdges(const std::string& text, int size);
 
+// A parameter that is 0 (also where it is left out) or 1.
+Result<bool> ReadFlag(OpArguments& arguments, const std::string& key);
+
 }  // namespace horon::gossip

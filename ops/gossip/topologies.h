@@ -28,13 +28,13 @@ struct Parameter {
   int64_t least;
 };
 
-struct Topology {
+struct Family {
   const char* name;
   std::vector<Parameter> parameters;
   // kInvalidArgument with what is wrong with this size or these parameters; size >= 1.
   Result<Schedule> (*make)(int size, const Parameters& parameters);
 };
-const std::vector<Topology>& Topologies();
+const std::vector<Family>& Topologies();
 
 // Smallest K with 2^K >= size.
 int LogOf(int size);
@@ -44,7 +44,7 @@ Result<Schedule> MakeBase(int size, const Parameters& parameters);
 std::vector<int> Shuffled(int size, uint64_t seed, uint64_t key);
 
 // The tables in topologies_static.cc and topologies_dynamic.cc.
-std::vector<Topology> StaticTopologies();
-std::vector<Topology> DynamicTopologies();
+std::vector<Family> StaticTopologies();
+std::vector<Family> DynamicTopologies();
 
 }  // namespace horon::gossip

@@ -246,7 +246,7 @@ std::vector<int> Shuffled(int size, uint64_t seed, uint64_t key) {
   return order;
 }
 
-std::vector<Topology> DynamicTopologies() {
+std::vector<Family> DynamicTopologies() {
   const std::vector<Parameter> rotation = {{"rotate", 0, 0}, {"seed", 2403, 0}};
   return {{"ring_alternating", {}, RingAlternating},
           {"one_peer_exponential", rotation, OnePeerExponential},
@@ -264,10 +264,10 @@ std::vector<Topology> DynamicTopologies() {
           {"shift_one", {}, ShiftOne}};
 }
 
-const std::vector<Topology>& Topologies() {
-  static const std::vector<Topology> all = [] {
-    std::vector<Topology> both = StaticTopologies();
-    for (Topology& topology : DynamicTopologies()) both.push_back(std::move(topology));
+const std::vector<Family>& Topologies() {
+  static const std::vector<Family> all = [] {
+    std::vector<Family> both = StaticTopologies();
+    for (Family& topology : DynamicTopologies()) both.push_back(std::move(topology));
     return both;
   }();
   return all;

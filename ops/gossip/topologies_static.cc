@@ -86,7 +86,7 @@ Result<Schedule> Hypercube(int size, const Parameters&) {
 
 int LogOf(int size) { return std::bit_width(static_cast<unsigned>(size - 1)); }
 
-std::vector<Topology> StaticTopologies() {
+std::vector<Family> StaticTopologies() {
   return {{"complete", {}, Complete},
           {"ring", {}, Ring},
           {"ring_one_way", {}, RingOneWay},

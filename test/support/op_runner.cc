@@ -104,8 +104,8 @@ Task RunElementwise(Stage& stage, Elementwise reduction) {
 
 // Ops whose output has a size of its own.
 bool SizesItsOutput(const std::string& op) {
-  return op.starts_with("allgather") || op.starts_with("alltoall") ||
-         op.starts_with("reduce_scatter");
+  return op.starts_with("allgather") || op.starts_with("neighbor_allgather") ||
+         op.starts_with("alltoall") || op.starts_with("reduce_scatter");
 }
 
 }  // namespace

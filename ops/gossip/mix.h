@@ -1,0 +1,45 @@
+// One participant's mixing: the arithmetic, and the exchange that feeds it.
+//
+// Called from the gossip ops' Run, on the holder of the baton.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ops/gossip/graph.h"
+#include "runtime/transport/communicator.h"
+
+namespace horon::gossip {
+
+struct Other {
+  const std::byte* data = nullptr;
+  double weight = 0;
+};
+
+// out = factor * (self * own + sum of weight * other), the others in this order; in fp32 (fp64 for
+// fp64), rounded once. Where the weights sum to 1, equal inputs come out as they are, to the last
+// bit. In place allowed. Floating dtypes.
+void MixInto(DataType dtype, double factor, double self, const std::byte* own,
+             std::span<const Other> others, std::byte* out, int64_t count);
+
+// A tensor, or a part of one, as one participant mixes it.
+struct Part {
+  Row row;  // neighbors are ranks of the communicator
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // may be the input
+  int64_t count = 0;            // elements
+};
+
+struct Mixing {
+  DataType dtype = DataType::kFloat32;
+  double factor = 1;            // of the result
+  bool weights_travel = false;  // a sender's weights (Row::to) multiply the receiver's
+};
+
+// Sends every part to its row's `to`, receives from its row's `from`, and mixes. One message per
+// peer and slice of 1 MiB carries whatever they exchange of all parts; two slices are in flight.
+// All ranks give the same parts in the same order; rows must agree. Sent per rank: the sum over
+// parts of their bytes times the peers they go to. Scratch: two slices per peer heard.
+Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing);
+
+}  // namespace horon::gossip

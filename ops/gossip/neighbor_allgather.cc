@@ -1,0 +1,65 @@
+// "neighbor_allgather": the rows of the call's sources (neighborhood.h), one below the other in
+// the order in which the caller lists them. First dimensions may differ. The output, and the rows
+// of each source, belong to the Work. Any dtype. Sent per rank: its rows to each destination.
+#include "ops/gossip/neighborhood.h"
+#include "ops/rows.h"
+
+namespace horon {
+namespace {
+
+class NeighborAllgather final : public Op {
+ public:
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    HORON_TRY(CheckCommon(by_rank, ranks, "NEIGHBOR_ALLGATHER"));
+    HORON_TRY(CheckRows(by_rank, ranks, "NEIGHBOR_ALLGATHER"));
+    HORON_TRY(CheckUnscaled(*by_rank[0]));
+    HORON_TRY(gossip::CheckNeighborhoods(by_rank, ranks, gossip::Between::kRanks, false));
+    Agreement agreed;
+    for (const Request* request : by_rank) agreed.sizes.push_back(request->shape[0]);
+    return agreed;
+  }
+
+  Task Run(Stage& stage) override {
+    for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
+    co_return Status::Ok();
+  }
+
+ private:
+  static Task RunOne(Stage& stage, size_t i) {
+    Communicator& comm = stage.comm();
+    const Request& request = *stage.segments()[i].request;
+    const gossip::Neighborhood says = gossip::NeighborhoodOf(request);
+    std::vector<int64_t> received;
+    int64_t rows = 0;
+    for (const gossip::Neighbor& source : says.sources) {
+      received.push_back(stage.segments()[i].agreed->sizes[static_cast<size_t>(source.rank)]);
+      rows += received.back();
+    }
+    HORON_CO_TRY(stage.AllocateOutput(i, WithRows(request.shape, rows)));
+    stage.SetReceivedSplits(i, received);
+    const Segment& segment = stage.segments()[i];
+    const int64_t row_bytes = RowCount(request.shape) * SizeOf(stage.dtype());
+    std::vector<Transfer> transfers(says.sources.size() + says.destinations.size());
+    size_t next = 0;
+    std::byte* at = segment.output;
+    for (size_t s = 0; s < received.size(); ++s) {
+      const int64_t bytes = received[s] * row_bytes;
+      if (bytes == 0) continue;  // the output may be null
+      HORON_CO_TRY(comm.Receive(transfers[next++], says.sources[s].rank, Span{at, bytes}));
+      at += bytes;
+    }
+    // Sends only read.
+    const Span own{const_cast<std::byte*>(segment.input), segment.count * SizeOf(stage.dtype())};
+    for (const gossip::Neighbor& to : says.destinations) {
+      if (own.bytes > 0) HORON_CO_TRY(comm.Send(transfers[next++], to.rank, own));
+    }
+    for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
+    co_return Status::Ok();
+  }
+};
+
+const OpRegistrar kNeighborAllgather{"neighbor_allgather", MakeOp<NeighborAllgather>};
+
+}  // namespace
+}  // namespace horon

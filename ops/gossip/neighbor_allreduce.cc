@@ -1,0 +1,89 @@
+// "neighbor_allreduce": output = self * own + sum over sources of r * d * theirs, where r is the
+// weight that the receiver gives to the source and d the one that the sender gives to its
+// destination. Whom a rank hears and sends to comes with each call (neighborhood.h). Floating.
+//
+// sums=rows|columns|both: the claim that these weights sum to 1, checked. hierarchical=1: between
+// nodes, whose ranks average first. Sent per rank: S and 8 bytes a tensor for each destination.
+#include <algorithm>
+#include <memory>
+
+#include "ops/gossip/mix.h"
+#include "ops/gossip/neighborhood.h"
+#include "ops/gossip/spec.h"
+#include "ops/hierarchical.h"
+
+namespace horon {
+namespace {
+
+gossip::Row RowOf(const Request& request) {
+  gossip::Neighborhood says = gossip::NeighborhoodOf(request);
+  gossip::Row row{says.self, std::move(says.sources), std::move(says.destinations)};
+  for (gossip::Neighbors* list : {&row.from, &row.to}) {
+    std::sort(list->begin(), list->end(),
+              [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  }
+  return row;
+}
+
+class NeighborAllreduce final : public Op {
+ public:
+  NeighborAllreduce(std::string sums, bool hierarchical)
+      : sums_(std::move(sums)), hierarchical_(hierarchical) {}
+
+  Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
+
+  Result<Agreement> Check(std::span<const Request* const> by_rank,
+                          std::span<const int> ranks) const override {
+    HORON_TRY(CheckFloatingAlike(by_rank, ranks));
+    const auto between = hierarchical_ ? gossip::Between::kNodes : gossip::Between::kRanks;
+    HORON_TRY(gossip::CheckNeighborhoods(by_rank, ranks, between, true));
+    HORON_TRY(gossip::CheckSums(by_rank, sums_));
+    return Agreement{};
+  }
+
+  bool fusable() const override { return true; }
+
+  Task Run(Stage& stage) override {
+    HORON_CO_TRY(PrepareOutputs(stage));
+    if (hierarchical_) co_return co_await BetweenNodes(stage);
+    std::vector<gossip::Part> parts;
+    for (const Segment& segment : stage.segments())
+      parts.push_back({RowOf(*segment.request), segment.input, segment.output, segment.count});
+    const gossip::Mixing mixing{stage.dtype(), stage.prescale() * stage.postscale(), true};
+    co_return co_await gossip::MixParts(stage.comm(), std::move(parts), mixing);
+  }
+
+ private:
+  static Task BetweenNodes(Stage& stage) {
+    const DataType dtype = stage.dtype();
+    for (size_t i = 0; i < stage.segments().size(); ++i) {
+      const Request& request = *stage.segments()[i].request;
+      const Communicator& comm = stage.comm();
+      if (request.splits[0] != comm.node_of(comm.rank()))
+        co_return Status::Internal("tensor '" + request.name + "': rank " +
+                                   std::to_string(comm.rank()) + " is not of node " +
+                                   std::to_string(request.splits[0]) + ", as its caller said");
+      const gossip::Row row = RowOf(request);
+      const std::vector<size_t> which(1, i);
+      NodeStep between = [dtype, row](Communicator& across, std::byte* part, int64_t count) {
+        return gossip::MixParts(across, {{row, part, part, count}}, {dtype, 1.0, true});
+      };
+      HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, /*average=*/true, between));
+    }
+    co_return Status::Ok();
+  }
+
+  std::string sums_;
+  bool hierarchical_;
+};
+
+Result<std::unique_ptr<Op>> MakeNeighborAllreduce(OpArguments& arguments) {
+  HORON_ASSIGN(std::string sums, arguments.Choice("sums", {"any", "rows", "columns", "both"}));
+  HORON_ASSIGN(const bool hierarchical, gossip::ReadFlag(arguments, "hierarchical"));
+  return std::unique_ptr<Op>(std::make_unique<NeighborAllreduce>(std::move(sums), hierarchical));
+}
+
+const OpRegistrar kNeighborAllreduce{"neighbor_allreduce", MakeNeighborAllreduce};
+
+}  // namespace
+}  // namespace horon

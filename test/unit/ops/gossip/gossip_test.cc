@@ -1,0 +1,274 @@
+// "gossip": after t rounds every value is what W(t) ... W(0) says, element by element.
+#include <cmath>
+
+#include "ops/gossip/contraction.h"
+#include "test/support/op_runner.h"
+#include "test/unit/ops/gossip/graphs.h"
+
+namespace horon::gossip {
+namespace {
+
+using test::OpRunner;
+using test::OpTensor;
+using test::Values;
+
+constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                DataType::kFloat64};
+
+std::vector<Values> Start(int ranks, int64_t count) {
+  std::vector<Values> values;
+  for (int rank = 0; rank < ranks; ++rank) values.push_back(test::Fractions(rank + 1, count));
+  return values;
+}
+
+std::vector<Values> Run(OpRunner& runner, const std::string& op, OpTensor tensor) {
+  const DataType dtype = tensor.requests[0].dtype;
+  const auto result = runner.Run(op, {std::move(tensor)});
+  INFO(op << ": " << result.status.message());
+  REQUIRE(result.status.ok());
+  std::vector<Values> after;
+  for (int rank = 0; rank < runner.world().size(); ++rank)
+    after.push_back(test::Decode(dtype, result.at(0, rank).bytes));
+  return after;
+}
+
+// matrix * values, in double.
+std::vector<Values> Times(const Matrix& matrix, const std::vector<Values>& values) {
+  const size_t n = values.size();
+  std::vector<Values> after(n, Values(values[0].size()));
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      for (size_t e = 0; e < after[i].size(); ++e) after[i][e] += matrix[i * n + j] * values[j][e];
+    }
+  }
+  return after;
+}
+
+double LargestGap(const std::vector<Values>& a, const std::vector<Values>& b) {
+  double gap = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t e = 0; e < a[i].size(); ++e) gap = std::max(gap, std::fabs(a[i][e] - b[i][e]));
+  }
+  return gap;
+}
+
+double Epsilon(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return 0x1p-10;
+    case DataType::kBFloat16:
+      return 0x1p-7;
+    case DataType::kFloat32:
+      return 0x1p-23;
+    default:
+      return 0x1p-52;
+  }
+}
+
+TEST_CASE("every topology: rounds are the products of its matrices", "[gossip]") {
+  for (const Claim& claim : kCatalogue) {
+    for (int n = 1; n <= 9; ++n) {
+      if (!Allowed(claim.sizes, n)) continue;
+      const std::string op = std::string("gossip:") + claim.parameters;
+      INFO(op << " of " << n);
+      OpRunner runner(Topology::OneNode(n), 2, n % 2 == 0);
+      const Graph graph = MakeGraph(claim.parameters, n);
+      const std::vector<Values> start = Start(n, 30);
+      std::vector<Values> now = start;
+      for (int t = 0; t < 7; ++t) {
+        now =
+            Run(runner, *claim.parameters ? op : "gossip", OpTensor::Make(DataType::kFloat64, now));
+        REQUIRE(LargestGap(now, Times(Product(graph, 0, t + 1), start)) < 1e-14);
+      }
+    }
+  }
+}
+
+TEST_CASE("one round in every dtype is right to its rounding", "[gossip]") {
+  for (const char* op : {"gossip:graph=ring", "gossip:graph=star", "gossip:graph=base,k=2",
+                         "gossip:graph=star,mixing=push", "gossip:graph=ring,lazy=1"}) {
+    for (const DataType dtype : kFloats) {
+      const auto encoded = test::Encode(dtype, test::Fractions(1, 1));
+      std::vector<Values> start = Start(5, 5000);  // beyond a block of the arithmetic
+      for (Values& one : start) one = test::Decode(dtype, test::Encode(dtype, one));
+      OpRunner runner(Topology::OneNode(5), 2);
+      const auto now = Run(runner, op, OpTensor::Make(dtype, start));
+      const auto want = Times(Product(MakeGraph(std::string(op).substr(7), 5), 0, 1), start);
+      INFO(op << " " << NameOf(dtype));
+      CHECK(LargestGap(now, want) <= 2 * Epsilon(dtype));
+    }
+  }
+}
+
+TEST_CASE("equal values stay as they are, to the last bit", "[gossip]") {  // M3
+  for (const char* op : {"gossip:graph=complete", "gossip:graph=torus", "gossip:graph=base",
+                         "gossip:graph=star", "gossip:graph=symmetric_exponential,lazy=1"}) {
+    for (const DataType dtype : kFloats) {
+      INFO(op << " " << NameOf(dtype));
+      const Values same = test::Decode(dtype, test::Encode(dtype, test::Fractions(1, 300)));
+      OpRunner runner(Topology::OneNode(7), 2);
+      std::vector<Values> now(7, same);
+      for (int t = 0; t < 4; ++t) now = Run(runner, op, OpTensor::Make(dtype, now));
+      for (const Values& one : now) REQUIRE(one == same);
+    }
+  }
+}
+
+TEST_CASE("the mean is kept, and approached as fast as the graph contracts", "[gossip]") {  // M1 M4
+  for (const char* parameters : {"graph=ring", "graph=one_peer_exponential", "graph=grid", ""}) {
+    const int n = 6;
+    const Graph graph = MakeGraph(parameters, n);
+    const Matrix average(static_cast<size_t>(n * n), 1.0 / n);
+    const auto start = Start(n, 64);
+    const auto mean = Times(average, start);
+    OpRunner runner(Topology::OneNode(n), 2);
+    std::vector<Values> now = start;
+    const auto distance = [&](const std::vector<Values>& values) {
+      double sum = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        for (size_t e = 0; e < values[i].size(); ++e)
+          sum += (values[i][e] - mean[i][e]) * (values[i][e] - mean[i][e]);
+      }
+      return std::sqrt(sum);
+    };
+    const std::string op = *parameters ? std::string("gossip:") + parameters : "gossip";
+    for (int t = 1; t <= 12; ++t) {
+      now = Run(runner, op, OpTensor::Make(DataType::kFloat64, now));
+      INFO(op << " round " << t);
+      CHECK(LargestGap(Times(average, now), mean) < 1e-14);
+      CHECK(distance(now) <= Contraction(graph, 0, t) * distance(start) + 1e-13);
+    }
+  }
+}
+
+TEST_CASE("push-sum: numerators and weights keep their sums, quotients find the mean",
+          "[gossip]") {  // M2
+  const char* op = "gossip:graph=custom,n=5,edges=0>1;1>2;2>3;3>4;4>0;0>2;0>3;3>0,mixing=push";
+  OpRunner runner(Topology::OneNode(5), 2);
+  const auto start = Start(5, 10);
+  std::vector<Values> x = start, w(5, Values(1, 1.0));
+  for (int t = 0; t < 150; ++t) {
+    x = Run(runner, op, OpTensor::Make(DataType::kFloat64, x).Named("x"));
+    w = Run(runner, op, OpTensor::Make(DataType::kFloat64, w).Named("w"));
+    double weights = 0;
+    for (const Values& one : w) weights += one[0];
+    REQUIRE(std::fabs(weights - 5) < 1e-14);
+  }
+  bool uneven = false;
+  for (size_t e = 0; e < 10; ++e) {
+    double mean = 0;
+    for (size_t i = 0; i < 5; ++i) mean += start[i][e] / 5;
+    for (size_t i = 0; i < 5; ++i) CHECK(x[i][e] / w[i][0] == Approx(mean).margin(1e-12));
+    uneven = uneven || std::fabs(x[0][e] - mean) > 0.05;
+  }
+  CHECK(uneven);  // or the quotient would prove nothing
+}
+
+TEST_CASE("a bucket's tensors share messages, whatever their rounds", "[gossip]") {
+  OpRunner runner(Topology::OneNode(4), 2);
+  const auto tensor = [](const char* name) {
+    return OpTensor::Make(DataType::kFloat32, {{0}, {1}, {2}, {3}}).Named(name);
+  };
+  const std::string op = "gossip:graph=one_peer_exponential";
+  REQUIRE(runner.Run(op, {tensor("old")}).status.ok());
+  REQUIRE(runner.world().net().messages_sent(0) == 1);
+  const auto result = runner.Run(op, {tensor("new"), tensor("old"), tensor("new2")});
+  REQUIRE(result.status.ok());
+  REQUIRE(runner.world().net().messages_sent(0) == 3);  // to ranks 1 and 2
+  CHECK(test::Decode(DataType::kFloat32, result.at(0, 3).bytes) == Values{2.5});
+  CHECK(test::Decode(DataType::kFloat32, result.at(1, 3).bytes) == Values{2});
+  CHECK(test::Decode(DataType::kFloat32, result.at(2, 3).bytes) == Values{2.5});
+}
+
+TEST_CASE("tensors of many slices, in place and not", "[gossip]") {
+  for (const bool in_place : {false, true}) {
+    OpRunner runner(Topology::OneNode(3), 4, in_place);
+    const auto big = Start(3, 700000), small = Start(3, 7);  // 2.8 MB: three slices
+    const auto result =
+        runner.Run("gossip:graph=ring", {OpTensor::Make(DataType::kFloat32, small).Named("a"),
+                                         OpTensor::Make(DataType::kFloat32, big).Named("b"),
+                                         OpTensor::Make(DataType::kFloat32, small).Named("c")});
+    INFO(result.status.message());
+    REQUIRE(result.status.ok());
+    const auto want = Times(Matrix(9, 1.0 / 3), big);
+    for (int rank = 0; rank < 3; ++rank) {
+      const Values got = test::Decode(DataType::kFloat32, result.at(1, rank).bytes);
+      CHECK(LargestGap({got}, {want[0]}) < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("the caller may say which round it is", "[gossip]") {
+  OpRunner runner(Topology::OneNode(4), 2);
+  const std::string op = "gossip:graph=one_peer_exponential";
+  OpTensor tensor = OpTensor::Make(DataType::kFloat32, {{0}, {1}, {2}, {3}});
+  const auto at = [&](int64_t round) {
+    for (Request& request : tensor.requests) request.round = round;
+    return Run(runner, op, tensor)[3];
+  };
+  CHECK(at(5) == Values{2});    // distance 2
+  CHECK(at(0) == Values{2.5});  // round 6: distance 1
+  CHECK(at(0) == Values{2});
+  CHECK(at(-1) == Values{2.5});  // round 0 once more
+  CHECK(at(0) == Values{2});
+  for (Request& request : tensor.requests) request.round = 5;
+  tensor.requests[1].round = 6;
+  CHECK(runner.Check(op, tensor)
+            .message()
+            .find("Mismatched rounds for tensor 'w': ranks [0, 2, 3] "
+                  "have round 5, rank [1] has round 6") == 0);
+  for (Request& request : tensor.requests) request.round = -2;
+  CHECK(runner.Check(op, tensor).message().find("there is no round -2") != std::string::npos);
+}
+
+TEST_CASE("graphs that the ranks cannot have", "[gossip]") {
+  OpRunner runner(Topology::OneNode(3), 2);
+  const OpTensor tensor = OpTensor::Make(DataType::kFloat32, {{0}, {1}, {2}});
+  CHECK(runner.Check("gossip:graph=shift_one", tensor).message() ==
+        "gossip of tensor 'w': shift_one needs an even number of participants, not 3");
+  OpRunner nodes(Topology::Blocks(6, 2), 2);
+  const auto six = OpTensor::Make(DataType::kFloat32, {{0}, {1}, {2}, {3}, {4}, {5}});
+  const auto result = nodes.Run("gossip:graph=shift_one,hierarchical=1", {six});
+  CHECK(result.status.code() == Code::kInvalidArgument);
+  CHECK(result.status.message().find("not 3") != std::string::npos);
+}
+
+TEST_CASE("hierarchical: nodes average inside, or add, and mix as one", "[gossip]") {
+  for (const Topology& topology : test::TestTopologies()) {
+    for (const bool sum : {false, true}) {
+      OpRunner runner(topology, 2);
+      const int nodes = topology.nodes();
+      const auto start = Start(topology.size(), 40);
+      std::vector<Values> inside(static_cast<size_t>(nodes), Values(40));
+      for (int rank = 0; rank < topology.size(); ++rank) {
+        const int node = topology.node_of(rank);
+        const auto share = static_cast<double>(topology.members(node).size());
+        for (size_t e = 0; e < 40; ++e)
+          inside[static_cast<size_t>(node)][e] +=
+              start[static_cast<size_t>(rank)][e] / (sum ? 1.0 : share);
+      }
+      const auto want = Times(Product(MakeGraph("graph=ring", nodes), 0, 1), inside);
+      const auto now =
+          Run(runner,
+              std::string("gossip:graph=ring,hierarchical=1,inside=") + (sum ? "sum" : "average"),
+              OpTensor::Make(DataType::kFloat64, start));
+      for (int rank = 0; rank < topology.size(); ++rank)
+        CHECK(LargestGap({now[static_cast<size_t>(rank)]},
+                         {want[static_cast<size_t>(topology.node_of(rank))]}) < 1e-14);
+    }
+  }
+}
+
+TEST_CASE("scaling: before and after", "[gossip]") {
+  for (const char* op : {"gossip:graph=ring", "gossip:graph=ring,hierarchical=1"}) {
+    for (const int size : {1, 2}) {
+      OpRunner runner(Topology::Blocks(size, 1), 2);
+      const auto values = size == 1 ? std::vector<Values>{{4}} : std::vector<Values>{{4}, {8}};
+      const auto now = Run(runner, op, OpTensor::Make(DataType::kFloat32, values).Scaled(3, 0.5));
+      CHECK(now[0] == Values{size == 1 ? 6.0 : 9.0});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon::gossip
