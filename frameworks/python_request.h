@@ -18,8 +18,8 @@ namespace py = pybind11;
 
 inline constexpr const char* kFields =
     "(name, spec, dtype, device, shape, input, output, prescale, postscale, process_set, splits, "
-    "round)";
-inline constexpr Py_ssize_t kFieldCount = 12;
+    "round, weights)";
+inline constexpr Py_ssize_t kFieldCount = 13;
 inline constexpr Py_ssize_t kMaxDimensions = 64;  // torch's limit
 
 inline void CheckPython() {
@@ -54,6 +54,7 @@ class ParsedRequest {
     request_.process_set = SmallInteger(field(9));
     ParseSplits(field(10));
     request_.round = Integer(field(11));
+    ParseWeights(field(12));
     CheckPython();
   }
   const horon_request& request() const { return request_; }
@@ -81,9 +82,20 @@ class ParsedRequest {
     request_.splits_count = static_cast<int>(PyTuple_GET_SIZE(splits));
   }
 
+  void ParseWeights(PyObject* weights) {
+    if (weights == Py_None) return;
+    if (!PyTuple_Check(weights)) throw py::type_error("weights are a tuple of numbers, or None");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(weights); ++i) {
+      weights_.push_back(PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i)));
+    }
+    request_.weights = weights_.data();
+    request_.weights_count = static_cast<int>(PyTuple_GET_SIZE(weights));
+  }
+
   horon_request request_{};
   std::array<int64_t, kMaxDimensions> shape_;
   std::vector<int64_t> splits_;
+  std::vector<double> weights_;
 };
 
 }  // namespace horon_python

@@ -9,6 +9,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/c_error.h"
 #include "runtime/c_process_sets.h"
 #include "runtime/c_request.h"
 #include "runtime/c_work.h"
@@ -29,24 +30,6 @@ struct Global {
 Global& The() {
   static Global* global = new Global;  // leaked: user threads may still call while statics die
   return *global;
-}
-
-thread_local std::string last_error;
-
-int Fail(const Status& status) {
-  if (!status.ok()) last_error = status.message();
-  return static_cast<int>(status.code());
-}
-
-// Runs f, which gives a Status; what the standard library throws becomes one.
-template <typename F>
-int Guard(F&& f) {
-  try {
-    return Fail(f());
-  } catch (const std::exception& e) {
-    return Fail(Status::Internal(
-        std::string("out of memory or another fault of the standard library: ") + e.what()));
-  }
 }
 
 std::shared_ptr<Job> Current() {
@@ -166,7 +149,7 @@ void horon_describe(void) {
 }
 
 int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
-const char* horon_last_error(void) { return last_error.c_str(); }
+const char* horon_last_error(void) { return LastError().c_str(); }
 const char* horon_version(void) { return HORON_VERSION; }
 
 int horon_rank(void) {
@@ -305,9 +288,9 @@ int horon_work_wait_all(horon_work* const* works, int count) {
     const int code = horon_work_wait(works[i], -1);
     if (code == HORON_OK || first != HORON_OK) continue;
     first = code;
-    message = last_error;
+    message = LastError();
   }
-  if (first != HORON_OK) last_error = message;
+  if (first != HORON_OK) LastError() = message;
   return first;
 }
 

@@ -16,6 +16,7 @@ from horon.errors import (
     HoronUnsupported,
     HorovodInternalError,
 )
+from horon.gossip import Gossip
 from horon.process_sets import (
     ProcessSet,
     add_process_set,

@@ -99,7 +99,7 @@ def _scale(factor) -> float:
 
 
 def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.0, postscale=1.0,
-             splits=None):
+             splits=None, round=0, weights=None):
     dtype, device = dtype_and_device(source, name)
     return (
         name,
@@ -113,7 +113,8 @@ def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.
         postscale,
         process_set_id,
         splits,
-        0,
+        round,
+        weights,
     )
 
 
@@ -131,17 +132,18 @@ def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
 
 
 def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
-                in_place=False) -> Call:
+                in_place=False, splits=None, round=0, weights=None) -> Call:
     """Any op whose output has the shape of its input. Tensors with gaps are copied."""
     shape = None if tensor.layout is not torch.strided else shape_in_memory(tensor)
-    scales = (_scale(prescale), _scale(postscale))
+    # All that follows the shape in _request.
+    options = (_scale(prescale), _scale(postscale), splits, round, weights)
     if shape is None and tensor.layout is torch.strided:
         staged = _private_copy(tensor)
-        request = _request(name, spec, staged, staged, set_id(process_set), None, *scales)
+        request = _request(name, spec, staged, staged, set_id(process_set), None, *options)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(request, staged, finish)
     output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
-    request = _request(name, spec, tensor, output, set_id(process_set), shape, *scales)
+    request = _request(name, spec, tensor, output, set_id(process_set), shape, *options)
     return Call(request, (tensor, output), lambda work, index: output)
 
 
@@ -178,7 +180,8 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
 
 
 def barrier_call(name, process_set) -> Call:
-    request = (name, "barrier", 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0)
+    request = (name, "barrier", 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0,
+               None)
     return Call(request, None, lambda work, index: None)
 
 

@@ -124,8 +124,8 @@ typedef struct horon_request {
   const char* name;    /* unique among pending requests of its process set */
   const char* op;      /* spec: "sum" "average" "min" "max" "product" "broadcast:root=0" "allgather"
                           "alltoall" "reduce_scatter" "reduce_scatter:op=average" "barrier"
-                          "dissemination" "topk:ratio=0.01", ... (docs/algorithms.md).
-                          A root is a global rank. */
+                          "dissemination" "gossip:graph=ring" "topk:ratio=0.01", ...
+                          (docs/algorithms.md).      A root is a global rank. */
   int dtype;           /* horon_dtype */
   int device;          /* -1: host; otherwise a CUDA ordinal */
   const int64_t* shape; /* elements per dimension */
@@ -140,7 +140,7 @@ typedef struct horon_request {
   int splits_count;
   const double* weights; /* mixing weights, for ops that take them */
   int weights_count;
-  int64_t round; /* for ops that count rounds; usually 0 */
+  int64_t round; /* for ops that count rounds: which one this is; 0: the next one */
 } horon_request;
 
 typedef struct horon_work horon_work; /* something pending; reference counted, starts with one */
@@ -167,16 +167,16 @@ HORON_API int horon_run(const horon_request* request, horon_work** work);
  * the request but its input and output, which are not looked at. Talks to nobody; holds over
  * horon_shutdown and horon_init. Thread safe. The same names may be submitted without it, too. */
 typedef struct horon_tensor horon_tensor;
-/* HORON_INVALID_ARGUMENT like horon_submit, but that the op and the process set are looked up when it
- * is started. On success *tensor is the caller's to release. */
+/* HORON_INVALID_ARGUMENT like horon_submit, but that the op and the process set are looked up when
+ * it is started. On success *tensor is the caller's to release. */
 HORON_API int horon_register(const horon_request* request, horon_tensor** tensor);
 HORON_API void horon_tensor_release(horon_tensor* tensor); /* null is fine; works go on */
 /* horon_submit of a registered tensor, or horon_begin if the caller `will_wait` (1) at once. */
 HORON_API int horon_start(horon_tensor* tensor, const void* input, void* output, int will_wait,
                           horon_work** work);
-/* horon_start of `count` >= 1 tensors under one work, which is done when all are. They are no group:
- * each is ready, and fails, by itself, and the work has the first failure. No tensor is enqueued
- * unless all are. */
+/* horon_start of `count` >= 1 tensors under one work, which is done when all are. They are no
+ * group: each is ready, and fails, by itself, and the work has the first failure. No tensor is
+ * enqueued unless all are. */
 HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* inputs,
                               void* const* outputs, int count, horon_work** work);
 
@@ -211,6 +211,30 @@ HORON_API void* horon_work_output(const horon_work* work,
 /* Rows received from each rank of the set (alltoall; allgather: rows by rank); null and 0
  * otherwise. */
 HORON_API const int64_t* horon_work_received_splits(const horon_work* work, int index, int* count);
+
+/* --- gossip graphs -------------------------------------------------------------------------------
+ */
+
+/* Who mixes with whom in each round of an op "gossip:graph=...", and with which weights. Needs no
+ * init and talks to nobody; the functions are thread safe, and none blocks. */
+typedef struct horon_graph horon_graph;
+/* The graph that `spec` means among `size` participants. HORON_INVALID_ARGUMENT: it cannot have so
+ * many, or a parameter is wrong. On success *graph is the caller's to release. */
+HORON_API int horon_graph_make(const char* spec, int size, horon_graph** graph);
+HORON_API void horon_graph_release(horon_graph* graph); /* null is fine */
+HORON_API int64_t
+horon_graph_period(const horon_graph* graph); /* rounds until it repeats; 0: never */
+/* Calls `visit` for each entry of the round's mixing matrix that is not 0, and for each own weight
+ * (from == to): the new value of `to` has `weight` times the old one of `from`. round >= 0. */
+HORON_API void horon_graph_round(const horon_graph* graph, int64_t round,
+                                 void (*visit)(int to, int from, double weight, void* user),
+                                 void* user);
+/* The most that `rounds` rounds from `first` on leave of the participants' disagreement, from 0
+ * (they have the exact mean) to 1. Takes time in proportion to the cube of their number. */
+HORON_API double horon_graph_contraction(const horon_graph* graph, int64_t first, int64_t rounds);
+/* The fewest rounds that leave at most `tolerance` of it; -1 if more than `most`. */
+HORON_API int64_t horon_graph_rounds_for(const horon_graph* graph, int64_t first, double tolerance,
+                                         int64_t most);
 
 /* --- looking in
  * ------------------------------------------------------------------------------------ */

@@ -1,0 +1,96 @@
+"""hvd.Gossip: averages with neighbors instead of with everybody, as an op and as an optimizer's.
+
+    hvd.allreduce_(tensor, name="x", op=hvd.Gossip(topology=horon.topology.Ring(8)))
+    hvd.DistributedOptimizer(optimizer, op=hvd.Gossip(algorithm="sgp"))
+
+The round belongs to the tensor: each call under a name is its next one, so give names.
+"""
+
+from horon.errors import HoronInvalidArgument
+from horon.specs import Op
+from horon.topology import Topology
+
+# algorithm: what is gossiped, how it runs beside computing, and whether push-sum weights go along.
+_ALGORITHMS = {
+    "dpsgd": {"what": "parameters", "overlap": False, "push_sum": False},
+    "sgp": {"what": "parameters", "overlap": False, "push_sum": True},
+    "osgp": {"what": "parameters", "overlap": True, "push_sum": True},
+    "gossipgrad": {"what": "gradients", "overlap": False, "push_sum": False},
+}
+_WHAT = ("parameters", "gradients", "both")
+
+
+class Gossip(Op):
+    """One round of mixing a call; with DistributedOptimizer, one of these algorithms:
+
+    "dpsgd": parameters are mixed after each step. "sgp": the same with push-sum, so any weights
+    whose columns sum to 1 will do. "osgp": sgp that travels while the next step is computed.
+    "gossipgrad": gradients are mixed before each step (parameters drift apart: give
+    global_average_every, or what="both").
+
+    topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
+    the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
+    what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
+    is mixed is then one step old). sync_freq: with overlap, so many steps in a row may find the
+    exchange unfinished and go on without it. global_average_every: every so many steps parameters
+    are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
+    """
+
+    __slots__ = ("algorithm", "topology", "what", "overlap", "push_sum", "sync_freq",
+                 "global_average_every", "hierarchical")
+
+    def __init__(self, algorithm="dpsgd", topology=None, mixing=None, what=None, overlap=None,
+                 sync_freq=0, global_average_every=0, hierarchical=False, local_op="average"):
+        defaults = _choice("algorithm", algorithm, _ALGORITHMS)
+        self.algorithm = algorithm
+        self.what = _choice("what", what or defaults["what"], dict.fromkeys(_WHAT, what or
+                                                                            defaults["what"]))
+        self.overlap = defaults["overlap"] if overlap is None else bool(overlap)
+        self.push_sum = defaults["push_sum"]
+        self.sync_freq = int(sync_freq)
+        self.global_average_every = int(global_average_every)
+        self.hierarchical = bool(hierarchical)
+        self.topology = topology
+        if self.sync_freq < 0 or self.global_average_every < 0:
+            raise HoronInvalidArgument("sync_freq and global_average_every count steps from 0 up")
+        parts = [_graph(topology, mixing)]
+        if self.hierarchical:
+            parts += ["hierarchical=1", f"inside={_choice('local_op', local_op, _INSIDE)}"]
+        parts = ",".join(filter(None, parts))
+        super().__init__("gossip:" + parts if parts else "gossip")
+
+    def graph(self, n: int) -> Topology:
+        """The topology that this op has among n participants."""
+        return graph_of(self.topology, n) if isinstance(self.topology, Topology) else Topology(
+            n, _graph_of_spec(self.spec))
+
+
+_INSIDE = {"average": "average", "sum": "sum"}
+
+
+def _choice(what, given, choices):
+    if given not in choices:
+        raise HoronInvalidArgument(f"{what} is {given!r}: use one of {', '.join(choices)}")
+    return choices[given]
+
+
+def _graph_of_spec(spec: str) -> str:
+    own = ("hierarchical=", "inside=", "gossip")
+    parts = spec.partition(":")[2].split(",")
+    return ",".join(part for part in parts if part and not part.startswith(own)) or "graph=auto"
+
+
+def _graph(topology, mixing) -> str:
+    if isinstance(topology, Topology):
+        return (topology if mixing is None else topology.with_mixing(mixing)).parameters
+    parts = [f"graph={topology}" if topology else "", mixing.parameters if mixing else ""]
+    return ",".join(filter(None, parts))
+
+
+def graph_of(topology, n: int, mixing=None) -> Topology:
+    """A topology of n participants from what a user may give: one, its name, or None."""
+    if not isinstance(topology, Topology):
+        return Topology(n, f"graph={topology or 'auto'}", mixing)
+    if topology.n != n:
+        raise HoronInvalidArgument(f"{topology!r} is for {topology.n} participants; there are {n}")
+    return topology if mixing is None else topology.with_mixing(mixing)

@@ -1,0 +1,122 @@
+"""horon.topology and horon.mixing: the runtime's graphs as Python sees them. No ranks needed."""
+
+import pytest
+
+import horon
+from horon import mixing, topology
+
+DYNAMIC = (topology.OnePeerExponential, topology.OnePeerHypercube, topology.Base)
+
+
+def product(graph, rounds):
+    numpy = pytest.importorskip("numpy")
+    result = numpy.eye(graph.n)
+    for t in range(rounds):
+        result = numpy.array(graph.matrix(t)) @ result
+    return result
+
+
+@pytest.mark.parametrize("make", DYNAMIC)
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_peers_and_matrices_say_the_same(make, n):
+    graph = make(n)
+    for t in range(graph.period):
+        matrix = graph.matrix(t)
+        for i in range(n):
+            out, heard = graph.peers(i, t)
+            assert heard == [j for j in range(n) if j != i and matrix[i][j]]
+            assert out == [j for j in range(n) if j != i and matrix[j][i]]
+        assert graph.matrix(t + graph.period) == matrix
+    assert graph.rows_sum_to_one and graph.columns_sum_to_one
+
+
+def test_contraction_is_that_of_the_matrices():
+    numpy = pytest.importorskip("numpy")
+    for graph in (topology.Ring(8), topology.Star(5), topology.OnePeerHypercube(6),
+                  topology.Torus2D(12), topology.StaticExponential(11)):
+        left = product(graph, graph.period) - numpy.full((graph.n, graph.n), 1 / graph.n)
+        assert graph.contraction() == pytest.approx(numpy.linalg.norm(left, 2))
+    assert topology.Ring(8).contraction(rounds=32) < 1e-3 <= topology.Ring(8).contraction(rounds=31)
+    assert topology.Ring(8).rounds_for(1e-3) == 32
+    assert topology.Base(100, k=2).contraction() < 1e-12 and topology.Base(100, k=2).period == 8
+    with pytest.raises(ValueError, match="never repeats"):
+        topology.RandomMatching(6).contraction()
+    with pytest.raises(ValueError, match="within 10 rounds"):
+        topology.Ring(30).rounds_for(1e-6, most=10)
+
+
+def test_properties():
+    ring, star = topology.Ring(6), topology.Star(6)
+    assert ring.is_regular and ring.is_symmetric and ring.is_bipartite
+    assert star.is_symmetric and star.is_bipartite and not star.is_regular
+    assert not topology.Ring(5).is_bipartite
+    assert not topology.RingOneWay(4).is_symmetric and topology.RingOneWay(4).is_regular
+    assert topology.BipartiteExponential(8).is_bipartite
+    assert topology.RandomMatching(7).is_symmetric
+
+
+def test_weights():
+    push = topology.Star(5, mixing=mixing.Push())
+    assert push.columns_sum_to_one and not push.rows_sum_to_one
+    uniform = push.with_mixing(mixing.Uniform())
+    assert uniform.rows_sum_to_one and not uniform.columns_sum_to_one
+    assert push.with_mixing(mixing.MetropolisHastings()).matrix() == topology.Star(5).matrix()
+    lazy = topology.Ring(4, mixing=mixing.Lazy(mixing.Uniform()))
+    assert lazy.matrix()[0] == pytest.approx([2 / 3, 1 / 6, 0, 1 / 6])
+    own = [[0.75, 0.25, 0], [0.25, 0.5, 0.25], [0, 0.25, 0.75]]
+    chain = topology.Custom(3, [(0, 1), (1, 0), (1, 2), (2, 1)])
+    assert chain.with_mixing(mixing.Custom(own)).matrix() == own
+    assert topology.from_matrix(own).matrix() == own
+    with pytest.raises(ValueError, match="participant 2 does not send to 0"):
+        chain.with_mixing(mixing.Custom([[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]]))
+    with pytest.raises(ValueError, match="has 1 rounds, but 2 matrices"):
+        chain.with_mixing(mixing.Custom(own, own))
+    with pytest.raises(ValueError, match="sum to 0.9"):
+        topology.from_matrix([[0.5, 0.4], [0.5, 0.5]])
+
+
+def test_refusals_are_horons():
+    with pytest.raises(horon.HoronInvalidArgument, match="2\\^k participants, not 6"):
+        topology.Hypercube(6)
+    with pytest.raises(horon.HoronInvalidArgument, match="not everybody's value"):
+        topology.Custom(3, [(0, 1), (1, 0)])
+    with pytest.raises(TypeError, match="no parameter k"):
+        topology.Ring(4, k=2)
+    with pytest.raises(ValueError, match="algorithm is 'sgd'"):
+        horon.Gossip("sgd")
+    with pytest.raises(ValueError, match="is for 4 participants; there are 8"):
+        horon.Gossip(topology=topology.Ring(4)).graph(8)
+
+
+def test_specs():
+    assert horon.Gossip().spec == "gossip"
+    assert horon.Gossip("sgp", topology="ring").spec == "gossip:graph=ring"
+    op = horon.Gossip(topology=topology.Base(6, k=2), hierarchical=True, local_op="sum")
+    assert op.spec == "gossip:graph=base,k=2,n=6,hierarchical=1,inside=sum"
+    assert op.graph(6).period == 2
+    assert horon.Gossip(hierarchical=True).graph(6).period == topology.Base(6).period
+    assert horon.Gossip(mixing=mixing.Push()).spec == "gossip:mixing=push"
+
+
+def test_the_six_numbered_graphs():
+    assert [topology.graph_by_id(i, 8).period for i in range(6)] == [5, 4, 4, 4, 1, 3]
+
+
+def test_networkx_there_and_back():
+    networkx = pytest.importorskip("networkx")
+    graph = topology.from_networkx(networkx.petersen_graph())
+    assert graph.n == 10 and graph.is_regular and graph.contraction() == pytest.approx(0.5)
+    weighted = topology.Star(5).to_networkx()
+    assert weighted[0][3]["weight"] == pytest.approx(0.2)
+    assert topology.from_networkx(weighted).matrix() == topology.Star(5).matrix()
+    directed = networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])
+    assert topology.from_networkx(directed, mixing=mixing.Push()).columns_sum_to_one
+
+
+def test_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    for graph, rounds in ((topology.Base(6), 4), (topology.Ring(8), 1)):
+        figure = graph.plot()
+        assert len(figure.axes) == 2 * rounds + 1  # the last one is the bar of weights
+        figure.savefig(tmp_path / "graph.png")
+        assert (tmp_path / "graph.png").stat().st_size > 5000
