@@ -5,7 +5,7 @@ import os
 import pytest
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
-       "process_sets", "aggregations", "adasum", "adasum_optimizer"]
+       "process_sets", "aggregations", "adasum", "adasum_optimizer", "gossip"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

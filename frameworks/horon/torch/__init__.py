@@ -42,6 +42,15 @@ from horon.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horon.torch.gossip import (
+    gossip_average,
+    neighbor_allgather,
+    neighbor_allgather_async,
+    neighbor_allreduce,
+    neighbor_allreduce_async,
+    pair_average,
+    push_sum,
+)
 from horon.torch.optimizer import DistributedOptimizer
 from horon.torch.reductions import (
     allreduce,

@@ -1,0 +1,155 @@
+"""Averages among neighbors, without training: neighbor_allreduce, neighbor_allgather, pair_average,
+gossip_average and push_sum.
+
+Neighbors are ranks of the process set. Every rank that takes part calls, with lists that agree: if
+they do not, all get an error that shows both views.
+"""
+
+import torch
+
+from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.gossip import Gossip, graph_of
+from horon.mixing import Push
+from horon.names import full_name
+from horon.process_sets import global_process_set
+from horon.runtime import cross_rank, cross_size, is_homogeneous
+from horon.torch.calls import GroupCall, Handle, reduce_call, rows_call, set_id, wait_all
+
+
+def _weights(given, weight=1.0) -> dict:
+    """{rank: weight} of a mapping, or of a list of ranks that all get `weight`."""
+    if given is None:
+        return {}
+    pairs = given.items() if hasattr(given, "items") else ((rank, weight) for rank in given)
+    return {int(rank): float(value) for rank, value in pairs}
+
+
+def _participant(process_set, hierarchical) -> int:
+    if not hierarchical:
+        return process_set.rank()
+    if set_id(process_set) != 0 or not is_homogeneous():
+        raise HoronUnsupported("hierarchical needs all ranks, and equally many on every node")
+    return cross_rank()
+
+
+def _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hierarchical, sums,
+                   name, process_set, in_place):
+    name = full_name("neighbor_allreduce", name, set_id(process_set))
+    if src_weights is None and dst_weights is None:
+        spec = Gossip(topology=topology, hierarchical=hierarchical).spec
+        return reduce_call(name, spec, tensor, process_set, in_place=in_place)
+    if src_weights is None or dst_weights is None or topology is not None:
+        raise HoronInvalidArgument(
+            "neighbor_allreduce takes a topology, or src_weights and dst_weights both")
+    uniform = 1.0 / (len(src_weights) + 1)
+    sources, destinations = _weights(src_weights, uniform), _weights(dst_weights)
+    own = uniform if self_weight is None else float(self_weight)
+    spec = f"neighbor_allreduce:sums={sums}" + (",hierarchical=1" if hierarchical else "")
+    splits = (_participant(process_set, hierarchical), len(sources), *sources, *destinations)
+    weights = (own, *sources.values(), *destinations.values())
+    return reduce_call(name, spec, tensor, process_set, in_place=in_place, splits=splits,
+                       weights=weights)
+
+
+def neighbor_allreduce(tensor, *, self_weight=None, src_weights=None, dst_weights=None,
+                       topology=None, hierarchical=False, sums="any", name=None,
+                       process_set=global_process_set):
+    """self_weight * tensor + the sum over sources of src_weight * (their dst_weight for me) *
+    theirs. Blocking; the result is new.
+
+    src_weights, dst_weights: {rank: weight}, or lists of ranks (then 1 / (sources + 1), and 1).
+    Without them: one round of `topology` (None: an exact one). sums: "rows", "columns" or "both"
+    claims that the weights everybody hears, or sends, sum to 1, and has it checked.
+    hierarchical: the neighbors are nodes, whose ranks average first.
+    """
+    return _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hierarchical,
+                          sums, name, process_set, False).run()
+
+
+def neighbor_allreduce_async(tensor, *, self_weight=None, src_weights=None, dst_weights=None,
+                             topology=None, hierarchical=False, sums="any", name=None,
+                             process_set=global_process_set) -> Handle:
+    """neighbor_allreduce without waiting; synchronize(handle) gives the new tensor."""
+    return _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hierarchical,
+                          sums, name, process_set, False).start()
+
+
+def pair_average(tensor, peer, weight=0.5, name=None, process_set=global_process_set):
+    """(1 - weight) * tensor + weight * the peer's. The peer calls with this rank. Blocking."""
+    return neighbor_allreduce(tensor, self_weight=1 - weight, src_weights={peer: weight},
+                              dst_weights=[peer], name=name, process_set=process_set)
+
+
+def _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set):
+    if (src_ranks is None) != (dst_ranks is None):
+        raise HoronInvalidArgument("neighbor_allgather takes src_ranks and dst_ranks both, or none")
+    if src_ranks is None:
+        me = process_set.rank()
+        dst_ranks, src_ranks = graph_of(topology, process_set.size()).peers(me)
+    name = full_name("neighbor_allgather", name, set_id(process_set))
+    splits = (process_set.rank(), len(src_ranks), *map(int, src_ranks), *map(int, dst_ranks))
+    return rows_call(name, "neighbor_allgather", tensor, process_set, splits)
+
+
+def neighbor_allgather(tensor, *, src_ranks=None, dst_ranks=None, topology=None, name=None,
+                       process_set=global_process_set):
+    """The tensors of the sources, one below the other in the order of src_ranks; first dimensions
+    may differ. Without ranks: those of the topology's first round, ascending. Blocking."""
+    return _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set).run()
+
+
+def neighbor_allgather_async(tensor, *, src_ranks=None, dst_ranks=None, topology=None, name=None,
+                             process_set=global_process_set) -> Handle:
+    return _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set).start()
+
+
+def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hierarchical=False,
+                   name=None, process_set=global_process_set):
+    """The mean over all ranks, as closely as `rounds` rounds of gossip bring it. Blocking.
+
+    tol: as many rounds as leave at most so much of the ranks' disagreement. Neither: one period
+    of the topology. Push-sum weights go along where the mixing needs them. Every round is checked
+    to be the same on all ranks.
+    """
+    participants = cross_size() if hierarchical else process_set.size()
+    graph = graph_of(topology, participants, mixing)
+    rounds = _rounds_of(graph, rounds, tol)
+    push_sum = not graph.rows_sum_to_one
+    if not graph.columns_sum_to_one:
+        raise HoronInvalidArgument(
+            f"with {graph!r} gossip approaches a weighted mean: use mixing that conserves the sum, "
+            "such as horon.mixing.Push() or MetropolisHastings()")
+    spec = Gossip(topology=graph, hierarchical=hierarchical).spec
+    name = full_name("gossip_average", name, set_id(process_set))
+    value = tensor.detach().clone(memory_format=torch.contiguous_format)
+    weight = torch.ones(1, dtype=torch.float64)
+    for t in range(rounds):
+        # The first one says that it is round 0; the others follow.
+        calls = [reduce_call(name, spec, value, process_set, in_place=True, round=-(t == 0))]
+        if push_sum:
+            calls.append(reduce_call(f"{name}.weight", spec, weight, process_set, in_place=True,
+                                     round=-(t == 0)))
+        wait_all([_start_group(calls, name)])
+    return value.div_(weight.to(value.dtype)) if push_sum else value
+
+
+def _start_group(calls, name):
+    """Dtypes may differ, so each is its own bucket; they fail and complete as one."""
+    return GroupCall(calls, name).start()
+
+
+def _rounds_of(graph, rounds, tol) -> int:
+    if rounds is not None and tol is not None:
+        raise HoronInvalidArgument("give rounds or tol, not both")
+    if tol is not None:
+        return graph.rounds_for(tol)
+    if rounds is None and graph.period == 0:
+        raise HoronInvalidArgument(f"{graph!r} never repeats: give rounds or tol")
+    return graph.period if rounds is None else int(rounds)
+
+
+def push_sum(tensor, rounds=None, tol=None, topology=None, name=None,
+             process_set=global_process_set):
+    """gossip_average with weights that senders share out: right on any graph, also where ranks
+    have different numbers of neighbors."""
+    return gossip_average(tensor, rounds, tol, topology, Push(), False, name, process_set)

@@ -1,0 +1,176 @@
+"""Gossip collectives: every result is the product of the predicted matrices."""
+
+import torch
+from common import close, raises, same
+
+import horon.mixing as mixing
+import horon.torch as hvd
+from horon import topology
+
+
+def start(shape=(5, 3), dtype=torch.float64):
+    """All ranks' values, by rank."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(hvd.size(), *shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def predicted(graph, values, rounds, first=0):
+    for t in range(first, first + rounds):
+        values = torch.einsum("ij,j...->i...", torch.tensor(graph.matrix(t), dtype=torch.float64),
+                              values.double())
+    return values
+
+
+def graphs(n):
+    yield from (topology.Ring(n), topology.Star(n), topology.OnePeerExponential(n),
+                topology.Base(n, k=2), topology.OnePeerExponential(n, rotate=1),
+                topology.RandomMatching(n), topology.Topology(n))
+    if n > 1:
+        yield topology.Custom(n, [(i, (i + 1) % n) for i in range(n)],
+                              [(0, i) for i in range(1, n)] + [(i, 0) for i in range(1, n)])
+
+
+def check_rounds_are_products():
+    for number, graph in enumerate(graphs(hvd.size())):
+        values = start()
+        mine = values[hvd.rank()].clone()
+        for t in range(5):
+            hvd.allreduce_(mine, name=f"rounds.{number}", op=hvd.Gossip(topology=graph))
+            close(mine, predicted(graph, values, t + 1)[hvd.rank()], 1e-13)
+
+
+def check_dtypes_async_and_groups():
+    op = hvd.Gossip(topology=topology.Ring(hvd.size()))
+    for dtype, tolerance in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 1e-6)):
+        values = start(dtype=dtype)
+        want = predicted(topology.Ring(hvd.size()), values, 1)[hvd.rank()].to(dtype)
+        handles = [hvd.allreduce_async(values[hvd.rank()], name=f"many.{dtype}.{i}", op=op)
+                   for i in range(20)]
+        for handle in handles:
+            close(hvd.synchronize(handle), want, tolerance)
+        for result in hvd.grouped_allreduce([values[hvd.rank()]] * 3, name=f"group.{dtype}", op=op):
+            close(result, want, tolerance)
+
+
+def check_gossip_average_is_exact_or_as_told():
+    size = hvd.size()
+    values = start()
+    mean = values.mean(0)
+    close(hvd.gossip_average(values[hvd.rank()]), mean, 1e-13)
+    ring = topology.Ring(size)
+    got = hvd.gossip_average(values[hvd.rank()], tol=1e-6, topology=ring)
+    close(got, predicted(ring, values, ring.rounds_for(1e-6))[hvd.rank()], 1e-12)
+    assert (got - mean).norm() <= 1e-6 * (values - mean).norm() + 1e-12
+    got = hvd.gossip_average(values[hvd.rank()], rounds=3, topology="random_matching", name="r")
+    close(got, predicted(topology.RandomMatching(size), values, 3)[hvd.rank()], 1e-13)
+    # Once more under the name: it begins with round 0 again.
+    again = hvd.gossip_average(values[hvd.rank()], rounds=3, topology="random_matching", name="r")
+    same(again, got)
+    with raises(ValueError, words=["rounds or tol"]):
+        hvd.gossip_average(values[0], rounds=1, tol=0.1)
+
+
+def check_push_sum():
+    """On a graph whose ranks have different numbers of neighbors the plain values are off."""
+    size = hvd.size()
+    values = start()
+    star = topology.Star(size, mixing=mixing.Push())
+    close(hvd.push_sum(values[hvd.rank()], tol=1e-9, topology="star"), values.mean(0), 1e-7)
+    if size > 2:
+        plain = predicted(star, values, 300)
+        assert (plain - values.mean(0)).abs().max() > 0.01
+        with raises(ValueError, words=["weighted mean"]):
+            hvd.gossip_average(values[0], topology="star", mixing=mixing.Uniform())
+
+
+def check_neighbor_allreduce_with_weights():
+    rank, size = hvd.rank(), hvd.size()
+    values = start()
+    left, right = (rank - 1) % size, (rank + 1) % size
+    if size == 1:
+        same(hvd.neighbor_allreduce(values[0], src_weights={}, dst_weights={}), values[0])
+        return
+    got = hvd.neighbor_allreduce(values[rank], self_weight=0.5, src_weights={left: 2.0},
+                                 dst_weights={right: 0.125 * (rank + 1)})
+    close(got, 0.5 * values[rank] + 2 * 0.125 * (left + 1) * values[left], 1e-14)
+    handle = hvd.neighbor_allreduce_async(values[rank], src_weights=[left], dst_weights=[right],
+                                          sums="both")
+    close(hvd.synchronize(handle), (values[rank] + values[left]) / 2, 1e-14)
+    for t in range(4):  # other neighbors in every call
+        out, heard = topology.OnePeerExponential(size).peers(rank, t)
+        got = hvd.neighbor_allreduce(values[rank], src_weights=heard, dst_weights=out, name="turn")
+        close(got, (values[rank] + values[heard[0]]) / 2, 1e-14)
+    close(hvd.neighbor_allreduce(values[rank], topology="ring", name="static"),
+          predicted(topology.Ring(size), values, 1)[rank], 1e-14)
+
+
+def check_pair_average():
+    rank, size = hvd.rank(), hvd.size()
+    values = start()
+    peer = rank ^ 1
+    if peer < size:
+        got = hvd.pair_average(values[rank], peer, weight=0.25, name="pair")
+        close(got, 0.75 * values[rank] + 0.25 * values[peer], 1e-14)
+    else:  # an odd one out meets nobody
+        same(hvd.neighbor_allreduce(values[rank], src_weights=[], dst_weights=[], name="pair"),
+             values[rank])
+
+
+def check_neighbor_allgather():
+    rank, size = hvd.rank(), hvd.size()
+    mine = torch.full((rank + 1, 2), rank, dtype=torch.int32)
+    heard = topology.Ring(size).peers(rank)[1]
+    want = [torch.full((r + 1, 2), r, dtype=torch.int32) for r in heard]
+    empty = torch.empty((0, 2), dtype=torch.int32)
+    same(hvd.neighbor_allgather(mine, topology="ring"), torch.cat([empty, *want]))
+    out, heard = topology.OnePeerExponential(size).peers(rank)
+    handle = hvd.neighbor_allgather_async(mine, src_ranks=heard, dst_ranks=out)
+    want = [torch.full((r + 1, 2), r, dtype=torch.int32) for r in heard]
+    same(hvd.synchronize(handle), torch.cat([empty, *want]))
+
+
+def check_hierarchical():
+    nodes, each = hvd.cross_size(), hvd.local_size()
+    values = start()
+    means = values.reshape(nodes, each, 5, 3).mean(1)
+    ring = topology.Ring(nodes)
+    got = hvd.neighbor_allreduce(values[hvd.rank()], topology=ring, hierarchical=True)
+    close(got, predicted(ring, means, 1)[hvd.cross_rank()], 1e-13)
+    out, heard = topology.OnePeerExponential(nodes).peers(hvd.cross_rank())
+    got = hvd.neighbor_allreduce(values[hvd.rank()], src_weights=heard, dst_weights=out,
+                                 hierarchical=True)
+    want = (means[hvd.cross_rank()] + sum(means[node] for node in heard)) / (1 + len(heard))
+    close(got, want, 1e-13)
+
+
+def check_disagreement_shows_both_views():
+    rank, size = hvd.rank(), hvd.size()
+    if size == 1:
+        return
+    value = torch.ones(3)
+    wrong = "ring" if rank == 0 else "star"
+    with raises(hvd.HoronMismatch, words=["graph=ring", "graph=star", "rank [0] has"]):
+        hvd.allreduce(value, name="other", op=hvd.Gossip(topology=wrong))
+    lists = [1] if rank == 0 else []
+    views = "rank [0] hears rank [1], but rank [1] sends to no rank"
+    with raises(hvd.HoronMismatch, words=[views]):
+        hvd.neighbor_allreduce(value, src_weights=lists, dst_weights=[], name="unheard")
+    with raises(hvd.HoronMismatch, words=["sum to 0.75", "as was claimed"]):
+        hvd.neighbor_allreduce(value, self_weight=0.75, src_weights=[], dst_weights=[],
+                               sums="rows", name="sums")
+    with raises(ValueError, words=[f"for {size + 1} participants", f"there are {size}"]):
+        hvd.allreduce(value, name="n", op=hvd.Gossip(topology=topology.Ring(size + 1)))
+    with raises(ValueError, words=["needs a floating data type"]):
+        hvd.allreduce(value.int(), name="whole", op=hvd.Gossip())
+    close(hvd.gossip_average(value), value)  # and on it goes
+
+
+def check_process_sets():
+    if hvd.size() < 3:
+        return
+    members = [0, 2]
+    half = hvd.add_process_set(members)
+    if hvd.rank() in members:
+        got = hvd.gossip_average(torch.tensor([float(hvd.rank())]), process_set=half)
+        close(got, torch.tensor([1.0]))
+    hvd.remove_process_set(half)
