@@ -31,8 +31,8 @@ class Gossip(Op):
     topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
     the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
-    is mixed is then one step old). sync_freq: with overlap, so many steps in a row may find the
-    exchange unfinished and go on without it. global_average_every: every so many steps parameters
+    is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
+    before it is waited for and the next one begins. global_average_every: every so many steps parameters
     are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
     """
 

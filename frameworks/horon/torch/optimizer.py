@@ -1,15 +1,18 @@
 """DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks.
 
 Reductions start in backward() (reducer.py); step() waits for them, then lets the wrapped optimizer
-do its step. For op=Adasum the order is the other way round: adasum.py.
+do its step. For op=Adasum the order is the other way round: adasum.py. For op=Gossip parameters are
+mixed after the step: gossip_optimizer.py.
 """
 
 import warnings
 
+from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.specs import Average
 from horon.torch.adasum import make_delta_optimizer
 from horon.torch.compression import Compression
+from horon.torch.gossip_optimizer import make_gossip_optimizer
 from horon.torch.gradients import Reduction
 from horon.torch.optimizer_base import WrappedOptimizer, check_passes
 from horon.torch.reducer import GradientReducer
@@ -68,6 +71,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
 
     With op=Adasum (or a spec of it) on several ranks, each rank's optimizer takes its own step, and
     what it changed is combined (horon/torch/adasum.py). Its state then differs from rank to rank.
+    With op=hvd.Gossip(...) each rank takes its own step, and parameters or gradients are averaged
+    among neighbors (horon/torch/gossip_optimizer.py, docs/gossip.md).
     """
     check_passes(backward_passes_per_step)
     if num_groups:
@@ -75,6 +80,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                       stacklevel=2)
         groups = num_groups if groups is None else groups
     reduction = Reduction(op, compression, gradient_predivide_factor, sparse_as_dense, process_set)
+    if isinstance(op, Gossip):
+        return make_gossip_optimizer(optimizer, reduction, named_parameters,
+                                     backward_passes_per_step, groups)
     set_size = process_set.size() if process_set.included() else 1
     if reduction.spec.split(":")[0] == "adasum" and set_size > 1:
         return make_delta_optimizer(optimizer, reduction, named_parameters,

@@ -1,0 +1,196 @@
+"""DistributedOptimizer(op=Gossip): against all ranks computed by hand in one process."""
+
+import copy
+import warnings
+
+import torch
+from common import close, raises, same
+from optimizers import batches, loss_of, make_model, sgd
+
+import horon.mixing as mixing
+import horon.torch as hvd
+from horon import topology
+
+
+def flat(model):
+    return torch.cat([p.detach().reshape(-1).double() for p in model.parameters()])
+
+
+def put(model, vector):
+    at = 0
+    for p in model.parameters():
+        p.data.copy_(vector[at:at + p.numel()].reshape(p.shape))
+        at += p.numel()
+
+
+def by_hand(graph, steps, overlap=False, average_every=0):
+    """Every rank's z after the steps, by the formulas: x <- C(x + u), or C(x) + u."""
+    size = hvd.size()
+    models = [make_model() for _ in range(size)]
+    for rank, model in enumerate(models):  # not the same start: mixing has something to do
+        put(model, flat(model) + 0.1 * rank)
+    optimizers = [sgd(model) for model in models]
+    x = torch.stack([flat(model) for model in models])
+    w = torch.ones(size, 1, dtype=torch.float64)
+    before, t = None, 0  # what the exchange under way has taken
+    for step, batch in enumerate(steps, 1):
+        for rank in range(size):
+            optimizers[rank].zero_grad()
+            loss_of(models[rank], batch[rank]).backward()
+            put(models[rank], x[rank])
+            optimizers[rank].step()
+        x = torch.stack([flat(model) for model in models])
+        if overlap and before is not None:
+            matrix = torch.tensor(graph.matrix(t - 1), dtype=torch.float64)
+            x = x + matrix @ before[0] - before[0]
+            w = w + matrix @ before[1] - before[1]
+            before = None
+        if average_every and step % average_every == 0:
+            x, w = x.mean(0).expand_as(x).clone(), torch.ones_like(w)
+        elif overlap:
+            before, t = (x.clone(), w.clone()), t + 1
+        else:
+            matrix = torch.tensor(graph.matrix(t), dtype=torch.float64)
+            x, w, t = matrix @ x, matrix @ w, t + 1
+        for rank in range(size):
+            put(models[rank], x[rank] / w[rank])
+    if before is not None:
+        matrix = torch.tensor(graph.matrix(t - 1), dtype=torch.float64)
+        x = x + matrix @ before[0] - before[0]
+        w = w + matrix @ before[1] - before[1]
+    return x / w, w
+
+
+def begin(op, **arguments):
+    model = make_model()
+    put(model, flat(model) + 0.1 * hvd.rank())
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op, **arguments)
+    return model, optimizer
+
+
+def train(model, optimizer, steps):
+    for batch in steps:
+        optimizer.zero_grad()
+        loss_of(model, batch[hvd.rank()]).backward()
+        optimizer.step()
+
+
+def data(repeats=2):
+    return batches(hvd.size()).repeat(repeats, 1, 1, 1, 1, 1)
+
+
+def check_trajectories():
+    size = hvd.size()
+    push = topology.Star(size, mixing=mixing.Push())
+    for op, graph, options in (
+        (hvd.Gossip("dpsgd"), topology.Topology(size), {}),
+        (hvd.Gossip("dpsgd", topology="ring"), topology.Ring(size), {}),
+        (hvd.Gossip("dpsgd", overlap=True), topology.Topology(size), {"overlap": True}),
+        (hvd.Gossip("sgp", topology=push), push, {}),
+        (hvd.Gossip("osgp", topology=push), push, {"overlap": True}),
+        (hvd.Gossip("sgp", topology=push, global_average_every=3), push, {"average_every": 3}),
+        (hvd.Gossip("osgp", topology=push, global_average_every=3), push,
+         {"overlap": True, "average_every": 3}),
+    ):
+        model, optimizer = begin(op)
+        assert isinstance(optimizer, torch.optim.SGD)
+        train(model, optimizer, data())
+        optimizer.finish_gossip()
+        want, weights = by_hand(graph, data(), **options)
+        close(flat(model), want[hvd.rank()], 2e-5)
+        if size > 2 and op.push_sum and not op.global_average_every:
+            assert (weights - 1).abs().max() > 0.1  # or push-sum was not needed
+            close(torch.tensor(optimizer.state_dict()["horon_gossip"]["weight"]),
+                  weights[hvd.rank(), 0].float())
+
+
+def total(model, optimizer):
+    """The sum over ranks of x, which gossip must keep, and of the weights."""
+    optimizer.finish_gossip()
+    weight = optimizer.state_dict()["horon_gossip"]["weight"]
+    both = torch.cat([flat(model) * weight, torch.tensor([weight], dtype=torch.float64)])
+    return hvd.allreduce(both, op=hvd.Sum)
+
+
+def check_mass_is_kept_with_exchanges_left_unfinished():
+    """A learning rate of 0: only gossip moves the parameters."""
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    model, optimizer = begin(hvd.Gossip("osgp", topology=push, sync_freq=2))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = total(model, optimizer)
+    train(model, optimizer, data(6))
+    close(total(model, optimizer), before, 1e-5)
+    assert abs(before[-1] - hvd.size()) < 1e-12
+    mean = before[:-1] / hvd.size()
+    if hvd.size() > 1:
+        start = 0.1 * abs(hvd.rank() - (hvd.size() - 1) / 2)
+        assert (flat(model) - mean).abs().max() < max(start, 0.02)
+
+
+def check_checkpoints_go_on_bit_by_bit():
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for op in (hvd.Gossip("sgp", topology=push), hvd.Gossip("osgp", topology=push),
+               hvd.Gossip("dpsgd", topology=topology.RandomMatching(hvd.size()))):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:3])
+        saved = copy.deepcopy(optimizer.state_dict())
+        other, resumed = begin(op)
+        other.load_state_dict(copy.deepcopy(model.state_dict()))
+        train(model, optimizer, data()[3:])
+        optimizer.finish_gossip()
+        resumed.load_state_dict(saved)
+        train(other, resumed, data()[3:])
+        resumed.finish_gossip()
+        same(flat(other), flat(model))
+
+
+def check_gradients_are_mixed_before_the_step():
+    size = hvd.size()
+    graph = topology.Topology(size)
+    model, optimizer = begin(hvd.Gossip("gossipgrad", global_average_every=1000))
+    models = [make_model() for _ in range(size)]
+    optimizers = [sgd(m) for m in models]
+    for rank, m in enumerate(models):
+        put(m, flat(m) + 0.1 * rank)
+    for t, batch in enumerate(data()):
+        for rank in range(size):
+            optimizers[rank].zero_grad()
+            loss_of(models[rank], batch[rank]).backward()
+        matrix = torch.tensor(graph.matrix(t), dtype=torch.float32)
+        for parameters in zip(*(m.parameters() for m in models)):
+            mixed = torch.einsum("ij,j...->i...", matrix, torch.stack([p.grad for p in parameters]))
+            for p, gradient in zip(parameters, mixed):
+                p.grad.copy_(gradient)
+        for o in optimizers:
+            o.step()
+    train(model, optimizer, data())
+    close(flat(model), flat(models[hvd.rank()]), 1e-5)
+
+
+def check_warning_and_refusals():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        begin(hvd.Gossip("gossipgrad"))
+    assert any("drift apart" in str(w.message) for w in caught)
+    if hvd.size() > 2:
+        with raises(ValueError, words=["use algorithm='sgp'"]):
+            begin(hvd.Gossip("dpsgd", topology="star", mixing=mixing.Push()))
+        with raises(ValueError, words=["does not keep the sum"]):
+            begin(hvd.Gossip("sgp", topology="star", mixing=mixing.Uniform()))
+    with raises(ValueError, words=["compression is for gradients"]):
+        begin(hvd.Gossip(), compression=hvd.Compression.fp16)
+
+
+def check_an_overflow_skips_this_ranks_step_only():
+    weight = torch.nn.Parameter(torch.full((3,), float(hvd.rank())))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Gossip("dpsgd"))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    bad = float("inf") if hvd.rank() == 0 else 1.0
+    scaler.scale((weight * bad).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    after = torch.arange(hvd.size(), dtype=torch.float64) - 1.0
+    after[0] = 0.0
+    matrix = torch.tensor(topology.Topology(hvd.size()).matrix(0), dtype=torch.float64)
+    close(weight.detach().double(), (matrix @ after)[hvd.rank()].expand(3), 1e-6)
