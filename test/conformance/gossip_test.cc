@@ -1,0 +1,88 @@
+// Gossip on whole runtimes: fused, in every float type, on one node and several, beside other
+// buckets, against products of the graphs' matrices in double.
+#include <string>
+
+#include "ops/gossip/contraction.h"
+#include "ops/gossip/spec.h"
+#include "test/support/catch.h"
+#include "test/support/job.h"
+
+namespace horon {
+namespace {
+
+using test::Item;
+using test::OpTensor;
+using test::Values;
+
+constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                DataType::kFloat64};
+
+// What a first round makes of the values, by rank.
+std::vector<Values> FirstRound(const std::string& spec, const std::vector<Values>& values) {
+  auto arguments = OpArguments::Parse(spec);
+  REQUIRE(arguments.ok());
+  const auto parsed = gossip::GraphSpec::Read(arguments.value());
+  REQUIRE(parsed.ok());
+  const auto graph = parsed.value().Make(static_cast<int>(values.size()));
+  REQUIRE(graph.ok());
+  const gossip::Matrix matrix = gossip::Product(graph.value(), 0, 1);
+  std::vector<Values> after(values.size(), Values(values[0].size()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t j = 0; j < values.size(); ++j) {
+      for (size_t e = 0; e < after[i].size(); ++e)
+        after[i][e] += matrix[i * values.size() + j] * values[j][e];
+    }
+  }
+  return after;
+}
+
+// Everybody hears the next lower rank, with weights that both ends give.
+void HearTheOneBefore(OpTensor& tensor) {
+  const auto size = static_cast<int64_t>(tensor.requests.size());
+  for (int64_t rank = 0; rank < size; ++rank) {
+    Request& request = tensor.requests[static_cast<size_t>(rank)];
+    request.splits = {rank, 1, (rank + size - 1) % size, (rank + 1) % size};
+    request.weights = {0.25, 3, 0.25};
+    if (size == 1) request.splits = {0, 0}, request.weights = {0.25};
+  }
+}
+
+TEST_CASE("gossip: rounds are products of matrices on whole runtimes", "[conformance]") {
+  for (const test::Layout& layout : test::kLayouts) {
+    INFO(test::Describe(layout));
+    std::vector<Item> items;
+    std::vector<std::vector<Values>> wanted;
+    for (const DataType dtype : kFloats) {
+      for (const int64_t count : test::kCounts) {
+        const auto inputs = test::InputsOf(dtype, layout.size, count);
+        for (const char* op : {"gossip", "gossip:graph=ring", "gossip:graph=star,mixing=push",
+                               "gossip:graph=random_matching"}) {
+          items.push_back({op, OpTensor::Make(dtype, inputs)});
+          wanted.push_back(FirstRound(op, inputs));
+        }
+        items.push_back({"neighbor_allreduce", OpTensor::Make(dtype, inputs)});
+        HearTheOneBefore(items.back().tensor);
+        wanted.push_back(inputs);
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          const Values& before = inputs[(i + inputs.size() - 1) % inputs.size()];
+          for (size_t e = 0; e < inputs[i].size(); ++e)
+            wanted.back()[i][e] =
+                0.25 * inputs[i][e] + (inputs.size() > 1 ? 0.75 * before[e] : 0.0);
+        }
+      }
+    }
+    test::RunJob(layout, items);
+    for (size_t i = 0; i < items.size(); ++i) {
+      REQUIRE(test::FailureOf(items[i]) == "");
+      for (size_t rank = 0; rank < wanted[i].size(); ++rank) {
+        INFO(items[i].op << " of " << NameOf(items[i].dtype()) << " on rank " << rank);
+        REQUIRE(test::Near(items[i].dtype(),
+                           test::Decode(items[i].dtype(), items[i].outputs[rank].bytes),
+                           wanted[i][rank]));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon
