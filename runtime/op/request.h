@@ -49,7 +49,7 @@ inline bool IsBuiltIn(const std::string& op) {
 // splits (alltoall). Made by Op::Check on the coordinator, the same on every rank.
 struct Agreement {
   std::vector<int64_t> sizes;
-  std::vector<int> away;  // global ranks that take no part because they have joined; ascending
+  std::vector<int> away = {};  // global ranks that take no part: they have joined; ascending
   bool operator==(const Agreement&) const = default;
 };
 

@@ -259,7 +259,7 @@ TEST_CASE("hierarchical: nodes average inside, or add, and mix as one", "[gossip
   }
 }
 
-TEST_CASE("scaling: before and after", "[gossip]") {
+TEST_CASE("gossip scales before and after", "[gossip]") {
   for (const char* op : {"gossip:graph=ring", "gossip:graph=ring,hierarchical=1"}) {
     for (const int size : {1, 2}) {
       OpRunner runner(Topology::Blocks(size, 1), 2);
