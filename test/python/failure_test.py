@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import _command, run_job
 
 BODY = Path(__file__).resolve().parent / "bodies" / "failures.py"
 NP = 3
@@ -79,6 +80,22 @@ def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path):
         timeline = (Path(made[1]).parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
         assert "joined     shm, negotiating over shm (3 ranks)" in timeline
     assert "submitted  allreduce.x" not in report.split("\nrank 1 on ")[1].split("\nrank ")[0]
+
+
+def test_recorders_outlive_a_plain_mpirun(tmp_path, needs_mpi):
+    """MPI itself ends the job then; the recorders lie in files, and say who was missing."""
+    command = [*_command("mpirun", NP), sys.executable, str(BODY)]
+    variables = {"HORON_TEST_FAILURE": "killed", "HORON_POSTMORTEM_DIR": str(tmp_path)}
+    output = run_job(command, NP, variables, LIMIT_S, expect_done=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"rank-{rank}.rec" for rank in range(NP)
+    ], output
+    horonrun = [sys.executable, "-m", "horon.launcher", "--postmortem", str(tmp_path)]
+    report = subprocess.run(horonrun, cwd="/", capture_output=True, text=True, check=True,
+                            timeout=LIMIT_S).stdout
+    of = {rank: report.split(f"\nrank {rank} on ")[1].split("\nrank ")[0] for rank in range(NP)}
+    assert all("submitted  allreduce.first (4000 bytes)" in own for own in of.values()), report
+    assert "allreduce.x" not in of[1], report  # the others may have been ended before they got there
 
 
 def test_ranks_that_took_different_ways_are_told_and_go_on():
