@@ -247,6 +247,9 @@ Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& pro
 void Job::Start(RuntimeParts parts) {
   Record(parts.recorder, EventKind::kJoined, transport + ", negotiating over " + controller,
          parts.topology.size());
+  Log(LogLevel::kInfo, "runtime",
+      "rank " + std::to_string(parts.rank) + " of " + std::to_string(parts.topology.size()) +
+          " joined over " + transport + ", negotiating over " + controller);
   runtime = std::make_unique<Runtime>(std::move(parts));
   if (watch) watch->OnDescribe([this] { runtime->Describe(); });
 }
@@ -258,6 +261,7 @@ void Job::Leave() {
   // MPI_Finalize waits for all ranks, so after a loss it would never return.
   if (runtime->lost()) process->mpi.DoNotFinalize();
   if (watch) watch->SayBye();
+  Log(LogLevel::kInfo, "runtime", "left the job");
 }
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/base/fault.h"
+#include "runtime/base/log.h"
 
 namespace horon {
 namespace {
@@ -13,6 +14,8 @@ using std::chrono::milliseconds;
 // How often a rank with nothing to report still says how far it has heard, so that the coordinator
 // may forget evicted cache ids.
 constexpr uint64_t kTellHeardEvery = 256;
+
+constexpr std::string_view kComponent = "negotiator";  // in HORON_LOG
 
 StallLimits LimitsOf(const Config& config) {
   StallLimits limits{config.stall_warn, config.stall_shutdown, config.stall_silence};
@@ -60,7 +63,8 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
       cached_responses_(
           counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]),
       locks_(counters["schedule.locks"]),
-      locked_tensors_(counters["schedule.tensors"]) {
+      locked_tensors_(counters["schedule.tensors"]),
+      traced_(LogEnabled(LogLevel::kTrace, kComponent)) {
   if (rank != 0) return;
   coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
@@ -110,6 +114,7 @@ Status Negotiator::Report() {
   }
   if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
   report.given_up = std::exchange(given_up_, {});
+  if (traced_) Trace(report);
   return Send(std::move(report));
 }
 
@@ -162,6 +167,7 @@ Status Negotiator::Apply(const Decision& decision) {
                             std::to_string(heard_));
   }
   heard_ = decision.sequence;
+  if (traced_) Trace(decision);
   lost_ = decision.lost;
   if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
   fusion_bytes_ = decision.fusion_bytes;
@@ -189,6 +195,23 @@ Status Negotiator::Apply(const Decision& decision) {
   if (!decision.description.empty() && std::exchange(described_, true) == false)
     Print(rank_, decision.description);
   return Status::Ok();
+}
+
+void Negotiator::Trace(const horon::Report& report) const {
+  Log(LogLevel::kTrace, kComponent,
+      "report " + std::to_string(reports_ + 1) + ": " + std::to_string(report.bits.size()) +
+          " known, " + std::to_string(report.requests.size()) + " new" +
+          (report.requests.empty() ? "" : " (first '" + report.requests[0].name + "')") +
+          (report.leaving ? ", leaving" : "") + (report.ask ? ", asks" : ""));
+}
+
+void Negotiator::Trace(const Decision& decision) const {
+  Log(LogLevel::kTrace, kComponent,
+      "decision " + std::to_string(decision.sequence) + ": " +
+          std::to_string(decision.order.size()) + " tensors, " +
+          std::to_string(decision.verdicts.size()) + " of them for the first time, " +
+          std::to_string(decision.left.size()) + " ranks left" +
+          (decision.lost < 0 ? "" : ", lost: " + decision.lost_because));
 }
 
 void Negotiator::ApplyCached(uint64_t id, Batch& batch) {

@@ -113,6 +113,8 @@ class Negotiator {
   Status ApplyWithout(const Verdict& verdict, Batch& batch);
   void ApplyLeft(const Decision& decision);
   Status Tell(Decision decision);
+  void Trace(const horon::Report& report) const;  // HORON_LOG=negotiator=trace
+  void Trace(const Decision& decision) const;
 
   int rank_;
   int64_t fusion_bytes_;
@@ -147,6 +149,7 @@ class Negotiator {
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   Counter &requests_, &bits_, &responses_, &cached_responses_, &locks_, &locked_tensors_;
+  bool traced_;
 };
 
 }  // namespace horon
