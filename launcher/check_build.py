@@ -1,4 +1,4 @@
-"""horonrun --check-build: what of Horon is built, what this machine has, and what a job would use."""
+"""horonrun --check-build: what is built, what this machine has, and what a job would use."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Guard:
         self._add(-group, patience_s)
 
     def add_process(self, pid: int, patience_s: float, folder: str) -> None:
-        """The same of a process, with a folder that is left there when it does not end by itself."""
+        """The same of a process, with a folder that stays when it does not end by itself."""
         self._add(pid, patience_s, folder)
 
     def _add(self, target: int, patience_s: float, folder: str = "") -> None:

@@ -100,8 +100,9 @@ def elsewhere(*command):
     if subprocess.run([*enter, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no namespaces in which the build tree could be hidden")
     # Under the build tree there may be the build folder: it goes with it.
-    hide = 'until [ "$1" = -- ]; do [ ! -d "$1" ] || mount -t tmpfs none "$1" || exit 99; shift; done'
-    return run(*enter, f'{hide}; shift; exec "$@"', "sh", *hidden, "--", *command, limit_s=120)
+    hide = '[ ! -d "$1" ] || mount -t tmpfs none "$1" || exit 99'
+    script = f'until [ "$1" = -- ]; do {hide}; shift; done; shift; exec "$@"'
+    return run(*enter, script, "sh", *hidden, "--", *command, limit_s=120)
 
 
 def run_ranks(run_command, place, *options):
@@ -143,8 +144,8 @@ def test_wheel_works_where_nothing_of_its_build_exists(wheel, place):
     (package,) = place.folder.glob("lib/python*/site-packages/horon")
     # What the wheel has for other languages: a header and a library.
     program = place.folder.parent / "allreduce"
-    run("c++", "-std=c++20", ROOT / "docs" / "examples" / "c" / "allreduce.cc", f"-I{package}/include",
-        f"-L{package}", "-lhoron", f"-Wl,-rpath,{package}", "-o", program)
+    run("c++", "-std=c++20", ROOT / "docs" / "examples" / "c" / "allreduce.cc",
+        f"-I{package}/include", f"-L{package}", "-lhoron", f"-Wl,-rpath,{package}", "-o", program)
     horonrun = place.folder / "bin" / "horonrun"
     for option in ((), ("--mpi",)):
         said = elsewhere(horonrun, "-np", "2", *option, program)
