@@ -6,7 +6,7 @@ import pytest
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations", "adasum", "adasum_optimizer", "gossip",
-       "gossip_optimizer"]
+       "gossip_optimizer", "bluefog"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

@@ -1,0 +1,1 @@
+"""What BlueFog's scripts import beside its torch module: topology_util."""

@@ -1,0 +1,112 @@
+"""bluefog.torch's functions. Nonblocking calls give a handle for synchronize(), wait() or poll().
+
+A machine is a node. Not there: windows, and weights assigned to an optimizer while it trains.
+"""
+
+import enum
+
+import horon.torch as hvd
+from horon.bluefog.torch.collectives import (
+    allreduce,
+    allreduce_,
+    allreduce_nonblocking,
+    allreduce_nonblocking_,
+    hierarchical_neighbor_allreduce,
+    hierarchical_neighbor_allreduce_nonblocking,
+    neighbor_allgather,
+    neighbor_allgather_nonblocking,
+    neighbor_allreduce,
+    neighbor_allreduce_nonblocking,
+    pair_gossip,
+)
+from horon.bluefog.torch.state import (
+    in_neighbor_machine_ranks,
+    in_neighbor_ranks,
+    is_machine_topo_weighted,
+    is_topo_weighted,
+    load_machine_topology,
+    load_topology,
+    machine_topology,
+    out_neighbor_machine_ranks,
+    out_neighbor_ranks,
+    rank_topology,
+    set_machine_topology,
+    set_topology,
+)
+from horon.torch import (
+    allgather,
+    allgather_async as allgather_nonblocking,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async as broadcast_nonblocking,
+    broadcast_async_ as broadcast_nonblocking_,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    cross_rank as machine_rank,
+    cross_size as machine_size,
+    is_homogeneous,
+    local_rank,
+    local_size,
+    nccl_built,
+    poll,
+    rank,
+    shutdown,
+    size,
+    synchronize,
+    synchronize as wait,
+)
+
+
+def init(topology_fn=None, is_weighted=False) -> None:
+    """Joins the job; the topology is topology_fn(size), or the exponential graph."""
+    hvd.init()
+    set_topology(None if topology_fn is None else topology_fn(size()), is_weighted)
+
+
+def set_skip_negotiate_stage(value) -> None:
+    """Accepted for scripts that call it; what is agreed once costs no messages anyway."""
+
+
+class CommunicationType(enum.Enum):
+    neighbor_allreduce = "neighbor.allreduce"
+    hierarchical_neighbor_allreduce = "hierarchical.neighbor.allreduce"
+    allreduce = "allreduce"
+    empty = "empty"
+
+
+def _gossip(communication_type, overlap):
+    hierarchical = communication_type is CommunicationType.hierarchical_neighbor_allreduce
+    if communication_type is CommunicationType.allreduce:
+        topology = "complete"
+    else:
+        topology = machine_topology() if hierarchical else rank_topology()
+    return hvd.Gossip("dpsgd", topology=topology, overlap=overlap, hierarchical=hierarchical)
+
+
+def _optimizer(optimizer, model, communication_type, steps, overlap):
+    if steps != 1:
+        raise hvd.HoronUnsupported("num_steps_per_communication must be 1")
+    if communication_type is CommunicationType.empty:
+        return optimizer
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
+                                    op=_gossip(communication_type, overlap))
+
+
+def DistributedAdaptThenCombineOptimizer(
+        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
+        num_steps_per_communication=1):
+    """The optimizer's step, then parameters are mixed."""
+    return _optimizer(optimizer, model, communication_type, num_steps_per_communication, False)
+
+
+def DistributedAdaptWithCombineOptimizer(
+        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
+        num_steps_per_communication=1):
+    """Parameters are mixed while the next step is computed."""
+    return _optimizer(optimizer, model, communication_type, num_steps_per_communication, True)
+
+
+def DistributedGradientAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
+                                    backward_passes_per_step=num_steps_per_communication)

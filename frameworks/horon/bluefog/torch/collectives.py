@@ -1,0 +1,121 @@
+"""BlueFog's collectives in terms of horon.torch."""
+
+import horon.torch as hvd
+from horon.bluefog.torch import state
+from horon.process_sets import ProcessSet, add_process_set
+from horon.runtime import rank, size
+
+_node_sets = {}
+
+
+def _node_set(is_hierarchical_local):
+    """The ranks of this node; every rank calls."""
+    if not is_hierarchical_local:
+        return hvd.global_process_set
+    each, key = hvd.local_size(), (size(), hvd.local_size())
+    if key not in _node_sets or _node_sets[key].process_set_id is None:
+        for first in range(0, size(), each):
+            ranks = ProcessSet(range(first, first + each))
+            added = hvd.global_process_set if each == size() else add_process_set(ranks)
+            if first <= rank() < first + each:
+                _node_sets[key] = added
+    return _node_sets[key]
+
+
+def _reduction(average):
+    return hvd.Average if average else hvd.Sum
+
+
+def allreduce(tensor, average=True, is_hierarchical_local=False, name=None):
+    return hvd.allreduce(tensor, name=name, op=_reduction(average),
+                         process_set=_node_set(is_hierarchical_local))
+
+
+def allreduce_(tensor, average=True, is_hierarchical_local=False, name=None):
+    return hvd.allreduce_(tensor, name=name, op=_reduction(average),
+                          process_set=_node_set(is_hierarchical_local))
+
+
+def allreduce_nonblocking(tensor, average=True, is_hierarchical_local=False, name=None):
+    return hvd.allreduce_async(tensor, name=name, op=_reduction(average),
+                               process_set=_node_set(is_hierarchical_local))
+
+
+def allreduce_nonblocking_(tensor, average=True, is_hierarchical_local=False, name=None):
+    return hvd.allreduce_async_(tensor, name=name, op=_reduction(average),
+                                process_set=_node_set(is_hierarchical_local))
+
+
+def _arguments(self_weight, src_weights, dst_weights, topology, name):
+    """Without weights the topology's; where only one list is given the other is the topology's."""
+    if self_weight is None and src_weights is None and dst_weights is None:
+        return {"topology": topology, "name": name}
+    me = rank()
+    if src_weights is None:
+        src_weights = {s: w for s, to, w in topology.edges() if to == me and s != me}
+        own = next(w for s, to, w in topology.edges() if to == me and s == me)
+        self_weight = own if self_weight is None else self_weight
+    if dst_weights is None:
+        dst_weights = topology.peers(me)[0]
+    return {"self_weight": self_weight, "src_weights": src_weights, "dst_weights": dst_weights,
+            "name": name}
+
+
+def neighbor_allreduce(tensor, *, self_weight=None, src_weights=None, dst_weights=None,
+                       enable_topo_check=True, name=None):
+    """Lists are always checked: enable_topo_check changes nothing."""
+    return hvd.neighbor_allreduce(tensor, **_arguments(self_weight, src_weights, dst_weights,
+                                                       state.rank_topology(), name))
+
+
+def neighbor_allreduce_nonblocking(tensor, *, self_weight=None, src_weights=None, dst_weights=None,
+                                   enable_topo_check=True, name=None):
+    return hvd.neighbor_allreduce_async(tensor, **_arguments(self_weight, src_weights, dst_weights,
+                                                             state.rank_topology(), name))
+
+
+def _ranks_or_topology(src_ranks, dst_ranks):
+    topology = state.rank_topology()
+    out, heard = topology.peers(rank())
+    return {"src_ranks": heard if src_ranks is None else src_ranks,
+            "dst_ranks": out if dst_ranks is None else dst_ranks}
+
+
+def neighbor_allgather(tensor, *, src_ranks=None, dst_ranks=None, enable_topo_check=True,
+                       name=None):
+    return hvd.neighbor_allgather(tensor, name=name, **_ranks_or_topology(src_ranks, dst_ranks))
+
+
+def neighbor_allgather_nonblocking(tensor, *, src_ranks=None, dst_ranks=None,
+                                   enable_topo_check=True, name=None):
+    return hvd.neighbor_allgather_async(tensor, name=name,
+                                        **_ranks_or_topology(src_ranks, dst_ranks))
+
+
+def _between_machines(self_weight, src_machine_weights, dst_machine_weights, name):
+    given = (self_weight, src_machine_weights, dst_machine_weights)
+    if all(one is None for one in given):
+        return {"topology": state.machine_topology(), "name": name, "hierarchical": True}
+    return {"self_weight": self_weight, "src_weights": src_machine_weights,
+            "dst_weights": dst_machine_weights, "name": name, "hierarchical": True}
+
+
+def hierarchical_neighbor_allreduce(tensor, *, self_weight=None, src_machine_weights=None,
+                                    dst_machine_weights=None, enable_topo_check=False, name=None):
+    return hvd.neighbor_allreduce(tensor, **_between_machines(self_weight, src_machine_weights,
+                                                              dst_machine_weights, name))
+
+
+def hierarchical_neighbor_allreduce_nonblocking(tensor, *, self_weight=None,
+                                                src_machine_weights=None, dst_machine_weights=None,
+                                                enable_topo_check=False, name=None):
+    return hvd.neighbor_allreduce_async(tensor, **_between_machines(
+        self_weight, src_machine_weights, dst_machine_weights, name))
+
+
+def pair_gossip(tensor, target_rank, self_weight=None, pair_weight=None, name=None):
+    """Weights default to a half each. The target calls with this rank."""
+    weights = (0.5 if self_weight is None else self_weight,
+               0.5 if pair_weight is None else pair_weight)
+    return hvd.neighbor_allreduce(tensor, self_weight=weights[0], dst_weights=[target_rank],
+                                  src_weights={target_rank: weights[1]}, name=name)
