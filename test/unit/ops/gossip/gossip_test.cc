@@ -88,7 +88,6 @@ TEST_CASE("one round in every dtype is right to its rounding", "[gossip]") {
   for (const char* op : {"gossip:graph=ring", "gossip:graph=star", "gossip:graph=base,k=2",
                          "gossip:graph=star,mixing=push", "gossip:graph=ring,lazy=1"}) {
     for (const DataType dtype : kFloats) {
-      const auto encoded = test::Encode(dtype, test::Fractions(1, 1));
       std::vector<Values> start = Start(5, 5000);  // beyond a block of the arithmetic
       for (Values& one : start) one = test::Decode(dtype, test::Encode(dtype, one));
       OpRunner runner(Topology::OneNode(5), 2);
