@@ -15,21 +15,10 @@ using std::chrono::milliseconds;
 // may forget evicted cache ids.
 constexpr uint64_t kTellHeardEvery = 256;
 
-constexpr std::string_view kComponent = "negotiator";  // in HORON_LOG
-
 StallLimits LimitsOf(const Config& config) {
   StallLimits limits{config.stall_warn, config.stall_shutdown, config.stall_silence};
   if (!config.stall_check) limits.warn = limits.busy = milliseconds{0};
   return limits;
-}
-
-bool Contains(const std::vector<int32_t>& ranks, int rank) {
-  return std::binary_search(ranks.begin(), ranks.end(), rank);
-}
-
-void Print(int rank, const std::vector<std::string>& lines) {
-  for (const std::string& line : lines)
-    std::fprintf(stderr, "horon: rank %d: %s\n", rank, line.c_str());
 }
 
 // Counters carry the name of the way: "negotiation.shm.bits".
@@ -64,7 +53,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
           counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]),
       locks_(counters["schedule.locks"]),
       locked_tensors_(counters["schedule.tensors"]),
-      traced_(LogEnabled(LogLevel::kTrace, kComponent)) {
+      traced_(LogEnabled(LogLevel::kTrace, kLogComponent)) {
   if (rank != 0) return;
   coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
@@ -161,150 +150,6 @@ Status Negotiator::HearDecisions() {
   return Status::Ok();
 }
 
-Status Negotiator::Apply(const Decision& decision) {
-  if (decision.sequence != heard_ + 1) {
-    return Status::Internal("decision " + std::to_string(decision.sequence) + " came after " +
-                            std::to_string(heard_));
-  }
-  heard_ = decision.sequence;
-  if (traced_) Trace(decision);
-  lost_ = decision.lost;
-  if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
-  fusion_bytes_ = decision.fusion_bytes;
-  if (decision.stop) {
-    schedule_.Stop();
-    held_ = started_due_ = true;
-  }
-  if (decision.resume) Resume(*decision.resume);
-  Batch batch;
-  auto verdict = decision.verdicts.begin();
-  for (uint64_t id : decision.order) {
-    if (id != 0) {
-      ApplyCached(id, batch);
-    } else if (verdict != decision.verdicts.end()) {
-      HORON_TRY(ApplyVerdict(*verdict++, batch));
-    }
-  }
-  for (uint64_t id : decision.evicted) cache_.Forget(id);
-  if (!decision.order.empty()) ++agreed_;
-  if (!batch.entries.empty()) batches_.push_back(std::move(batch));
-  ApplyLeft(decision);
-  ObserveSchedule(decision);
-  asker_.Answered();
-  answer_ = answer_ || decision.inquire;
-  if (!decision.description.empty() && std::exchange(described_, true) == false)
-    Print(rank_, decision.description);
-  return Status::Ok();
-}
-
-void Negotiator::Trace(const horon::Report& report) const {
-  Log(LogLevel::kTrace, kComponent,
-      "report " + std::to_string(reports_ + 1) + ": " + std::to_string(report.bits.size()) +
-          " known, " + std::to_string(report.requests.size()) + " new" +
-          (report.requests.empty() ? "" : " (first '" + report.requests[0].name + "')") +
-          (report.leaving ? ", leaving" : "") + (report.ask ? ", asks" : ""));
-}
-
-void Negotiator::Trace(const Decision& decision) const {
-  Log(LogLevel::kTrace, kComponent,
-      "decision " + std::to_string(decision.sequence) + ": " +
-          std::to_string(decision.order.size()) + " tensors, " +
-          std::to_string(decision.verdicts.size()) + " of them for the first time, " +
-          std::to_string(decision.left.size()) + " ranks left" +
-          (decision.lost < 0 ? "" : ", lost: " + decision.lost_because));
-}
-
-void Negotiator::ApplyCached(uint64_t id, Batch& batch) {
-  const ResponseCache::Line* const line = cache_.Get(id);
-  if (line == nullptr) return;  // of a set that I am not in
-  cached_responses_.Add();
-  std::optional<Entry> entry = pending_.Take(*line->what);
-  if (!entry) return;
-  entry->agreed = line->agreed;
-  Run(std::move(*entry), batch);
-}
-
-Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
-  if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return Status::Ok();
-  if (Contains(verdict.joined, rank_)) return ApplyWithout(verdict, batch);
-  const SharedRegistration what = registry_->Find(verdict.process_set, verdict.name);
-  if (!what) return Status::Ok();  // of a set that I am not in
-  responses_.Add();
-  std::optional<Entry> entry = pending_.Take(*what);
-  if (!entry) return Status::Ok();
-  if (!verdict.status.ok()) {
-    entry->promise.Finish(verdict.status);
-    return Status::Ok();
-  }
-  if (ApplyBuiltIn(verdict, *entry)) return Status::Ok();
-  if (verdict.cache_id != 0) cache_.Remember(verdict.cache_id, what, verdict.agreed);
-  Run(std::move(*entry), verdict, batch);
-  return Status::Ok();
-}
-
-// My part of what runs on ranks that have not asked for it.
-Status Negotiator::ApplyWithout(const Verdict& verdict, Batch& batch) {
-  if (IsBuiltIn(verdict.stand_in.op)) {
-    ChangeSets(verdict.stand_in, verdict.agreed);
-    return Status::Ok();
-  }
-  Entry entry;
-  HORON_ASSIGN(entry.what, registry_->Unlisted(verdict.stand_in));
-  entry.promise = Promise(std::make_shared<Work>(1), 0, nullptr);
-  Run(std::move(entry), verdict, batch);
-  return Status::Ok();
-}
-
-void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
-  entry.agreed = verdict.agreed;
-  const bool away = entry.what->op->when_joined() == WhenJoined::kAway;
-  if (away) entry.agreed.away.assign(verdict.joined.begin(), verdict.joined.end());
-  Run(std::move(entry), batch);
-}
-
-void Negotiator::Run(Entry entry, Batch& batch) {
-  // Before a later verdict removes the set.
-  entry.ranks = sets_->Find(entry.request().process_set);
-  batch.entries.push_back(std::move(entry));
-}
-
-// What the runtime does by itself.
-bool Negotiator::ApplyBuiltIn(const Verdict& verdict, Entry& entry) {
-  if (!IsBuiltIn(entry.request().op)) return false;
-  ChangeSets(entry.request(), verdict.agreed);
-  // The process set; of a join the rank that joined last.
-  entry.promise.output().received_splits = verdict.agreed.sizes;
-  entry.promise.Finish(Status::Ok());
-  return true;
-}
-
-// At the same place in every rank's stream of decisions.
-void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
-  const auto id = static_cast<int32_t>(agreed.sizes.empty() ? -1 : agreed.sizes[0]);
-  if (request.op == "process_set.remove") {
-    sets_->Remove(id);
-    cache_.ForgetSet(id);
-  } else if (request.op != "join" && !sets_->Find(id)) {
-    sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()));
-  }
-}
-
-void Negotiator::ApplyLeft(const Decision& decision) {
-  for (int32_t rank : decision.left) {
-    tree_.Gone(rank);  // this decision was its last
-    if (rank == rank_) confirmed_ = true;
-    const bool with_leader = rank == rank_ && !leaving_;
-    if (over_ || (rank != 0 && !with_leader)) continue;
-    over_ = true;
-    over_reason_ = rank_ == 0 ? "this rank has left the job"
-                   : rank == 0
-                       ? "rank 0 has left the job (it called shutdown or its program ended)"
-                       : "the first rank of this node, which negotiates for it, has left the job "
-                         "(it called shutdown or its program ended)";
-    FailAll(Status::Aborted(over_reason_));
-  }
-}
-
 // --- stalls ----------------------------------------------------------------------------------
 
 Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, uint64_t finished) {
@@ -315,6 +160,11 @@ Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, 
   return advice.status;
 }
 
+void Negotiator::Print(const std::vector<std::string>& lines) const {
+  for (const std::string& line : lines)
+    std::fprintf(stderr, "horon: rank %d: %s\n", rank_, line.c_str());
+}
+
 void Negotiator::Describe() {
   std::vector<std::string> lines;
   pending_.ForEach([&](const Entry& entry) {
@@ -322,7 +172,7 @@ void Negotiator::Describe() {
                     "' waits until all ranks have submitted it");
   });
   if (lines.empty()) lines.push_back("no tensor waits for other ranks");
-  Print(rank_, lines);
+  Print(lines);
   describe_ = !over_ && !left_;
   described_ = !describe_;
 }

@@ -35,6 +35,7 @@ struct Batch {
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::string_view kLogComponent = "negotiator";  // in HORON_LOG
   // `control[r]` reaches rank r, as far as the control tree needs it. `may_lock`: whether the ranks
   // of the global set share a lane.
   Negotiator(const Config& config, int rank, const Topology& topology,
@@ -115,6 +116,7 @@ class Negotiator {
   Status Tell(Decision decision);
   void Trace(const horon::Report& report) const;  // HORON_LOG=negotiator=trace
   void Trace(const Decision& decision) const;
+  void Print(const std::vector<std::string>& lines) const;
 
   int rank_;
   int64_t fusion_bytes_;
