@@ -69,6 +69,8 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         "HORON_STALL_SILENCE_SECONDS": str(SILENCE_S),
         "HORON_POSTMORTEM_DIR": os.path.join(folder, _REPORTS),
     }
+    if cell.steady:
+        added["CELL_STEADY"] = "1"
     if cell.fault == "raise":
         added["CELL_RAISE"] = cell.phase
     elif cell.strikes_itself:
