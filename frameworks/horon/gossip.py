@@ -37,23 +37,25 @@ class Gossip(Op):
     """
 
     __slots__ = ("algorithm", "topology", "what", "overlap", "push_sum", "sync_freq",
-                 "global_average_every", "hierarchical")
+                 "global_average_every", "hierarchical", "_links")
 
     def __init__(self, algorithm="dpsgd", topology=None, mixing=None, what=None, overlap=None,
                  sync_freq=0, global_average_every=0, hierarchical=False, local_op="average"):
-        defaults = _choice("algorithm", algorithm, _ALGORITHMS)
+        defaults = _ALGORITHMS[_choice("algorithm", algorithm, _ALGORITHMS)]
         self.algorithm = algorithm
-        self.what = _choice("what", what or defaults["what"], dict.fromkeys(_WHAT, what or
-                                                                            defaults["what"]))
+        self.what = _choice("what", what or defaults["what"], _WHAT)
         self.overlap = defaults["overlap"] if overlap is None else bool(overlap)
         self.push_sum = defaults["push_sum"]
         self.sync_freq = int(sync_freq)
         self.global_average_every = int(global_average_every)
         self.hierarchical = bool(hierarchical)
+        if isinstance(topology, Topology) and mixing is not None:
+            topology = topology.with_mixing(mixing)
         self.topology = topology
+        self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:
             raise HoronInvalidArgument("sync_freq and global_average_every count steps from 0 up")
-        parts = [_graph(topology, mixing)]
+        parts = [self._links]
         if self.hierarchical:
             parts += ["hierarchical=1", f"inside={_choice('local_op', local_op, _INSIDE)}"]
         parts = ",".join(filter(None, parts))
@@ -61,28 +63,24 @@ class Gossip(Op):
 
     def graph(self, n: int) -> Topology:
         """The topology that this op has among n participants."""
-        return graph_of(self.topology, n) if isinstance(self.topology, Topology) else Topology(
-            n, _graph_of_spec(self.spec))
+        if isinstance(self.topology, Topology):
+            return graph_of(self.topology, n)
+        return Topology(n, self._links or "graph=auto")
 
 
-_INSIDE = {"average": "average", "sum": "sum"}
+_INSIDE = ("average", "sum")
 
 
 def _choice(what, given, choices):
     if given not in choices:
         raise HoronInvalidArgument(f"{what} is {given!r}: use one of {', '.join(choices)}")
-    return choices[given]
+    return given
 
 
-def _graph_of_spec(spec: str) -> str:
-    own = ("hierarchical=", "inside=", "gossip")
-    parts = spec.partition(":")[2].split(",")
-    return ",".join(part for part in parts if part and not part.startswith(own)) or "graph=auto"
-
-
-def _graph(topology, mixing) -> str:
+def _links(topology, mixing) -> str:
+    """The runtime's parameters; a Topology has its mixing in it."""
     if isinstance(topology, Topology):
-        return (topology if mixing is None else topology.with_mixing(mixing)).parameters
+        return topology.parameters
     parts = [f"graph={topology}" if topology else "", mixing.parameters if mixing else ""]
     return ",".join(filter(None, parts))
 

@@ -96,6 +96,9 @@ def test_specs():
     assert op.graph(6).period == 2
     assert horon.Gossip(hierarchical=True).graph(6).period == topology.Base(6).period
     assert horon.Gossip(mixing=mixing.Push()).spec == "gossip:mixing=push"
+    pushed = horon.Gossip("sgp", topology=topology.Star(5), mixing=mixing.Push())
+    assert pushed.graph(5).matrix() == topology.Star(5, mixing=mixing.Push()).matrix()
+    assert pushed.graph(5).columns_sum_to_one and not pushed.graph(5).rows_sum_to_one
 
 
 def test_the_six_numbered_graphs():
