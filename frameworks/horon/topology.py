@@ -49,8 +49,8 @@ class Topology:
 
     def peers(self, i: int, t: int = 0) -> tuple:
         """(whom i sends to, whom i hears) in round t, ascending."""
-        edges = [(s, r) for s, r, _ in self.edges(t) if s != r]
-        return sorted(r for s, r in edges if s == i), sorted(s for s, r in edges if r == i)
+        out, heard = self._all_peers(t)[i]
+        return sorted(out), sorted(heard)
 
     def matrix(self, t: int = 0) -> list:
         """Round t's mixing matrix, a list of rows: row i is what i's new value is made of."""
@@ -179,23 +179,22 @@ def _edges_of_matrices(topology: Topology, matrices) -> str:
 
 
 def _parameters_of_matrices(matrices) -> str:
-    rounds = [
-        ";".join(
-            _edge_text(sender, to, weight)
-            for to, row in enumerate(matrix)
-            for sender, weight in enumerate(row)
-            if weight != 0
-        )
+    return _parameters_of_edges(
+        [(sender, to, weight) for to, row in enumerate(matrix)
+         for sender, weight in enumerate(row) if weight != 0]
         for matrix in matrices
-    ]
-    return "graph=custom,edges=" + "/".join(rounds)
+    )
+
+
+def _parameters_of_edges(rounds) -> str:
+    text = "/".join(";".join(_edge_text(*edge) for edge in edges) for edges in rounds)
+    return f"graph=custom,edges={text}"
 
 
 def Custom(n: int, *rounds, mixing=None) -> Topology:
     """A graph of one's own: for each round a list of (from, to), or of (from, to, weight) where
     (i, i, weight) is one's own weight. Everybody's value must reach everybody over the rounds."""
-    text = "/".join(";".join(_edge_text(*edge) for edge in edges) for edges in rounds)
-    return Topology(n, f"graph=custom,edges={text}", mixing)
+    return Topology(n, _parameters_of_edges(rounds), mixing)
 
 
 def from_matrix(*matrices) -> Topology:

@@ -13,7 +13,7 @@ from horon.mixing import Push
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.runtime import cross_rank, cross_size, is_homogeneous
-from horon.torch.calls import GroupCall, Handle, reduce_call, rows_call, set_id, wait_all
+from horon.torch.calls import GroupCall, Handle, reduce_call, rows_call, set_id
 
 
 def _weights(given, weight=1.0) -> dict:
@@ -129,13 +129,8 @@ def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hi
         if push_sum:
             calls.append(reduce_call(f"{name}.weight", spec, weight, process_set, in_place=True,
                                      round=-(t == 0)))
-        wait_all([_start_group(calls, name)])
+        GroupCall(calls, name).run()  # dtypes may differ, so each is its own bucket
     return value.div_(weight.to(value.dtype)) if push_sum else value
-
-
-def _start_group(calls, name):
-    """Dtypes may differ, so each is its own bucket; they fail and complete as one."""
-    return GroupCall(calls, name).start()
 
 
 def _rounds_of(graph, rounds, tol) -> int:

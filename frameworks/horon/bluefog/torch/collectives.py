@@ -22,28 +22,25 @@ def _node_set(is_hierarchical_local):
     return _node_sets[key]
 
 
-def _reduction(average):
-    return hvd.Average if average else hvd.Sum
+def _reduction(average, is_hierarchical_local, name):
+    return {"name": name, "op": hvd.Average if average else hvd.Sum,
+            "process_set": _node_set(is_hierarchical_local)}
 
 
 def allreduce(tensor, average=True, is_hierarchical_local=False, name=None):
-    return hvd.allreduce(tensor, name=name, op=_reduction(average),
-                         process_set=_node_set(is_hierarchical_local))
+    return hvd.allreduce(tensor, **_reduction(average, is_hierarchical_local, name))
 
 
 def allreduce_(tensor, average=True, is_hierarchical_local=False, name=None):
-    return hvd.allreduce_(tensor, name=name, op=_reduction(average),
-                          process_set=_node_set(is_hierarchical_local))
+    return hvd.allreduce_(tensor, **_reduction(average, is_hierarchical_local, name))
 
 
 def allreduce_nonblocking(tensor, average=True, is_hierarchical_local=False, name=None):
-    return hvd.allreduce_async(tensor, name=name, op=_reduction(average),
-                               process_set=_node_set(is_hierarchical_local))
+    return hvd.allreduce_async(tensor, **_reduction(average, is_hierarchical_local, name))
 
 
 def allreduce_nonblocking_(tensor, average=True, is_hierarchical_local=False, name=None):
-    return hvd.allreduce_async_(tensor, name=name, op=_reduction(average),
-                                process_set=_node_set(is_hierarchical_local))
+    return hvd.allreduce_async_(tensor, **_reduction(average, is_hierarchical_local, name))
 
 
 def _arguments(self_weight, src_weights, dst_weights, topology, name):

@@ -53,8 +53,6 @@ def _flat(tensor):
     return tensor.detach().reshape(-1)
 
 
-
-
 class HoronGroup(dist.ProcessGroup):
     def __init__(self, group_rank, ranks, group_id):
         super().__init__(group_rank, len(ranks))
