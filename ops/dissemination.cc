@@ -11,14 +11,10 @@
 #include <map>
 
 #include "ops/hierarchical.h"
-#include "runtime/op/op.h"
+#include "ops/rounds.h"
 
 namespace horon {
 namespace {
-
-struct Rounds final : TensorState {
-  int64_t completed = 0;
-};
 
 // How far the partner of round `round` is among n participants. n >= 2.
 int DistanceOf(int64_t round, int participants) {
@@ -69,10 +65,9 @@ class Dissemination final : public Op {
     const Communicator& comm = stage.comm();
     const int participants = hierarchical_ ? static_cast<int>(comm.nodes().size()) : comm.size();
     std::map<int, std::vector<size_t>> by_distance;  // the same on every rank: rounds are
-    for (size_t i = 0; i < stage.segments().size(); ++i) {
-      const int64_t round = TakeRound(stage, i);
-      by_distance[participants > 1 ? DistanceOf(round, participants) : 0].push_back(i);
-    }
+    const std::vector<int64_t> rounds = TakeRounds(stage);
+    for (size_t i = 0; i < rounds.size(); ++i)
+      by_distance[participants > 1 ? DistanceOf(rounds[i], participants) : 0].push_back(i);
     for (const auto& [distance, which] : by_distance) {
       if (hierarchical_) {
         HORON_CO_TRY(co_await BetweenNodes(stage, which, distance));
@@ -83,21 +78,9 @@ class Dissemination final : public Op {
     co_return Status::Ok();
   }
 
-  // Rounds are counted on every rank.
-  void Skip(Stage& stage) override {
-    for (size_t i = 0; i < stage.segments().size(); ++i) TakeRound(stage, i);
-  }
+  void Skip(Stage& stage) override { TakeRounds(stage); }
 
  private:
-  static int64_t TakeRound(Stage& stage, size_t i) {
-    auto& state = stage.State(i);
-    if (!state) state = std::make_unique<Rounds>();
-    auto& rounds = static_cast<Rounds&>(*state);
-    const int64_t given = stage.segments()[i].request->round;
-    if (given > 0) rounds.completed = given;
-    return rounds.completed++;
-  }
-
   static Task BetweenRanks(Stage& stage, std::vector<size_t> which, int distance) {
     std::vector<Span> own;
     // Alone, nobody is met and everything is scaled here.

@@ -12,6 +12,7 @@
 #include "ops/gossip/mix.h"
 #include "ops/gossip/spec.h"
 #include "ops/hierarchical.h"
+#include "ops/rounds.h"
 
 namespace horon {
 namespace {
@@ -19,20 +20,6 @@ namespace {
 using gossip::Graph;
 using gossip::GraphSpec;
 using gossip::Row;
-
-struct Rounds final : TensorState {
-  int64_t completed = 0;
-};
-
-// request.round: 0 is the next one, t > 0 is round t, and -1 is round 0 once more.
-int64_t TakeRound(Stage& stage, size_t i) {
-  auto& state = stage.State(i);
-  if (!state) state = std::make_unique<Rounds>();
-  auto& rounds = static_cast<Rounds&>(*state);
-  const int64_t given = stage.segments()[i].request->round;
-  if (given != 0) rounds.completed = std::max<int64_t>(given, 0);
-  return rounds.completed++;
-}
 
 class Gossip final : public Op {
  public:
@@ -57,19 +44,21 @@ class Gossip final : public Op {
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));
+    const std::vector<int64_t> rounds = TakeRounds(stage);
     const Communicator& comm = stage.comm();
     const int participants = hierarchical_ ? static_cast<int>(comm.nodes().size()) : comm.size();
     const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
     const Result<Graph*> graph = GraphOf(participants);
     if (!graph.ok()) co_return Refused(*stage.segments()[0].request, graph.status());
-    std::map<int64_t, std::vector<size_t>> by_round;
-    for (size_t i = 0; i < stage.segments().size(); ++i) {
-      const int64_t round = TakeRound(stage, i), period = graph.value()->period();
-      by_round[period > 0 ? round % period : round].push_back(i);
-    }
+    const int64_t period = graph.value()->period();
+    ByRound by_round;
+    for (size_t i = 0; i < rounds.size(); ++i)
+      by_round[period > 0 ? rounds[i] % period : rounds[i]].push_back(i);
     if (hierarchical_) co_return co_await BetweenNodes(stage, by_round, *graph.value(), me);
     co_return co_await BetweenRanks(stage, by_round, *graph.value(), me);
   }
+
+  void Skip(Stage& stage) override { TakeRounds(stage); }
 
  private:
   using ByRound = std::map<int64_t, std::vector<size_t>>;

@@ -171,16 +171,17 @@ void Adasum(Rank& me, const Round& round, Verdicts& verdicts) {
   }
 }
 
+// The mean over those who are there is kept, which it is only if all are in the same round.
 void Gossip(Rank& me, const Round& round, Verdicts& verdicts) {
-  std::vector<float> value(1, static_cast<float>(me.rank()));
-  float mean = 0, left = 0;
+  float mean = 0;
   round.ForThere([&](int r) { mean += static_cast<float>(r) / static_cast<float>(round.count()); });
-  const Status status = me.Reduce("gossip", "dissemination", value);
-  EXPECT(status.ok(), status.message());
-  left = value[0];
-  std::vector<float> sum(1, left);
-  EXPECT(me.Reduce("mass", "sum", sum).ok(), "sum");
-  EXPECT(Near(sum[0], mean * static_cast<float>(round.count())), "gossip lost something");
+  for (const std::string op : {"dissemination", "gossip:graph=one_peer_exponential"}) {
+    std::vector<float> value(1, static_cast<float>(me.rank()));
+    const Status status = me.Reduce("of " + op, op, value);
+    EXPECT(status.ok(), status.message());
+    EXPECT(me.Reduce("mass", "sum", value).ok(), "sum");
+    EXPECT(Near(value[0], mean * static_cast<float>(round.count())), op + " lost something");
+  }
 }
 
 void Sparse(Rank& me, const Round& round, Verdicts& verdicts) {

@@ -1,0 +1,34 @@
+// Rounds of gossip: they belong to the tensor, and are counted call by call, on every rank.
+//
+// Used by ops that mix in rounds: in Run, and in Skip, where this rank has joined and the others go
+// on. Holder of the baton.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "runtime/op/op.h"
+
+namespace horon {
+
+struct Rounds final : TensorState {
+  int64_t completed = 0;
+};
+
+// Which round this call is of each tensor of the bucket. Request::round: 0 is the next one, t > 0
+// is round t, and -1 is round 0 once more. Once a call.
+inline std::vector<int64_t> TakeRounds(Stage& stage) {
+  std::vector<int64_t> taken;
+  for (size_t i = 0; i < stage.segments().size(); ++i) {
+    auto& state = stage.State(i);
+    if (!state) state = std::make_unique<Rounds>();
+    int64_t& completed = static_cast<Rounds&>(*state).completed;
+    const int64_t given = stage.segments()[i].request->round;
+    if (given != 0) completed = std::max<int64_t>(given, 0);
+    taken.push_back(completed++);
+  }
+  return taken;
+}
+
+}  // namespace horon
