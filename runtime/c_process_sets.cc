@@ -5,9 +5,10 @@
 namespace horon {
 namespace {
 
-// The work it was, done and ok.
-Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const std::string& name,
-                                         std::vector<int64_t> numbers) {
+// What the runtime does by itself. `wake`: the caller does not wait for it at once.
+Result<std::shared_ptr<Work>> SubmitBuiltIn(Runtime& runtime, const char* op,
+                                            const std::string& name, std::vector<int64_t> numbers,
+                                            bool wake) {
   auto work = std::make_shared<Work>(1);
   Request request;
   request.op = op;
@@ -16,7 +17,14 @@ Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const
   request.dtype = DataType::kUInt8;
   HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
   const Submission submission{std::move(what)};
-  HORON_TRY(runtime.Submit({&submission, 1}, work, false));
+  HORON_TRY(runtime.Submit({&submission, 1}, work, wake));
+  return work;
+}
+
+// The work it was, done and ok.
+Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const std::string& name,
+                                         std::vector<int64_t> numbers) {
+  HORON_ASSIGN(auto work, SubmitBuiltIn(runtime, op, name, std::move(numbers), false));
   runtime.Wait(*work, std::chrono::nanoseconds::max());
   HORON_TRY(work->status());
   return work;
@@ -39,15 +47,7 @@ Result<std::vector<int64_t>> Sorted(const Runtime& runtime, std::span<const int>
 }  // namespace
 
 Result<std::shared_ptr<Work>> SubmitJoin(Runtime& runtime) {
-  auto work = std::make_shared<Work>(1);
-  Request request;
-  request.op = "join";
-  request.name = "join of all ranks";
-  request.dtype = DataType::kUInt8;
-  HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
-  const Submission submission{std::move(what)};
-  HORON_TRY(runtime.Submit({&submission, 1}, work, true));
-  return work;
+  return SubmitBuiltIn(runtime, "join", "join of all ranks", {}, true);
 }
 
 Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
