@@ -108,7 +108,7 @@ class Negotiator {
   void ApplyCached(uint64_t id, Batch& batch);
   Status ApplyVerdict(const Verdict& verdict, Batch& batch);
   void Run(Entry entry, const Verdict& verdict, Batch& batch);
-  void Run(Entry entry, Batch& batch);
+  void Run(Entry entry, Batch& batch, uint64_t locked = 0);
   bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);

@@ -114,7 +114,8 @@ void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
   Run(std::move(entry), batch);
 }
 
-void Negotiator::Run(Entry entry, Batch& batch) {
+void Negotiator::Run(Entry entry, Batch& batch, uint64_t locked) {
+  entry.locked = locked;
   // Before a later verdict removes the set.
   entry.ranks = sets_->Find(entry.request().process_set);
   batch.entries.push_back(std::move(entry));

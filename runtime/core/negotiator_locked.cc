@@ -24,8 +24,7 @@ void Negotiator::RunSchedule() {
       std::optional<Entry> entry = pending_.Take(*item.what);
       if (!entry) continue;  // cannot be: Next() has counted them
       entry->agreed = item.agreed;
-      entry->locked = schedule_.started();
-      Run(std::move(*entry), batch);
+      Run(std::move(*entry), batch, schedule_.started());
     }
     locked_tensors_.Add(static_cast<int64_t>(batch.entries.size()));
     batches_.push_back(std::move(batch));
@@ -58,10 +57,7 @@ void Negotiator::Resume(uint64_t first) {
   schedule_.Unlock(first);
   while (!batches_.empty() && !batches_.back().entries.empty() &&
          batches_.back().entries[0].locked > first) {
-    for (Entry& entry : batches_.back().entries) {
-      entry.locked = 0;
-      pending_.Put(std::move(entry));
-    }
+    for (Entry& entry : batches_.back().entries) pending_.Put(std::move(entry));
     batches_.pop_back();
   }
   for (const SharedRegistration& what : members) {
@@ -73,7 +69,6 @@ void Negotiator::Resume(uint64_t first) {
 void Negotiator::TakeBack(std::vector<Entry> entries) {
   held_ = false;
   moved_ = true;
-  for (Entry& entry : entries) entry.locked = 0;
   Add(std::move(entries));
 }
 

@@ -110,7 +110,6 @@ class Lane::Stream final : public Waitable {
       if (bucket.load(std::memory_order_relaxed) == reduction_.bucket) continue;
       status_ = Status::Internal("local rank " + std::to_string(member) +
                                  " runs another bucket of tensors than this rank");
-      taken_ = chunks_;  // nothing more
     }
   }
 
@@ -223,13 +222,9 @@ void Lane::Ring() {
 
 // A member can have packed as many chunks of a bucket that was given back as there are slots.
 void Lane::SkipChunks(uint64_t ticket) {
-  if (skips_.empty()) return;
-  const auto before =
-      std::partition(skips_.begin(), skips_.end(), [&](uint64_t skip) { return skip > ticket; });
-  const auto times = static_cast<uint64_t>(skips_.end() - before);
-  skips_.erase(before, skips_.end());
-  if (times == 0) return;
-  done_chunks_ += times * static_cast<uint64_t>(segment_->shape().slots);
+  if (skips_.empty() || skips_.front() > ticket) return;
+  for (; !skips_.empty() && skips_.front() <= ticket; skips_.pop_front())
+    done_chunks_ += static_cast<uint64_t>(segment_->shape().slots);
   LaneWords& words = segment_->lane(lane_, members_[static_cast<size_t>(me_)]);
   words.packed.store(done_chunks_, std::memory_order_release);
   words.reduced.store(done_chunks_, std::memory_order_release);

@@ -17,6 +17,7 @@
 // its members start at 0 together. Holder of the baton only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -71,8 +72,8 @@ class Lane {
   int me_;
   uint64_t next_ticket_ = 0;
   uint64_t serving_ = 0;
-  uint64_t done_chunks_ = 0;     // of all buckets so far: where the next bucket's chunks begin
-  std::vector<uint64_t> skips_;  // tickets before which chunks are skipped
+  uint64_t done_chunks_ = 0;    // of all buckets so far: where the next bucket's chunks begin
+  std::deque<uint64_t> skips_;  // tickets before which chunks are skipped, ascending
 };
 
 }  // namespace horon
