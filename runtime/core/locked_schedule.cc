@@ -47,7 +47,7 @@ void LockedSchedule::Lock(uint64_t sequence, const ScheduleFinder::Batches& batc
     missing_.push_back(ids.size());
     for (uint64_t id : ids) {
       const ResponseCache::Line* const line = cache.Get(id);
-      line->what->batch = index;
+      line->what->batch.store(index, std::memory_order_relaxed);
       batch.push_back({line->what, line->agreed});
       if (line->what->slot >= 0) Arrived(*line->what);
     }
@@ -55,7 +55,7 @@ void LockedSchedule::Lock(uint64_t sequence, const ScheduleFinder::Batches& batc
 }
 
 void LockedSchedule::Arrived(const Registration& what) {
-  --missing_[static_cast<size_t>(what.batch)];
+  --missing_[static_cast<size_t>(what.batch.load(std::memory_order_relaxed))];
   if (waiting_++ == 0) waiting_since_ = Clock::now();
 }
 
@@ -94,7 +94,7 @@ std::vector<SharedRegistration> LockedSchedule::Members() const {
 
 void LockedSchedule::Clear() {
   for (const auto& batch : batches_) {
-    for (const Item& item : batch) item.what->batch = -1;
+    for (const Item& item : batch) item.what->batch.store(-1, std::memory_order_relaxed);
   }
   batches_.clear();
   missing_.clear();

@@ -37,7 +37,12 @@ class LockedSchedule {
   uint64_t since() const { return since_; }
   // Batches started since the job began: the same number is the same batch on all ranks.
   uint64_t started() const { return started_; }
-  bool Holds(const Registration& what) const { return what.batch >= 0; }
+  bool Holds(const Registration& what) const {
+    return what.batch.load(std::memory_order_relaxed) >= 0;
+  }
+  // How many more entries must come before there is anything to do: what the next batch lacks. 1 if
+  // nothing is locked, and for the first of them, whose waiting must be noticed.
+  size_t wanted() const { return !locked() || stopped_ || waiting_ == 0 ? 1 : missing_[next_]; }
 
   // A decision ran these cache ids (0: not from the cache), and nothing else happened in it iff
   // `plain`. `allowed`: rank 0 wants schedules. Locks it when that makes the job steady.

@@ -59,7 +59,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
 }
 
-void Negotiator::Add(std::vector<Entry> entries) {
+void Negotiator::Add(std::span<Entry> entries) {
   if (entries.empty()) return;
   if (over_) {
     for (Entry& entry : entries) entry.promise.Finish(Status::Aborted(over_reason_));

@@ -42,15 +42,17 @@ class Negotiator {
              const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
              ProcessSets& sets, Callers& callers, bool may_lock, Counters& counters);
 
-  // Takes new entries. Those with a name that cannot be (unknown op) were refused before, at
-  // submit.
-  void Add(std::vector<Entry> entries);
+  // Takes new entries, which are moved from. Those with a name that cannot be (unknown op) were
+  // refused before, at submit.
+  void Add(std::span<Entry> entries);
   // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
   // `awaited`: somebody is blocked.
   Result<std::vector<Batch>> Advance(bool awaited = false);
   // What the executor gives back for Batch::resume: it has to be agreed again.
   void TakeBack(std::vector<Entry> entries);
   bool locked() const { return schedule_.locked(); }
+  // How many entries must be added before there is anything to do.
+  size_t wanted() const { return schedule_.wanted(); }
   // Nothing in flight may go on: some of it may have to be taken back.
   bool held() const { return held_; }
 

@@ -69,7 +69,7 @@ void Negotiator::Resume(uint64_t first) {
 void Negotiator::TakeBack(std::vector<Entry> entries) {
   held_ = false;
   moved_ = true;
-  Add(std::move(entries));
+  Add(entries);
 }
 
 // --- rank 0 ------------------------------------------------------------------------------------

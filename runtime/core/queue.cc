@@ -1,5 +1,6 @@
 #include "runtime/core/queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace horon {
@@ -7,6 +8,12 @@ namespace {
 
 void ReleaseAll(std::span<const Submission> submissions) {
   for (const Submission& s : submissions) s.what->Release();
+}
+
+bool AnyUnscheduled(std::span<const Submission> submissions) {
+  return std::any_of(submissions.begin(), submissions.end(), [](const Submission& s) {
+    return s.what->batch.load(std::memory_order_relaxed) < 0;
+  });
 }
 
 }  // namespace
@@ -23,7 +30,11 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
     ReleaseAll(submissions);
     return closed_;
   }
-  if (wake != nullptr && *wake) *wake = !std::exchange(rung_, true);
+  if (wake != nullptr && *wake) {
+    const bool due =
+        entries_.size() + submissions.size() >= ring_from_ || AnyUnscheduled(submissions);
+    *wake = due && !std::exchange(rung_, true);
+  }
   for (size_t i = 0; i < submissions.size(); ++i) {
     const Submission& s = submissions[i];
     entries_.push_back(
@@ -32,10 +43,16 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
   return Status::Ok();
 }
 
-std::vector<Entry> Queue::PopAll() {
+void Queue::PopAll(std::vector<Entry>& entries) {
   MutexLock lock(mutex_);
   rung_ = false;
-  return std::exchange(entries_, {});
+  entries_.swap(entries);
+}
+
+bool Queue::RingFrom(size_t entries) {
+  MutexLock lock(mutex_);
+  ring_from_ = entries;
+  return entries_.size() < entries;
 }
 
 bool Queue::empty() const {

@@ -28,8 +28,12 @@ class Queue {
   Status Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
               bool* wake = nullptr);
 
-  // Holder of the baton.
-  std::vector<Entry> PopAll();
+  // Holder of the baton. What came since the last time goes to `entries`, which is empty; its
+  // memory takes what comes next.
+  void PopAll(std::vector<Entry>& entries);
+  // From now on a push rings only when it makes these `entries`, or brings one that is in no locked
+  // schedule. False if there are as many already. 1 at the beginning.
+  bool RingFrom(size_t entries);
   bool empty() const;
   // Later pushes fail with `status`; what is queued is failed with it.
   void Close(Status status);
@@ -38,6 +42,7 @@ class Queue {
   mutable Mutex mutex_;
   std::vector<Entry> entries_ HORON_GUARDED_BY(mutex_);
   bool rung_ HORON_GUARDED_BY(mutex_) = false;  // somebody was asked to pop these
+  size_t ring_from_ HORON_GUARDED_BY(mutex_) = 1;
   Status closed_ HORON_GUARDED_BY(mutex_);
 };
 

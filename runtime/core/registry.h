@@ -38,7 +38,8 @@ class Registration {
   // Holder of the baton.
   uint64_t cache_id = 0;  // under which exactly this request is remembered (response_cache.h)
   int slot = -1;          // where its entry waits in the negotiator
-  int batch = -1;         // of the locked schedule, if it is in it
+  // Of the locked schedule, if it is in it; any thread may read it.
+  std::atomic<int> batch{-1};
 
  private:
   enum class State { kIdle, kPending, kReplaced };

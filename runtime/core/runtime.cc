@@ -121,10 +121,11 @@ bool Runtime::Due() {
 Status Runtime::Cycle() {
   moved_ = false;
   if (Due()) {
-    std::vector<Entry> entries = queue_.PopAll();
-    moved_ = !entries.empty();
+    queue_.PopAll(popped_);
+    moved_ = !popped_.empty();
     if (moved_) popped_at_ = Clock::now();
-    negotiator_.Add(std::move(entries));
+    negotiator_.Add(popped_);
+    popped_.clear();
   }
   HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance(hurry_));
   for (Batch& batch : batches) {
@@ -133,9 +134,15 @@ Status Runtime::Cycle() {
       executor_.Start(std::move(bucket));
   }
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
-  moved_ = moved_ || negotiator_.moved() || progress;
+  moved_ = moved_ || negotiator_.moved() || progress || !RingWhenNeeded();
   if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
   return Status::Ok();
+}
+
+// In a locked schedule a submit wakes nobody before a batch is complete. False if it already is.
+bool Runtime::RingWhenNeeded() {
+  const size_t wanted = negotiator_.wanted();
+  return std::exchange(wanted_, wanted) == wanted || queue_.RingFrom(wanted);
 }
 
 bool Runtime::CycleMoved() {

@@ -84,6 +84,7 @@ class Runtime {
   Status Cycle();
   Status CycleSafely();
   bool Due();
+  bool RingWhenNeeded();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);
   void Suspect(const Status& symptom);
@@ -128,7 +129,9 @@ class Runtime {
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;
-  bool hurry_ = false;  // the holder waits for a work: nothing is held back
+  bool hurry_ = false;         // the holder waits for a work: nothing is held back
+  size_t wanted_ = 1;          // entries from which on the queue rings
+  std::vector<Entry> popped_;  // empty; its memory is used again
   std::chrono::steady_clock::time_point popped_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};

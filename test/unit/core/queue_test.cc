@@ -1,5 +1,6 @@
 #include "runtime/core/queue.h"
 
+#include <array>
 #include <thread>
 
 #include "test/support/catch.h"
@@ -12,6 +13,11 @@ Submission Named(const std::string& name) {
   request.name = name;
   return {std::make_shared<Registration>(std::move(request), nullptr)};
 }
+std::vector<Entry> Popped(Queue& queue) {
+  std::vector<Entry> entries;
+  queue.PopAll(entries);
+  return entries;
+}
 Status Push(Queue& queue, const std::vector<Submission>& all, const std::shared_ptr<Work>& work) {
   return queue.Push(all, work);
 }
@@ -21,7 +27,7 @@ TEST_CASE("a dropped entry finishes its work as aborted") {
   Queue queue;
   REQUIRE(Push(queue, {Named("a")}, work).ok());
   CHECK_FALSE(work->done());
-  queue.PopAll().clear();
+  Popped(queue).clear();
   CHECK(work->done());
   CHECK(work->status().code() == Code::kAborted);
 }
@@ -30,7 +36,7 @@ TEST_CASE("a group's work finishes with its last member and keeps the first fail
   auto work = std::make_shared<Work>(3);
   Queue queue;
   REQUIRE(Push(queue, {Named("0"), Named("1"), Named("2")}, work).ok());
-  auto entries = queue.PopAll();
+  auto entries = Popped(queue);
   entries[1].promise.Finish(Status::InvalidArgument("the second"));
   entries[0].promise.Finish(Status::Ok());
   CHECK_FALSE(work->done());
@@ -46,7 +52,7 @@ TEST_CASE("a group with a pending name is refused whole") {
   REQUIRE(Push(queue, {b}, first).ok());
   CHECK(Push(queue, {a, b}, group).code() == Code::kInvalidArgument);
   CHECK(Push(queue, {a, a}, group).code() == Code::kInvalidArgument);
-  CHECK(queue.PopAll().size() == 1);
+  CHECK(Popped(queue).size() == 1);
   CHECK(Push(queue, {a, b}, std::make_shared<Work>(2)).ok());  // neither is pending any more
 }
 
@@ -57,6 +63,39 @@ TEST_CASE("a closed queue fails what is in it and what comes later with one stat
   queue.Close(Status::Unavailable("rank 3 died"));
   CHECK(before->status().message() == "rank 3 died");
   CHECK(Push(queue, {Named("b")}, after).message() == "rank 3 died");
+}
+
+// Whether this push asks its caller to ring.
+bool Rings(Queue& queue, const Submission& what) {
+  bool wake = true;
+  REQUIRE(queue.Push(std::array{what}, std::make_shared<Work>(1), &wake).ok());
+  return wake;
+}
+Submission Scheduled(const std::string& name) {
+  Submission made = Named(name);
+  made.what->batch = 0;
+  return made;
+}
+
+TEST_CASE("only the first push after a pop rings") {
+  Queue queue;
+  CHECK(Rings(queue, Named("a")));
+  CHECK_FALSE(Rings(queue, Named("b")));
+  Popped(queue);
+  CHECK(Rings(queue, Named("c")));
+}
+
+TEST_CASE("in a locked schedule the push that completes a batch rings, and any stranger") {
+  Queue queue;
+  REQUIRE(queue.RingFrom(3));
+  CHECK_FALSE(Rings(queue, Scheduled("a")));
+  CHECK_FALSE(Rings(queue, Scheduled("b")));
+  CHECK_FALSE(queue.RingFrom(2));  // there are two: whoever asks goes on
+  CHECK(Rings(queue, Scheduled("c")));
+  CHECK_FALSE(Rings(queue, Named("d")));  // already asked
+  Popped(queue);
+  CHECK(queue.RingFrom(3));
+  CHECK(Rings(queue, Named("e")));
 }
 
 TEST_CASE("many threads push while one pops; every work finishes once") {
@@ -77,7 +116,7 @@ TEST_CASE("many threads push while one pops; every work finishes once") {
   }
   size_t popped = 0;
   while (pushing > 0 || !queue.empty()) {
-    for (Entry& entry : queue.PopAll()) {
+    for (Entry& entry : Popped(queue)) {
       entry.promise.Finish(Status::Ok());
       ++popped;
     }
