@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "frameworks/python_graph.h"
-#include "frameworks/python_repeat.h"
+#include "frameworks/python_repeated.h"
 #include "frameworks/python_request.h"
 #include "frameworks/python_work.h"
 #include "horon/horon.h"
@@ -155,6 +155,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("describe", &horon_describe);
   DefineQueries(module);
   horon_python::DefineRepeat(module);
+  horon_python::DefineRepeated(module);
   horon_python::DefineGraph(module);
   module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
   module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);

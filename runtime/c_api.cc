@@ -74,7 +74,7 @@ int Enqueue(std::span<const horon_request> requests, const char* group, bool wak
             horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, requests, group, wake));
-    *work = Handle(std::move(made));
+    *work = Handle(made);
     return Status::Ok();
   });
 }
@@ -83,7 +83,7 @@ int StartAll(std::span<horon_tensor* const> tensors, const void* const* inputs,
              void* const* outputs, bool wake, horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, Start(runtime, tensors, inputs, outputs, wake));
-    *work = Handle(std::move(made));
+    *work = Handle(made);
     return Status::Ok();
   });
 }
@@ -209,7 +209,7 @@ int horon_remove_process_set(int id) {
 int horon_join(horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, SubmitJoin(runtime));
-    *work = Handle(std::move(made));
+    *work = Handle(made);
     return Status::Ok();
   });
 }
@@ -246,6 +246,16 @@ int horon_register(const horon_request* request, horon_tensor** tensor) {
   });
 }
 
+int horon_register_group(const horon_request* requests, int count, const char* group,
+                         horon_tensor** tensors) {
+  return Guard([&]() -> Status {
+    const size_t some = static_cast<size_t>(std::max(0, count));
+    HORON_ASSIGN(auto made, ReadGroup({requests, some}, group != nullptr ? group : ""));
+    for (Request& request : made) *tensors++ = new horon_tensor(std::move(request));
+    return Status::Ok();
+  });
+}
+
 void horon_tensor_release(horon_tensor* tensor) { delete tensor; }
 
 int horon_start(horon_tensor* tensor, const void* input, void* output, int will_wait,
@@ -254,8 +264,9 @@ int horon_start(horon_tensor* tensor, const void* input, void* output, int will_
 }
 
 int horon_start_all(horon_tensor* const* tensors, const void* const* inputs, void* const* outputs,
-                    int count, horon_work** work) {
-  return StartAll({tensors, static_cast<size_t>(std::max(0, count))}, inputs, outputs, true, work);
+                    int count, int will_wait, horon_work** work) {
+  return StartAll({tensors, static_cast<size_t>(std::max(0, count))}, inputs, outputs,
+                  will_wait == 0, work);
 }
 
 int horon_run(const horon_request* request, horon_work** work) {
@@ -263,7 +274,7 @@ int horon_run(const horon_request* request, horon_work** work) {
     HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, {request, 1}, nullptr, false));
     runtime.Wait(*made, std::chrono::nanoseconds::max());
     HORON_TRY(made->status());
-    if (work != nullptr) *work = Handle(std::move(made));
+    if (work != nullptr) *work = Handle(made);
     return Status::Ok();
   });
 }
@@ -272,7 +283,7 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
   const auto limit = timeout_ms < 0
                          ? std::chrono::nanoseconds::max()
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
-  Work& w = *work->work;
+  Work& w = *work;
   if (!w.done() && The().forked.load(std::memory_order_relaxed)) return Fail(NotInitialised());
   const std::shared_ptr<Job> job = w.done() ? nullptr : Current();
   const bool done =
@@ -297,7 +308,9 @@ int horon_work_wait_all(horon_work* const* works, int count) {
 void horon_work_release(horon_work* work) {
   // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
   if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
-  if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete work;
+  if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    const auto last = std::move(work->self);  // if the runtime has no part in it any more
+  }
 }
 
 int64_t horon_counter(const char* name) {

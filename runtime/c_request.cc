@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/c_work.h"
+
 namespace horon {
 namespace {
 
@@ -116,14 +118,14 @@ bool AnyReplaced(std::span<const Submission> submissions) {
 // `make(i)` gives the i-th submission.
 template <typename F>
 Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wake, F&& make) {
-  auto work = std::make_shared<Work>(static_cast<int>(count));
-  std::vector<Submission> submissions;
+  std::shared_ptr<Work> work = std::make_shared<horon_work>(static_cast<int>(count));
+  Submission one;
+  std::vector<Submission> many(count == 1 ? 0 : count);
+  const std::span<Submission> submissions = count == 1 ? std::span(&one, 1) : std::span(many);
   Status status;
   do {  // again if another thread has used one of these names for something else meanwhile
-    submissions.clear();
     for (size_t i = 0; i < count; ++i) {
-      HORON_ASSIGN(Submission s, make(i));
-      submissions.push_back(std::move(s));
+      HORON_ASSIGN(submissions[i], make(i));
     }
     status = runtime.Submit(submissions, work, wake);
   } while (!status.ok() && AnyReplaced(submissions));
@@ -131,14 +133,18 @@ Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wak
   return work;
 }
 
-Group GroupOf(std::span<const horon_request> requests, const char* name) {
-  if (name == nullptr) return {};
+// `name` null: no group.
+Result<Group> GroupOf(std::span<const horon_request> requests, const char* name) {
+  if (name == nullptr) return Group{};
+  if (requests.empty() || *name == '\0')
+    return Status::InvalidArgument("a group needs a name and at least one tensor");
   std::string names;
   for (const horon_request& r : requests) {
     names += r.name != nullptr ? r.name : "";
     names += '\n';
   }
-  return {name, static_cast<int32_t>(requests.size()), TensorId(requests[0].process_set, names)};
+  return Group{name, static_cast<int32_t>(requests.size()),
+               TensorId(requests[0].process_set, names)};
 }
 
 }  // namespace
@@ -148,11 +154,19 @@ Result<Request> ReadRequest(const horon_request& r) {
   return RequestOf(r, {});
 }
 
+Result<std::vector<Request>> ReadGroup(std::span<const horon_request> requests, const char* name) {
+  HORON_ASSIGN(const Group group, GroupOf(requests, name));
+  std::vector<Request> made;
+  for (const horon_request& r : requests) {
+    HORON_TRY(CheckTensor(r));
+    made.push_back(RequestOf(r, group));
+  }
+  return made;
+}
+
 Result<std::shared_ptr<Work>> Submit(Runtime& runtime, std::span<const horon_request> requests,
                                      const char* group_name, bool wake) {
-  if (group_name != nullptr && (requests.empty() || *group_name == '\0'))
-    return Status::InvalidArgument("a group needs a name and at least one tensor");
-  const Group group = GroupOf(requests, group_name);
+  HORON_ASSIGN(const Group group, GroupOf(requests, group_name));
   return SubmitAll(runtime, requests.size(), wake, [&](size_t i) -> Result<Submission> {
     HORON_ASSIGN(SharedRegistration what, Find(runtime, requests[i], group));
     return MakeSubmission(std::move(what), requests[i].input, requests[i].output);

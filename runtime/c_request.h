@@ -29,6 +29,8 @@ Result<std::shared_ptr<Work>> Submit(Runtime& runtime, std::span<const horon_req
 
 // The request alone, checked as far as it can be without a runtime.
 Result<Request> ReadRequest(const horon_request& request);
+// The requests of a group of this name.
+Result<std::vector<Request>> ReadGroup(std::span<const horon_request> requests, const char* name);
 // Submit of registered tensors, each on its own.
 Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* const> tensors,
                                     const void* const* inputs, void* const* outputs, bool wake);

@@ -4,8 +4,8 @@ namespace horon {
 namespace {
 
 const Output* OutputOf(const horon_work* work, int index) {
-  if (work == nullptr || !work->work->done() || !work->work->status().ok()) return nullptr;
-  const auto& outputs = work->work->outputs();
+  if (work == nullptr || !work->done() || !work->status().ok()) return nullptr;
+  const auto outputs = const_cast<horon_work*>(work)->outputs();
   return index >= 0 && index < static_cast<int>(outputs.size())
              ? &outputs[static_cast<size_t>(index)]
              : nullptr;
@@ -13,10 +13,11 @@ const Output* OutputOf(const horon_work* work, int index) {
 
 }  // namespace
 
-horon_work* Handle(std::shared_ptr<Work> work) {
-  auto* handle = new horon_work;
-  handle->work = std::move(work);
-  return handle;
+horon_work* Handle(const std::shared_ptr<Work>& work) {
+  auto handle = std::static_pointer_cast<horon_work>(work);
+  horon_work* const plain = handle.get();
+  plain->self = std::move(handle);
+  return plain;
 }
 
 }  // namespace horon
@@ -25,10 +26,10 @@ using namespace horon;  // NOLINT: the functions below are C's
 
 extern "C" {
 
-int horon_work_done(const horon_work* work) { return work->work->done() ? 1 : 0; }
+int horon_work_done(const horon_work* work) { return work->done() ? 1 : 0; }
 
 const char* horon_work_message(const horon_work* work) {
-  return work->work->done() ? work->work->status().message().c_str() : "";
+  return work->done() ? work->status().message().c_str() : "";
 }
 void horon_work_retain(horon_work* work) {
   work->references.fetch_add(1, std::memory_order_relaxed);
@@ -36,11 +37,11 @@ void horon_work_retain(horon_work* work) {
 
 int horon_work_output_ndim(const horon_work* work, int index) {
   const Output* output = OutputOf(work, index);
-  return output != nullptr ? static_cast<int>(output->shape.size()) : -1;
+  return output != nullptr ? static_cast<int>(output->shape().size()) : -1;
 }
 const int64_t* horon_work_output_shape(const horon_work* work, int index) {
   const Output* output = OutputOf(work, index);
-  return output != nullptr ? output->shape.data() : nullptr;
+  return output != nullptr ? output->shape().data() : nullptr;
 }
 void* horon_work_output(const horon_work* work, int index) {
   const Output* output = OutputOf(work, index);

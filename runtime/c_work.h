@@ -9,14 +9,16 @@
 #include "runtime/core/work.h"
 #include "runtime/include/horon/horon.h"
 
-struct horon_work {
+// A Work that is its own handle: one piece of memory for both.
+struct horon_work : horon::Work {
+  using Work::Work;
   std::atomic<int> references{1};
-  std::shared_ptr<horon::Work> work;
+  std::shared_ptr<horon_work> self;  // while it has references
 };
 
 namespace horon {
 
-// A new handle with one reference, which the caller has.
-horon_work* Handle(std::shared_ptr<Work> work);
+// A handle with one reference, which the caller has. The work was made as a horon_work.
+horon_work* Handle(const std::shared_ptr<Work>& work);
 
 }  // namespace horon

@@ -21,8 +21,8 @@ class Executor::Running final : public Stage {
       segments_.push_back(
           {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
       if (entry.output == nullptr) continue;
-      entry.promise.output().shape = r.shape;
       entry.promise.output().data = entry.output;
+      entry.promise.output().users = true;
     }
   }
 
@@ -41,7 +41,7 @@ class Executor::Running final : public Stage {
                  executor_.fabric_->host_pool->Take(CountOf(shape) * SizeOf(dtype())));
     segments_[i].output = owned.data();
     Output& output = entries_[i].promise.output();
-    output.shape = std::move(shape);
+    output.owned_shape = std::move(shape);
     output.data = owned.data();
     output.owned = std::move(owned);
     return Status::Ok();

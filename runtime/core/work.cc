@@ -36,8 +36,10 @@ Promise& Promise::operator=(Promise&& other) noexcept {
 
 void Promise::Finish(Status status) {
   if (!work_) return;
-  if (what_) what_->Release();
-  what_.reset();
+  if (what_) {
+    what_->Release();
+    output().of = std::move(what_);
+  }
   const std::shared_ptr<Work> work = std::move(work_);
   work_.reset();
   work->FinishOne(std::move(status));

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -22,15 +23,21 @@ namespace horon {
 
 // What the runtime hands to the user beside a finished tensor.
 struct Output {
-  Shape shape;
   std::byte* data = nullptr;  // in `owned`, or the user's own output
+  bool users = false;         // the user's own: as large as the input
   Buffer owned;
+  Shape owned_shape;
   std::vector<int64_t> received_splits;
+  SharedRegistration of;  // once done
+
+  const Shape& shape() const { return users ? of->request.shape : owned_shape; }
 };
 
 class Work {
  public:
-  explicit Work(int members) : remaining_(members), outputs_(static_cast<size_t>(members)) {}
+  explicit Work(int members) : remaining_(members) {
+    if (members != 1) of_group_.resize(static_cast<size_t>(members));
+  }
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Blocks until finished or the time is over; whether it is finished.
@@ -39,8 +46,9 @@ class Work {
   // Its first tensor, which it stands for. Set before it is submitted.
   void set_first(SharedRegistration first) { first_ = std::move(first); }
   const SharedRegistration& first() const { return first_; }
-  std::vector<Output>& outputs() { return outputs_; }  // user: once done and ok
-  const std::vector<Output>& outputs() const { return outputs_; }
+  std::span<Output> outputs() {  // user: once done and ok
+    return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
+  }
 
  private:
   friend class Promise;
@@ -53,7 +61,8 @@ class Work {
   std::atomic<int> remaining_;
   Mutex mutex_;  // guards status_ until done
   Status status_;
-  std::vector<Output> outputs_;
+  Output alone_;  // most works are of one tensor
+  std::vector<Output> of_group_;
 };
 
 class Promise {

@@ -33,8 +33,8 @@ void RunItems(Rank& me, std::vector<Item>& items) {
     const Output& from = works[i]->outputs()[0];
     OpOutput& output = item.outputs[rank];
     if (!item.statuses[rank].ok() || from.owned.data() == nullptr) continue;
-    const int64_t bytes = CountOf(from.shape) * SizeOf(item.tensor.requests[rank].dtype);
-    output = {from.shape, Bytes(from.data, from.data + bytes), from.received_splits};
+    const int64_t bytes = CountOf(from.shape()) * SizeOf(item.tensor.requests[rank].dtype);
+    output = {from.shape(), Bytes(from.data, from.data + bytes), from.received_splits};
   }
 }
 

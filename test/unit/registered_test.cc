@@ -7,7 +7,8 @@
 
 namespace {
 
-horon_tensor* Register(const char* name, int64_t count, const char* op = "sum") {
+// The shape is `count`, which must live as long as the request.
+horon_request RequestOf(const char* name, const int64_t& count, const char* op) {
   horon_request request = {};
   request.struct_bytes = sizeof(request);
   request.name = name;
@@ -17,6 +18,11 @@ horon_tensor* Register(const char* name, int64_t count, const char* op = "sum") 
   request.shape = &count;
   request.ndim = 1;
   request.prescale = 2;
+  return request;
+}
+
+horon_tensor* Register(const char* name, int64_t count, const char* op = "sum") {
+  const horon_request request = RequestOf(name, count, op);
   horon_tensor* tensor = nullptr;
   REQUIRE(horon_register(&request, &tensor) == HORON_OK);
   return tensor;
@@ -62,16 +68,44 @@ TEST_CASE("many registered tensors share a work; none is started if one cannot b
   horon_work* work = nullptr;
   std::vector<horon_tensor*> twice = tensors;
   twice[99] = tensors[0];
-  CHECK(horon_start_all(twice.data(), inputs.data(), outputs.data(), 100, &work) ==
+  CHECK(horon_start_all(twice.data(), inputs.data(), outputs.data(), 100, 0, &work) ==
         HORON_INVALID_ARGUMENT);
-  CHECK(horon_start_all(tensors.data(), inputs.data(), outputs.data(), 0, &work) ==
+  CHECK(horon_start_all(tensors.data(), inputs.data(), outputs.data(), 0, 0, &work) ==
         HORON_INVALID_ARGUMENT);
-  REQUIRE(horon_start_all(tensors.data(), inputs.data(), outputs.data(), 100, &work) == HORON_OK);
+  REQUIRE(horon_start_all(tensors.data(), inputs.data(), outputs.data(), 100, 0, &work) ==
+          HORON_OK);
   REQUIRE(horon_work_wait(work, -1) == HORON_OK);
   horon_work_release(work);
   for (const auto& v : values) REQUIRE(v[7] == 2.0f);
   horon_shutdown();
   for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+}
+
+TEST_CASE("a registered group is started as one, and refused whole") {
+  REQUIRE(horon_init() == HORON_OK);
+  const int64_t counts[2] = {4, 6};
+  horon_request requests[2] = {RequestOf("group.0", counts[0], "sum"),
+                               RequestOf("group.1", counts[1], "sum")};
+  horon_tensor* tensors[2] = {};
+  CHECK(horon_register_group(requests, 2, "", tensors) == HORON_INVALID_ARGUMENT);
+  CHECK(horon_register_group(requests, 0, "group", tensors) == HORON_INVALID_ARGUMENT);
+  requests[1].ndim = -1;
+  CHECK(horon_register_group(requests, 2, "group", tensors) == HORON_INVALID_ARGUMENT);
+  requests[1].ndim = 1;
+  REQUIRE(horon_register_group(requests, 2, "group", tensors) == HORON_OK);
+  float values[2][6] = {{1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}};
+  void* places[2] = {values[0], values[1]};
+  for (int turn = 0; turn < 3; ++turn) {
+    horon_work* work = nullptr;
+    REQUIRE(horon_start_all(tensors, places, places, 2, 1, &work) == HORON_OK);
+    REQUIRE(horon_work_wait(work, -1) == HORON_OK);
+    CHECK(*horon_work_output_shape(work, 1) == 6);
+    horon_work_release(work);
+  }
+  CHECK(values[0][3] == 8.0f);
+  CHECK(values[1][5] == 8.0f);
+  for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+  horon_shutdown();
 }
 
 TEST_CASE("a registered tensor with an op that is not there says so when it is started") {

@@ -37,11 +37,15 @@ class Call:
     """One collective over one tensor. finish(work, index) makes the result once it is done."""
 
     __slots__ = ("_request", "_tensors", "_finish")
+    group = None
 
     def __init__(self, request, tensors, finish):
         self._request = request
         self._tensors = tensors  # lent to the runtime until it is done
         self._finish = finish
+
+    def requests(self) -> tuple:
+        return (self._request,)
 
     def is_on(self, tensor) -> bool:
         """Whether it reads and writes this dense tensor itself, and no copy."""
@@ -63,11 +67,20 @@ class Call:
 class GroupCall:
     """Several calls that complete, and fail, as one. The result is the list of theirs."""
 
-    __slots__ = ("_calls", "_name")
+    __slots__ = ("_calls", "group")
 
     def __init__(self, calls, name):
         self._calls = calls
-        self._name = name
+        self.group = name
+
+    def requests(self) -> tuple:
+        return tuple(call._request for call in self._calls)
+
+    def is_on(self, tensors) -> bool:
+        """Whether it works on just these, in place."""
+        calls = self._calls
+        return (len(calls) > 0 and isinstance(tensors, (list, tuple)) and len(tensors) == len(calls)
+                and all(call.is_on(tensor) for call, tensor in zip(calls, tensors)))
 
     def start(self) -> Handle:
         if not self._calls:
@@ -75,7 +88,7 @@ class GroupCall:
         requests = [call._request for call in self._calls]
         tensors = [call._tensors for call in self._calls]
         finishes = [call._finish for call in self._calls]
-        work = _core.submit_group(requests, self._name, tensors)
+        work = _core.submit_group(requests, self.group, tensors)
         return Handle(work, lambda work, _: [f(work, i) for i, f in enumerate(finishes)])
 
     def run(self):

@@ -15,10 +15,7 @@ from horon.torch import autograd
 from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_id, synchronize
 from horon.torch.compression import Compression
 from horon.torch.exchanges import allgather_async
-from horon.torch.repeats import Repeats
-
-
-_repeats = Repeats()  # of allreduce_ and allreduce_async_, by the user's name
+from horon.torch.repeats import remember, repeated
 
 
 def reduction_spec(op, average=None) -> str:
@@ -61,29 +58,20 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
                    False).start()
 
 
+@repeated(blocking=True)
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):
     """allreduce in place; blocking."""
-    arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
-    result = _repeats.run(name, tensor, *arguments)
-    return _first_in_place(tensor, name, process_set, arguments).run() if result is None else result
+    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    return remember(allreduce_, name, call, tensor, process_set).run()
 
 
+@repeated(blocking=False)
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                      postscale_factor=1.0, process_set=global_process_set) -> Handle:
     """allreduce in place, without waiting: leave the tensor alone until synchronize(handle)."""
-    arguments = (average, op, prescale_factor, postscale_factor, process_set.process_set_id)
-    handle = _repeats.start(name, tensor, *arguments)
-    return _first_in_place(tensor, name, process_set, arguments).start() if handle is None else handle
-
-
-def _first_in_place(tensor, name, process_set, arguments):
-    """The call, when it is not known to come again; from now on it may be."""
-    average, op, prescale, postscale, _ = arguments
-    call = _single(tensor, average, name, op, prescale, postscale, process_set, True)
-    if name is not None:
-        _repeats.remember(name, call, tensor, *arguments)
-    return call
+    call = _single(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    return remember(allreduce_async_, name, call, tensor, process_set).start()
 
 
 def _group(tensors, average, name, op, prescale, postscale, process_set, in_place) -> GroupCall:
@@ -124,16 +112,18 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
                   False).start()
 
 
+@repeated(blocking=True)
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                        postscale_factor=1.0, process_set=global_process_set):
-    return _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
-                  True).run()
+    call = _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    return remember(grouped_allreduce_, name, call, tensors, process_set).run()
 
 
+@repeated(blocking=False)
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                              postscale_factor=1.0, process_set=global_process_set) -> Handle:
-    return _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
-                  True).start()
+    call = _group(tensors, average, name, op, prescale_factor, postscale_factor, process_set, True)
+    return remember(grouped_allreduce_async_, name, call, tensors, process_set).start()
 
 
 def sparse_allreduce_async(tensor, name, op=Average, process_set=global_process_set):

@@ -1,12 +1,31 @@
-"""Calls that come again: under the same name, with the same arguments, on a tensor of the same kind.
+"""Calls that come again: under the same name, with the same arguments, on tensors of the same kind.
 
 They skip everything that was found out the first time. A call is remembered when it comes for the
 second time, so that names that never return cost nothing; one that differs takes the long way.
 """
 
+import functools
+
 from horon import _core
 
 _MOST = 65536  # calls remembered in one place
+
+
+def repeated(blocking: bool):
+    """For functions f(tensor, average, name, ...) that reduce a tensor, or a list, in place. They tell
+    remember() what they submit; from the second call of a name on, equal calls no longer reach them."""
+    return lambda function: functools.update_wrapper(_core.repeated(function, blocking), function)
+
+
+def remember(function, name, call, given, process_set):
+    """The call, which `function` is about to make for what it was given under the user's name."""
+    if name is not None:
+        if call.is_on(given):
+            tensors = (given,) if call.group is None else given
+            _core.remember(function, name, call.requests(), tensors, call.group, process_set)
+        else:
+            _core.forget(function, name)
+    return call
 
 
 class Repeats:
@@ -17,19 +36,17 @@ class Repeats:
     def __init__(self):
         self._known = {}
 
-    def start(self, key, tensor, *arguments):
-        """A handle, or None: start a Call, and tell remember()."""
+    def start(self, key, given, *arguments):
+        """A handle, or None: start a Call, and tell remember(). `given`: a tensor, or a list."""
         repeat = self._known.get(key)
-        return None if repeat is None else repeat.start(tensor, tensor, *arguments)
+        return None if repeat is None else repeat.start(given, *arguments)
 
-    def run(self, key, tensor, *arguments):
-        """The tensor, reduced, or None."""
-        repeat = self._known.get(key)
-        return None if repeat is None else repeat.run(tensor, tensor, *arguments)
-
-    def remember(self, key, call, tensor, *arguments) -> None:
-        """`call` works on the tensor in place."""
+    def remember(self, key, call, given, *arguments) -> None:
+        """`call` works on what is given in place."""
         if len(self._known) >= _MOST:
             self._known.clear()
-        again = key in self._known and call.is_on(tensor)
-        self._known[key] = _core.repeat(call._request, tensor, arguments) if again else None
+        again = key in self._known and call.is_on(given)
+        tensors = (given,) if call.group is None else given
+        self._known[key] = (
+            _core.repeat(call.requests(), tensors, call.group, arguments) if again else None
+        )

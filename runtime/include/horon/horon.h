@@ -170,22 +170,26 @@ typedef struct horon_tensor horon_tensor;
 /* HORON_INVALID_ARGUMENT like horon_submit, but that the op and the process set are looked up when
  * it is started. On success *tensor is the caller's to release. */
 HORON_API int horon_register(const horon_request* request, horon_tensor** tensor);
+/* horon_register of the `count` >= 1 members of a group, as horon_submit_group takes them: started
+ * together, with horon_start_all and in this order, they are that group. All or none. */
+HORON_API int horon_register_group(const horon_request* requests, int count, const char* group,
+                                   horon_tensor** tensors);
 HORON_API void horon_tensor_release(horon_tensor* tensor); /* null is fine; works go on */
 /* horon_submit of a registered tensor, or horon_begin if the caller `will_wait` (1) at once. */
 HORON_API int horon_start(horon_tensor* tensor, const void* input, void* output, int will_wait,
                           horon_work** work);
-/* horon_start of `count` >= 1 tensors under one work, which is done when all are. They are no
- * group: each is ready, and fails, by itself, and the work has the first failure. No tensor is
- * enqueued unless all are. */
+/* horon_start of `count` >= 1 tensors under one work, which is done when all are, and has the first
+ * failure. Unless they were registered as a group, each is ready, and fails, by itself. No tensor
+ * is enqueued unless all are. */
 HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* inputs,
-                              void* const* outputs, int count, horon_work** work);
+                              void* const* outputs, int count, int will_wait, horon_work** work);
 
 /* This rank has no more tensors until all ranks have joined: then the work is done, and the one
- * number of its received splits is the rank that joined last. Until then what the other ranks submit
- * does not wait for this one: reductions run without it (an average still divides by all ranks of
- * the set), it gives no rows to allgather and alltoall, and what only it could give (the root of a
- * broadcast) is an error. Pending works of this rank go on. On success *work is the caller's to
- * release. */
+ * number of its received splits is the rank that joined last. Until then what the other ranks
+ * submit does not wait for this one: reductions run without it (an average still divides by all
+ * ranks of the set), it gives no rows to allgather and alltoall, and what only it could give (the
+ * root of a broadcast) is an error. Pending works of this rank go on. On success *work is the
+ * caller's to release. */
 HORON_API int horon_join(horon_work** work);
 
 /* 1 when finished (well or not), 0 when pending. */

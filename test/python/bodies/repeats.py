@@ -1,5 +1,8 @@
 """Calls that come again take a shorter way (horon/torch/repeats.py): it must give what the long one gives."""
 
+import inspect
+import pickle
+
 import pytest
 import torch
 
@@ -81,6 +84,55 @@ def check_forgotten_handles():
                 break
             except ValueError as error:
                 assert "still pending" in str(error)
+
+
+def check_groups_that_come_again():
+    for step in range(6):
+        shapes = [(3,), (2, 4), (0,)] if step != 4 else [(3,), (2, 5), (0,)]  # another shape: the long way
+        tensors = [mine(*shape) for shape in shapes]
+        handle = hvd.grouped_allreduce_async_(tensors, name="r.group", op=hvd.Sum)
+        assert isinstance(handle, _core.Started) == (step in (2, 3)), step
+        results = hvd.synchronize(handle)
+        assert len(results) == 3 and all(r is t for r, t in zip(results, tensors))
+        for result in results:
+            holds(result, total())
+        tensors = tuple(mine(*shape) for shape in shapes)
+        for result in hvd.grouped_allreduce_(tensors, name="r.group.run", op=hvd.Average):
+            holds(result, total() / hvd.size())
+
+
+def check_a_group_fails_as_one():
+    for _ in range(3):
+        hvd.grouped_allreduce_([mine(4), mine(5)], name="r.group.error", op=hvd.Sum)
+    if hvd.size() > 1:
+        with pytest.raises(ValueError, match="r.group.error"):
+            hvd.grouped_allreduce_([mine(4), mine(6 if hvd.rank() == 0 else 5)], name="r.group.error",
+                                   op=hvd.Sum)
+    for result in hvd.grouped_allreduce_([mine(4), mine(5)], name="r.group.error", op=hvd.Sum):
+        holds(result, total())
+
+
+def check_other_ways_to_pass_arguments():
+    for _ in range(4):
+        holds(hvd.allreduce_(mine(3), None, "r.way", hvd.Sum), total())
+        holds(hvd.allreduce_(mine(3), op=hvd.Max, name="r.way"), hvd.size())
+        holds(hvd.allreduce_(mine(3), name="r.way", op=hvd.Sum), total())
+        holds(hvd.allreduce_(tensor=mine(3), name="r.way", op=hvd.Sum), total())
+        holds(hvd.allreduce_(mine(3), **{"name": "r." + "way", "op": hvd.Sum}), total())
+        holds(hvd.allreduce_(mine(3), False, "r.way"), total())
+        results = hvd.grouped_allreduce_((mine(3) for _ in range(2)), name="r.way.group", op=hvd.Sum)
+        assert len(results) == 2
+        with pytest.raises(TypeError):
+            hvd.allreduce_(mine(3), name="r.way", nonsense=1)
+        with pytest.raises(TypeError):
+            hvd.allreduce_()
+
+
+def check_they_are_functions():
+    assert "postscale_factor" in inspect.signature(hvd.allreduce_).parameters
+    assert hvd.allreduce_.__name__ == "allreduce_" and "blocking" in hvd.allreduce_.__doc__
+    assert pickle.loads(pickle.dumps(hvd.allreduce_async_)) is hvd.allreduce_async_
+    assert inspect.isroutine(hvd.grouped_allreduce_)
 
 
 def check_a_set_made_anew():

@@ -110,7 +110,7 @@ void Rows(Rank& me, const Round& round, Verdicts& verdicts) {
   });
   const Output& gathered = work->outputs()[0];
   const auto* data = reinterpret_cast<const float*>(gathered.data);
-  EXPECT((gathered.shape == Shape{static_cast<int64_t>(want.size()) / 3, 3}), "shape");
+  EXPECT((gathered.shape() == Shape{static_cast<int64_t>(want.size()) / 3, 3}), "shape");
   EXPECT(std::equal(want.begin(), want.end(), data), "allgather");
   for (int r = 0; r < kRanks; ++r)
     EXPECT(gathered.received_splits[static_cast<size_t>(r)] == (round.there(r) ? r + 1 : 0),
@@ -125,7 +125,7 @@ void Exchange(Rank& me, const Round& round, Verdicts& verdicts) {
   Status status = me.Run(Tensor("swap", "alltoall", {2 * kRanks}), mine.data(), nullptr, &work);
   EXPECT(status.ok(), status.message());
   const auto* got = reinterpret_cast<const float*>(work->outputs()[0].data);
-  EXPECT(work->outputs()[0].shape == Shape{2 * round.count()}, "alltoall's shape");
+  EXPECT(work->outputs()[0].shape() == Shape{2 * round.count()}, "alltoall's shape");
   round.ForThere([&](int r) {
     EXPECT(got[0] == static_cast<float>(10 * r + 2 * me.rank()), "alltoall");
     got += 2;
@@ -135,7 +135,7 @@ void Exchange(Rank& me, const Round& round, Verdicts& verdicts) {
                   &work);
   EXPECT(status.ok(), status.message());
   const auto* part = reinterpret_cast<const float*>(work->outputs()[0].data);
-  EXPECT((work->outputs()[0].shape == Shape{1, 3}), "reduce_scatter's shape");
+  EXPECT((work->outputs()[0].shape() == Shape{1, 3}), "reduce_scatter's shape");
   const size_t first = static_cast<size_t>(me.rank()) * 3;
   for (size_t i = 0; i < 3; ++i)
     EXPECT(Near(part[i], Expected("average", round, first + i, 1)), "reduce_scatter");

@@ -139,7 +139,7 @@ TEST_CASE("outputs whose size only negotiation knows belong to the work") {
           me.Run(Tensor("rows", "allgather", {rows, 2}), mine.data(), nullptr, &work);
       EXPECT(status.ok(), status.message());
       const Output& output = work->outputs()[0];
-      EXPECT(output.shape == Shape({18, 2}), ToString(output.shape));
+      EXPECT(output.shape() == Shape({18, 2}), ToString(output.shape()));
       const auto* values = reinterpret_cast<const float*>(output.data);
       for (int i = 0; i < 36; ++i) {
         const int from = i < 6 ? 1 : i < 18 ? 2 : 3;
@@ -172,7 +172,7 @@ TEST_CASE("ragged allgathers fuse alike on ranks whose own parts weigh different
            work.ok() ? work.value()->status().message() : "refused");
     for (int t = 0; t < kTensors; ++t) {
       const int64_t want = t % 30 + (7 + t) % 30 + (14 + t) % 30;
-      EXPECT(work.value()->outputs()[static_cast<size_t>(t)].shape == Shape({want}),
+      EXPECT(work.value()->outputs()[static_cast<size_t>(t)].shape() == Shape({want}),
              "shape of tensor " + std::to_string(t));
     }
   });
