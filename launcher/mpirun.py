@@ -104,6 +104,9 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
         "OMPI_MCA_pml": "ob1",  # looking for network hardware costs a second a rank
         "OMPI_MCA_btl": "self,sm,tcp" if major >= 5 else "self,vader,tcp",
         "OMPI_MCA_btl_tcp_links": "2",  # one connection is half duplex
+        # What it takes anyway. Left to choose, it tries another way out with a file in /dev/shm, of
+        # a name common to all jobs, which stays when a rank ends in MPI_Init.
+        "OMPI_MCA_shmem": "mmap",
     }
     if not options.hosts and options.np > cores():
         added["OMPI_MCA_mpi_yield_when_idle"] = "1"

@@ -233,6 +233,13 @@ def test_nothing_survives_a_killed_launcher(world):
     assert seen["gone_after"] < 8 and seen["files"] == [], seen
 
 
+def test_shared_memory_files_have_names_of_their_job(world):
+    """Those can be removed for a rank that ends while it starts; of a common one nobody knows."""
+    seen = scene(world, "shared_memory_files")
+    assert seen["code"] == 0 and len(seen["made"]) == 4, seen
+    assert all(re.fullmatch(r"sm_segment\.h[12]\..*\.[01]", name) for name in seen["made"]), seen
+
+
 def test_killed_keeper(world):
     seen = scene(world, "killed_keeper")
     assert seen["code"] == 1 and seen["gone_after"] < 10, seen
