@@ -17,6 +17,10 @@ _MPI_S = 2.0  # that a transport waits for MPI to give the user's memory back
 _GRACE_S = 2.0
 _NEAR_S = 1.0
 _FAR_S = 5.0
+_LEAVE_S = 5.0  # HORON_SHUTDOWN_TIMEOUT_SECONDS: that a rank waits for the others before it leaves
+_KILL_S = 2.0  # from SIGTERM to SIGKILL, after the grace period
+_CLEAR_S = 3.0  # that horonrun takes at most when all ranks have ended
+_MACHINE_S = 3.0  # of a loaded machine, for all of that together
 # The pass at which the fault strikes: the second collective, well inside its chunks.
 _PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70}
 # The ninth collective of one name, which is not negotiated any more: 64 chunks each.
@@ -85,6 +89,13 @@ class Cell:
         if self.fault == "cut":
             return HOST_TIMEOUT_S + _STEPS_S + _MPI_S
         return _NEAR_S if self.near(rank) else _FAR_S
+
+    @property
+    def ends_s(self) -> float:
+        """From the fault until horonrun has ended. What comes before it takes what it takes."""
+        heard = max(map(self.bound_s, self.survivors), default=0.0)
+        leaving = _LEAVE_S if self.phase == "shutdown" else 0.0
+        return heard + leaving + self.grace_s + _KILL_S + _CLEAR_S + _MACHINE_S
 
     @property
     def gone_s(self) -> float:

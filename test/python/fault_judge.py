@@ -26,13 +26,21 @@ class Ended:
     errors: str  # horonrun's stderr
     code: int
     struck: float | None  # when somebody outside struck
+    at: float  # when horonrun ended, on the same clock
 
 
 def judge(cell: Cell, ended: Ended) -> Outcome:
     outcome = Outcome()
     if cell.fault == "launcher":  # its ranks die with it: that nothing is left is the test
         return outcome
-    _judge_survivors(cell, ended, outcome)
+    since = ended.struck if ended.struck is not None else _struck_itself(cell, ended)
+    if since is None:
+        outcome.wrong.append("no victim came to fail")
+        return outcome
+    _judge_survivors(cell, ended, since, outcome)
+    if ended.at - since > cell.ends_s:
+        late = f"horonrun ended {ended.at - since:.1f} s after the fault"
+        outcome.wrong.append(f"{late}, more than {cell.ends_s:g} s")
     if not _accused(cell, ended.errors):
         outcome.wrong.append("horonrun's last words name no victim")
     expected = _CODES.get(cell.fault)
@@ -41,8 +49,7 @@ def judge(cell: Cell, ended: Ended) -> Outcome:
     return outcome
 
 
-def _judge_survivors(cell: Cell, ended: Ended, outcome: Outcome) -> None:
-    since = ended.struck if ended.struck is not None else _struck_itself(cell, ended)
+def _judge_survivors(cell: Cell, ended: Ended, since: float, outcome: Outcome) -> None:
     found = re.findall(r"^cell (\d+) (error|left) ([\d.]+) ?(.*)$", ended.notes, re.M)
     ends = {int(rank): (what, float(when), rest) for rank, what, when, rest in found}
     for rank in cell.survivors:
@@ -58,11 +65,11 @@ def _judge_survivors(cell: Cell, ended: Ended, outcome: Outcome) -> None:
             outcome.wrong.append(late)
 
 
-def _struck_itself(cell: Cell, ended: Ended) -> float:
+def _struck_itself(cell: Cell, ended: Ended) -> float | None:
     """When the last victim failed, as it said itself."""
     times = re.findall(r"^horon: fault at ([\d.]+)$", ended.errors, re.M)
     times += re.findall(r"^cell \d+ raise ([\d.]+)", ended.notes, re.M)
-    return max(map(float, times), default=0.0)
+    return max(map(float, times), default=None)
 
 
 def _names_it(cell: Cell, rank: int, sentence: str) -> bool:
