@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -18,6 +19,7 @@ from .refusal import Refusal
 from .surroundings import around
 
 _FRAMEWORKS = (("PyTorch", "torch"), ("TensorFlow", "tensorflow"), ("JAX", "jax"))
+_AGAIN = "install Horon again: pip install --force-reinstall --no-deps . in its sources"
 _MOST_VERSION_BYTES = 8192  # more than any MPI says of itself
 
 
@@ -25,7 +27,7 @@ def report() -> int:
     """Prints it; exit code 0 if the library opens."""
     library, where = _library()
     if library is None:
-        print(f"Horon: {where}")
+        print(f"horonrun: {where}", file=sys.stderr)
         return 1
     library.horon_version.restype = library.horon_last_error.restype = ctypes.c_char_p
     os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)  # as the package does for a rank
@@ -44,17 +46,19 @@ def report() -> int:
 
 
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    """libhoron, and where it is or why it does not open. The package itself is not imported."""
+    """libhoron as Python's module uses it, and where it is, or why one of them does not open."""
     spec = importlib.util.find_spec("horon")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in folders:
         path = Path(folder) / "libhoron.so"
         if path.exists():
             try:
-                return ctypes.CDLL(str(path)), str(path)
-            except OSError as error:
-                return None, str(error)
-    return None, "libhoron.so not found; install Horon: pip install ."
+                library = ctypes.CDLL(str(path))
+                importlib.import_module("horon._core")
+                return library, str(path)
+            except (OSError, ImportError) as error:
+                return None, f"Horon does not open: {error}; {_AGAIN}"
+    return None, f"libhoron.so is not in {', '.join(folders) or 'any package horon'}; {_AGAIN}"
 
 
 def _line(there: bool, what: str, details: str = "", otherwise: str = "") -> str:

@@ -4,62 +4,72 @@
 starts and stops the runtime and says what it did (`counters()`, `knobs()`).
 """
 
-from horon import _core
-from horon.errors import (
-    HoronAborted,
-    HoronError,
-    HoronInternal,
-    HoronInvalidArgument,
-    HoronMismatch,
-    HoronNotInitialized,
-    HoronUnavailable,
-    HoronUnsupported,
-    HorovodInternalError,
-)
-from horon.gossip import Gossip
-from horon.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horon.runtime import (
-    controller,
-    counter,
-    counters,
-    cross_rank,
-    cross_size,
-    describe,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    knobs,
-    local_rank,
-    local_size,
-    memory_bytes,
-    mpi_available,
-    rank,
-    shutdown,
-    size,
-    transport,
-)
-from horon.specs import (
-    Adasum,
-    AdasumOp,
-    Average,
-    Dissemination,
-    Max,
-    Min,
-    Op,
-    Product,
-    Sum,
-    TopK,
-)
+try:
+    from horon import _core
+    from horon.errors import (
+        HoronAborted,
+        HoronError,
+        HoronInternal,
+        HoronInvalidArgument,
+        HoronMismatch,
+        HoronNotInitialized,
+        HoronUnavailable,
+        HoronUnsupported,
+        HorovodInternalError,
+    )
+    from horon.gossip import Gossip
+    from horon.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from horon.runtime import (
+        controller,
+        counter,
+        counters,
+        cross_rank,
+        cross_size,
+        describe,
+        init,
+        is_homogeneous,
+        is_initialized,
+        join,
+        knobs,
+        local_rank,
+        local_size,
+        memory_bytes,
+        mpi_available,
+        rank,
+        shutdown,
+        size,
+        transport,
+    )
+    from horon.specs import (
+        Adasum,
+        AdasumOp,
+        Average,
+        Dissemination,
+        Max,
+        Min,
+        Op,
+        Product,
+        Sum,
+        TopK,
+    )
 
-__version__ = _core.version()
+    __version__ = _core.version()
+except ImportError as _error:
+    # horonrun does without the library, and --check-build says what is wrong with it; everybody
+    # else hears of it at the first name that is used.
+    _why = _error
 
-_Module = type(_core)
-__all__ = [
-    name for name in dir() if not name.startswith("_") and not isinstance(globals()[name], _Module)
-]
+    def __getattr__(name: str) -> object:
+        raise ImportError(f"Horon's library does not open: {_why}") from _why
+else:
+    _Module = type(_core)
+    __all__ = [
+        name
+        for name in dir()
+        if not name.startswith("_") and not isinstance(globals()[name], _Module)
+    ]

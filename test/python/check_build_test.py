@@ -2,12 +2,16 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(importlib.util.find_spec("horon").submodule_search_locations[0])
 PLUGIN = "libhoron_mpi.so"
+CORE = next(PACKAGE.glob("_core.*")).name
 
 
 def check_build(**changes):
@@ -77,8 +81,26 @@ def test_without_the_plugin_it_says_so(tmp_path):
     assert far.startswith("ranks on several hosts: not possible: ")
 
 
-def test_a_library_that_does_not_open_is_named_in_the_last_line(tmp_path):
-    folder = without(tmp_path, "libhoron.so")
-    (tmp_path / "horon" / "libhoron.so").write_text("no library")
+@pytest.mark.parametrize(
+    "name, text, words",
+    [
+        ("libhoron.so", "no library", "libhoron.so: file too short"),
+        ("libhoron.so", None, "libhoron.so is not in "),
+        (CORE, "no module", f"{CORE}: file too short"),
+        (CORE, None, "_core"),
+    ],
+)
+def test_what_does_not_open_is_one_line(tmp_path, name, text, words):
+    folder = without(tmp_path, name)
+    if text is not None:
+        (tmp_path / "horon" / name).write_text(text)
     done = check_build(PYTHONPATH=folder)
-    assert done.returncode == 1 and "libhoron.so" in done.stderr.splitlines()[-1], done
+    assert (done.returncode, done.stdout) == (1, ""), done
+    assert re.fullmatch(r"horonrun: .*; install Horon again: pip install .*\n", done.stderr), done
+    assert words in done.stderr, done
+    # A program hears of it where it uses Horon.
+    for program in ("import horon; horon.init()", "from horon import init", "import horon.torch"):
+        done = subprocess.run([sys.executable, "-c", program], cwd="/", capture_output=True,
+                              env={**os.environ, "PYTHONPATH": folder}, text=True, check=False)
+        last = done.stderr.splitlines()[-1]
+        assert done.returncode == 1 and last.startswith("ImportError: "), done
