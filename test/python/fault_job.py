@@ -12,7 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
-from fault_cells import HOST_TIMEOUT_S, NP, SILENCE_S, Cell, Outcome
+from fault_cells import HOST_TIMEOUT_S, LOCKED_COUNT, NP, SILENCE_S, Cell, Outcome
 from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         "HORON_POSTMORTEM_DIR": os.path.join(folder, _REPORTS),
     }
     if cell.steady:
-        added["CELL_STEADY"] = "1"
+        added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
     if cell.fault == "raise":
         added["CELL_RAISE"] = cell.phase
     elif cell.strikes_itself:
