@@ -1,7 +1,7 @@
 """What horonrun and the ranks say to each other, one ASCII packet a message.
 
 rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` when it met the others
-    over MPI; `raised <what>` or `failed: <what>` when it is about to end; `lost <rank> <sentence>`
+    over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to end; `lost <rank> <sentence>`
     when it has given another one up; `recorder <bytes>` with the memfd of its flight recorder;
     `bye`.
 horonrun -> rank: the same `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for
@@ -46,6 +46,8 @@ class Relay:
             rank.recorder = files.pop()
         elif words == [b"joined"]:
             self._take_joining(rank)
+        elif words == [b"unjoined"]:
+            rank.joined = rank.offered = False
         elif words[:1] == [b"segment"] and len(words) == 3 and len(files) == 1:
             self._take_joining(rank)
             self._pass_on(rank, packet, files.pop())
@@ -74,7 +76,7 @@ class Relay:
         self._say(f"passing '{text(packet)}' of rank {source.rank} on")
         for rank in self._others(source):
             if self._send(rank, packet, descriptor):
-                rank.offered, rank.left = True, False
+                rank.offered, rank.joined, rank.left = True, False, False  # of this one
         for gone in self._ranks:  # who has ended will not join this one
             if gone.ended_at is not None:
                 self._announce(gone)

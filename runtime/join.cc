@@ -265,8 +265,14 @@ void Job::Leave() {
 }
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
-  HORON_ASSIGN(std::unique_ptr<Job> job, JoinSomehow(config, process));
-  job->process = &process;
+  Result<std::unique_ptr<Job>> job = JoinSomehow(config, process);
+  if (job.ok()) {
+    job.value()->process = &process;
+  } else if (process.launcher) {
+    // It may count on this rank by now, which may end in peace all the same.
+    const Status sent = SendPacket(process.launcher->fd, "unjoined", -1);
+    (void)sent;  // a launcher that is gone needs no news
+  }
   return job;
 }
 

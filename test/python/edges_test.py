@@ -100,11 +100,12 @@ def test_a_second_init_that_not_all_join_gives_up(way, request, tmp_path):
         request.getfixturevalue("needs_mpi")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    _, output = horonrun(*["-np", "2", "--no-prefix"], *way, "python", "-c", ALONE,
-                         TEST_FIFO=str(fifo), HORON_START_TIMEOUT="2")
+    code, output = horonrun(*["-np", "2", "--no-prefix"], *way, "python", "-c", ALONE,
+                            TEST_FIFO=str(fifo), HORON_START_TIMEOUT="2")
     heard = re.findall(r"^after ([\d.]+) s: .*HORON_START_TIMEOUT", output, re.M)
     assert len(heard) == 2 and all(float(seconds) < 10 for seconds in heard), output
     assert sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
+    assert code == 0, output  # both ended in peace
 
 
 # --- /dev/shm -------------------------------------------------------------------------------------

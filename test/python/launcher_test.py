@@ -357,6 +357,22 @@ def test_rank_that_never_joined_may_end(script) -> None:
     assert done.stdout == "[0] dead 1 rank 1 exited with code 0 without joining the job\n"
 
 
+def test_a_rank_whose_init_failed_may_end(script) -> None:
+    """Of those that wait for it, each is told; the one that gave up itself is no failure."""
+    program = script("""
+        if rank == 0: make_segment(b"x")
+        else: take()
+        if rank < 2:
+            launcher.send(b"unjoined")
+            sys.exit(0)
+        print(sorted([take()[0], take()[0]]))
+        bye()
+    """)
+    done = horonrun("-np", "3", "python", program)
+    told = [f"dead {rank} rank {rank} exited with code 0 without joining the job" for rank in (0, 1)]
+    assert (done.returncode, done.stdout) == (0, f"[2] {told}\n"), done.stderr
+
+
 def test_nonsense_on_the_socket_is_survived(script) -> None:
     program = script("""
         for packet in (b"", b"segment", b"segment 1 1", b"\\xff" * 100, b"dead 0 no"):
