@@ -108,6 +108,10 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
         # a name common to all jobs, which stays when a rank ends in MPI_Init.
         "OMPI_MCA_shmem": "mmap",
     }
+    if major >= 5:
+        # Without "put". When a peer dies while a message is being put to it, Open MPI tells it of
+        # that, on the same connection, whose lock it already holds: it waits for itself.
+        added["OMPI_MCA_btl_tcp_flags"] = "send,inplace,need-ack,need-csum"
     if not options.hosts and options.np > cores():
         added["OMPI_MCA_mpi_yield_when_idle"] = "1"
     agent = remote_shell(options, environment)

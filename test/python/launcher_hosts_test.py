@@ -225,6 +225,7 @@ def test_mpi_jobs_go_through_mpirun(mpi_home: str, arguments, changes, controlle
     done = horonrun(*arguments, "-np", "4", "--dry-run", "true", MPI_HOME=mpi_home, **changes)
     line, keeper = done.stdout.splitlines()
     assert "OMPI_MCA_btl=self,sm,tcp " in line and "OMPI_MCA_pml=ob1 " in line
+    assert "OMPI_MCA_btl_tcp_flags=send,inplace," in line  # a put to a rank that dies hangs
     assert f"{mpi_home}/bin/mpirun -np 4 --bind-to none --oversubscribe --with-ft ulfm " in line
     assert line.endswith("-m launcher.keeper")
     assert controller in keeper and keeper.endswith(" true")
