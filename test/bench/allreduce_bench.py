@@ -22,7 +22,7 @@ from pathlib import Path
 
 import report
 import workloads
-from groups import HERE, NEEDS, Group, Missing
+from groups import LOOPS, NEEDS, Group, Missing, compiled
 
 LIBRARIES = list(NEEDS)
 
@@ -32,11 +32,8 @@ class PingPong:
 
     def __init__(self, program: str | None, folder: Path) -> None:
         self.program = program
-        compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-        if program is None and compiler is not None:
-            self.program = str(folder / "pingpong")
-            subprocess.run([compiler, "-std=c++20", "-O2", "-pthread", str(HERE / "pingpong.cc"),
-                            "-o", self.program], check=True)
+        if program is None and shutil.which(os.environ.get("CXX", "c++")):
+            self.program = compiled("pingpong.cc", folder / "pingpong", "-O2", "-pthread")
 
     def ask(self) -> tuple[str, float | None]:
         if self.program is None:
@@ -93,10 +90,11 @@ class Bench:
 
     def wanted(self, workload: workloads.Workload) -> list[str]:
         """Buckets differ from single calls only where there are several tensors; MPI adds no 16-bit
-        floats."""
+        floats, and the loops do nothing but sums of float32."""
         dtype = workload.dtype or self.options.dtype
         left_out = {"gloo-buckets": workload.single,
                     "mpi": workload.kind == "allreduce" and workloads.BYTES[dtype] == 2}
+        left_out |= {loop: workload.kind != "allreduce" or dtype != "float32" for loop in LOOPS}
         return [library for library in list(self.groups) if not left_out.get(library)]
 
     def stop(self) -> None:
@@ -155,7 +153,7 @@ def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) ->
     if not measured:
         sys.exit("nothing was measured")
     base = measured[0]
-    table = report.markdown(rows, measured, base)
+    table = report.markdown(rows, measured, base, LOOPS)
     missing = "".join(f"Missing: {name} ({why}).\n" for name, why in facts["missing"].items())
     print(f"\n{table}{missing}")
     if options.markdown:

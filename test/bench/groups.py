@@ -9,11 +9,16 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
 NEEDS = {"horon": ["horon", "torch"], "gloo": ["torch"], "gloo-buckets": ["torch"],
-         "mpi": ["mpi4py", "torch", "numpy"]}
+         "mpi": ["mpi4py", "torch", "numpy"], "streamed": ["torch"], "staged": ["torch"],
+         "in-place": ["torch"]}
+LOOPS = ("streamed", "staged", "in-place")  # no libraries: what the memory allows (loops.py)
 WORD_BYTES = 64  # of the shared barrier, for each rank
 START_S, MEASURE_S, STOP_S = 120.0, 300.0, 20.0
 
@@ -30,6 +35,17 @@ def mpirun() -> str:
     return found
 
 
+def compiled(source: str, result: Path, *flags: str) -> str:
+    """The path of a small C++ program or library, built unless it is there."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise Missing("no C++ compiler found")
+    if not result.exists():
+        subprocess.run([compiler, "-std=c++20", *flags, str(HERE / source), "-o", str(result)],
+                       check=True)
+    return str(result)
+
+
 class Group:
     """Long-lived ranks of one library. They sleep unless they measure."""
 
@@ -39,6 +55,7 @@ class Group:
                 raise Missing(f"no Python module {module}")
         self.library, self.np, self.folder = library, np, folder
         self.channels: list = []
+        self.memory = None  # a file in memory that its ranks share
         self.note = ""
         self.words = folder / f"{library}.words"
         self.words.write_bytes(bytes(WORD_BYTES * np))
@@ -65,13 +82,22 @@ class Group:
         elif self.library == "horon":
             worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
         else:
-            store = self.folder / f"{self.library}.store"
-            common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(store)}
+            common = {"WORLD_SIZE": str(self.np), **self.meeting_place()}
             ranks = [{**common, "RANK": str(rank)} for rank in range(self.np)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with open(self.log, "wb") as log:
             return [subprocess.Popen(worker, env={**environment, **own}, stdin=subprocess.DEVNULL,
                                      stdout=log, stderr=log) for own in ranks]
+
+    def meeting_place(self) -> dict[str, str]:
+        """Where ranks without a launcher find each other."""
+        if self.library not in LOOPS:
+            return {"BENCH_STORE": str(self.folder / f"{self.library}.store")}
+        built = compiled("reference/loops.cc", self.folder / "loops.so", "-O3", "-march=native",
+                         "-shared", "-fPIC")
+        self.memory = tempfile.NamedTemporaryFile(prefix="horon-bench-", dir="/dev/shm")
+        self.memory.truncate(HEADER + 4 * FLOATS * self.np)  # sparse: what is not used costs nothing
+        return {"BENCH_STORE": self.memory.name, "BENCH_LOOPS": built}
 
     def mpi_environment(self) -> dict[str, str]:
         """Open MPI's options as variables, which other MPIs ignore."""
@@ -151,3 +177,5 @@ class Group:
             channel.close()
         self.channels = []
         self.listener.close()
+        if self.memory is not None:
+            self.memory.close()

@@ -9,6 +9,8 @@ import os
 
 import torch
 
+from loops import InPlace, Staged, Streamed
+
 
 class Outputs:
     """Memory that a library writes to again and again, as a careful program would have it."""
@@ -164,4 +166,5 @@ class Mpi:
         pass  # mpi4py finalises at exit
 
 
-BY_NAME = {"horon": Horon, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi}
+BY_NAME = {"horon": Horon, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
+           "streamed": Streamed, "staged": Staged, "in-place": InPlace}

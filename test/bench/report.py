@@ -86,30 +86,38 @@ def regimes(rows: list[Row]) -> list[str]:
     return sorted({r.regime for row in rows for r in row.rounds}, reverse=True)
 
 
-def markdown(rows: list[Row], libraries: list[str], base: str) -> str:
-    """Medians by library and, behind the base's column, how much longer each other one takes."""
-    others = [library for library in libraries if library != base]
+def markdown(rows: list[Row], libraries: list[str], base: str, loops: tuple[str, ...] = ()) -> str:
+    """Medians by library and, behind the base's column, how much longer each other one takes. Of
+    the loops, the best one for private tensors, as a share of the base's time."""
+    loops = tuple(loop for loop in loops if loop in libraries)
+    others = [library for library in libraries if library != base and library not in loops]
     lines = []
     for regime in regimes(rows):
         lines += [f"Regime {regime}:", ""]
         head = ["reduced", *(f"{library} time" for library in libraries), f"{base} busbw"]
         head += [f"{library} / {base}" for library in others]
+        head += [f"best loop / {base}"] if loops else []
         lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for row in rows:
             rounds = [r for r in row.rounds if r.regime == regime]
-            if not rounds:
-                continue
-            here = Row(row.workload, row.dtype, row.np, rounds)
-            own = here.median(base)
-            times = [text_of_time(here.median(library)) for library in libraries]
-            cells = [row.workload.name, *times]
-            cells.append(f"{here.busbw(own):.2f} GB/s" if own else "-")
-            for library in others:
-                ratio = here.ratio(library, base)
-                cells.append(f"{ratio:.2f}" if ratio else "-")
-            lines.append("| " + " | ".join(cells) + " |")
+            if rounds:
+                here = Row(row.workload, row.dtype, row.np, rounds)
+                cells = cells_of(here, libraries, base, others, loops)
+                lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
+
+
+def cells_of(row: Row, libraries: list[str], base: str, others: list[str],
+             loops: tuple[str, ...]) -> list[str]:
+    own = row.median(base)
+    cells = [row.workload.name, *(text_of_time(row.median(library)) for library in libraries)]
+    cells.append(f"{row.busbw(own):.2f} GB/s" if own else "-")
+    ratios = [row.ratio(library, base) for library in others]
+    if loops:
+        private = [row.ratio(loop, base) for loop in loops if loop != "in-place"]
+        ratios.append(min((ratio for ratio in private if ratio), default=None))
+    return cells + [f"{ratio:.2f}" if ratio else "-" for ratio in ratios]
 
 
 def as_json(rows: list[Row], about: dict) -> dict:

@@ -47,13 +47,18 @@ class Barrier:
                         raise TimeoutError("a rank did not come to the barrier")
 
 
+def private(shapes: list, dtype: torch.dtype) -> list[torch.Tensor]:
+    return [torch.empty(shape, dtype=dtype) for shape in shapes]
+
+
 class Measure:
     """Buffers of one workload, and the time of each iteration over them."""
 
     def __init__(self, library, order: dict) -> None:
         self.library, self.name, self.kind = library, order["name"], order["kind"]
         dtype = getattr(torch, order["dtype"])
-        self.tensors = [torch.empty(shape, dtype=dtype) for shape in order["shapes"]]
+        empty = getattr(library, "empty", private)
+        self.tensors = empty(order["shapes"], dtype)
 
     def dirty(self, iteration: int) -> None:
         for tensor in self.tensors:

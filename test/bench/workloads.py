@@ -54,6 +54,17 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
     return tuple(shapes)
 
 
+def bert_base_shapes() -> tuple[tuple[int, ...], ...]:
+    """The 199 parameters of BERT-base with its pooler, 109,482,240 elements, in the model's order."""
+    width, wide = 768, 3072
+    norm = [(width,), (width,)]
+    shapes = [(30522, width), (512, width), (2, width), *norm]
+    for _ in range(12):
+        shapes += [(width, width), (width,)] * 4 + norm  # query, key, value, output
+        shapes += [(wide, width), (wide,), (width, wide), (width,)] + norm
+    return (*shapes, (width, width), (width,))
+
+
 def gradient_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """Backward produces gradients from the last layer to the first."""
     return tuple(reversed(shapes))
@@ -74,6 +85,7 @@ def sets(dtype: str) -> list[Workload]:
     if dtype == "float32":
         found += [Workload(f"ResNet-50, {half}", resnet, dtype=half)
                   for half in ("float16", "bfloat16")]
+    found.append(Workload("BERT-base", gradient_order(bert_base_shapes())))
     return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000)]
 
 

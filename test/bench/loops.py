@@ -1,0 +1,77 @@
+"""The yardstick: C++ loops that move what a sum must move and do nothing else (reference/loops.cc).
+
+One rank is one worker process, as of any other library; they share a file in memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+import torch
+
+HEADER = 4096  # bytes, of loops.cc
+FLOATS = 110_000_000  # a rank's: the largest workload are BERT-base's gradients
+
+
+class Loops:
+    """Sums of float32 tensors only; its ranks are started like gloo's."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.library = ctypes.CDLL(os.environ["BENCH_LOOPS"])
+        with open(os.environ["BENCH_STORE"], "r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), 0)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        cores = len(os.sched_getaffinity(0))
+        self.library.loops_open(ctypes.c_void_p(start), self.rank, self.size, cores)
+        self.given: dict[str, tuple] = {}  # what the C function takes, by workload
+        self.note = "plain loops, " + self.__doc__.splitlines()[0]
+
+    def empty(self, shapes, dtype) -> list[torch.Tensor]:
+        if dtype != torch.float32:
+            raise TypeError(f"the loops do not add {dtype}")
+        return [torch.empty(shape, dtype=dtype) for shape in shapes]
+
+    def arguments(self, tensors, name) -> tuple:
+        if name not in self.given:
+            places = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+            counts = (ctypes.c_int64 * len(tensors))(*(t.numel() for t in tensors))
+            self.given = {name: (places, counts, len(tensors))}
+        return self.given[name]
+
+    def stop(self) -> None:
+        pass
+
+
+class Streamed(Loops):
+    """private tensors through a small shared buffer"""
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.library.loops_streamed(*self.arguments(tensors, name))
+
+
+class Staged(Loops):
+    """private tensors, copied whole into shared memory and out again"""
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.library.loops_staged(*self.arguments(tensors, name), ctypes.c_int64(FLOATS))
+
+
+class InPlace(Loops):
+    """tensors that lie in shared memory"""
+
+    def empty(self, shapes, dtype) -> list[torch.Tensor]:
+        super().empty([], dtype)
+        tensors, at = [], HEADER + self.rank * FLOATS * 4
+        for shape in shapes:
+            tensor = torch.frombuffer(self.memory, dtype=dtype, count=torch.Size(shape).numel(),
+                                      offset=at)
+            tensors.append(tensor.view(shape))
+            at += tensor.nbytes
+        self.count = sum(t.numel() for t in tensors)
+        return tensors
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.library.loops_in_place(ctypes.c_int64(FLOATS), ctypes.c_int64(self.count))
