@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""What communication costs a training job, and what the runtime costs while it only waits.
+
+    horonrun -np 2 python test/bench/training_bench.py --markdown training.md
+
+Training: 50 x Linear(256, 256) + ReLU, batch 64, one OpenMP thread a rank, gradients averaged over
+the ranks; the same steps without communication right before them, in turns. A share of 1.00 means
+that communication is free. Idle: processor time and voluntary switches of the runtime's threads
+over a minute in which the script itself sleeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+import horon.torch as hvd
+
+LAYERS, WIDTH, BATCH = 50, 256, 64
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(1)
+    layers = []
+    for _ in range(LAYERS):
+        layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers)
+
+
+class Job:
+    """A model and its optimizer; subclasses say how gradients meet."""
+
+    def __init__(self) -> None:
+        self.model = self.wrapped(network())
+        self.optimizer = self.made(torch.optim.SGD(self.model.parameters(), lr=1e-3))
+        self.batch = torch.randn(BATCH, WIDTH)
+
+    def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
+        return model
+
+    def made(self, optimizer):
+        return optimizer
+
+    def steps(self, count: int) -> float:
+        """Seconds of one step, the slowest rank's."""
+        hvd.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.model(self.batch).square().mean().backward()
+            self.optimizer.step()
+        taken = torch.tensor([(time.perf_counter() - start) / count])
+        return float(hvd.allreduce(taken, op=hvd.Max, name="slowest"))
+
+
+class HoronJob(Job):
+    def made(self, optimizer):
+        return hvd.DistributedOptimizer(
+            optimizer, named_parameters=self.model.named_parameters(), op=hvd.Average)
+
+
+class GlooJob(Job):
+    """DistributedDataParallel over gloo, gradients as views of its buckets."""
+
+    def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
+        store = hvd.broadcast_object(tempfile.mktemp(prefix="horon-bench-"), 0)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=hvd.rank(),
+                                world_size=hvd.size())
+        return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """95 % of the medians of samples drawn from these."""
+    draws = random.Random(1)
+    medians = sorted(median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return medians[50], medians[-51]
+
+
+def share_kept(job: Job, alone: Job, pairs: int, steps: int) -> dict:
+    for each in (alone, job):
+        each.steps(5)
+    ratios, seconds = [], []
+    for _ in range(pairs):
+        without = alone.steps(steps)
+        seconds.append(job.steps(steps))
+        ratios.append(without / seconds[-1])
+    return {"steps/s": 1 / median(seconds), "share": median(ratios), "range": interval(ratios)}
+
+
+def thread_times() -> dict[str, tuple[float, int]]:
+    """By thread of this process that the runtime started: processor seconds, voluntary switches."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        if not name.startswith("horon"):
+            continue
+        fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+        status = dict(line.split(":\t") for line in (task / "status").read_text().splitlines()
+                      if ":\t" in line)
+        ticks = int(fields[11]) + int(fields[12])
+        found[f"{name} {task.name}"] = (ticks / os.sysconf("SC_CLK_TCK"),
+                                        int(status["voluntary_ctxt_switches"]))
+    return found
+
+
+def idle_cost(seconds: float) -> tuple[float, float]:
+    """Share of a core, and voluntary switches a second, of all runtime threads."""
+    before = thread_times()
+    time.sleep(seconds)
+    after = thread_times()
+    spent = sum(after[name][0] - before.get(name, (0, 0))[0] for name in after)
+    switches = sum(after[name][1] - before.get(name, (0, 0))[1] for name in after)
+    return spent / seconds, switches / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=10, help="in each half of a pair")
+    parser.add_argument("--idle", type=float, default=60.0, help="seconds; 0: not measured")
+    parser.add_argument("--markdown", help="file for the table that is printed")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    alone = Job()
+    lines = ["| gradients over | steps/s | share of the steps without communication | 95 % |",
+             "|---|---|---|---|"]
+    for name, kind in (("Horon", HoronJob), ("gloo, DistributedDataParallel", GlooJob)):
+        got = share_kept(kind(), alone, options.pairs, options.steps)
+        low, high = got["range"]
+        lines.append(f"| {name} | {got['steps/s']:.1f} | {got['share']:.3f} | "
+                     f"{low:.3f} to {high:.3f} |")
+    if options.idle:
+        share, switches = idle_cost(options.idle)
+        lines += ["", f"Idle for {options.idle:.0f} s: {share:.3%} of a core, {switches:.2f} "
+                  "voluntary switches a second, all threads of the runtime in one rank."]
+    if hvd.rank() == 0:
+        print("\n".join(lines))
+        if options.markdown:
+            Path(options.markdown).write_text("\n".join(lines) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
