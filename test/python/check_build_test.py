@@ -55,9 +55,27 @@ def test_says_what_is_built_found_and_used(needs_mpi):
     assert not next(k for k in knobs if k.startswith("HORON_CYCLE_TIME ")).endswith("'")
 
 
-def test_says_what_is_around():
-    done = check_build(SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[1-2]")
-    assert "around: Slurm job 7 on n[1-2]" in section(done.stdout, "Found")
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, "Slurm job 7 on n[1-2]"),
+        ({"PMI_RANK": "0"}, "PMI_RANK set"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK set"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK set"),
+        ({"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "h"}, "TORCHELASTIC_RUN_ID set; MASTER_ADDR set"),
+        ({}, "no batch system, no other launcher"),
+    ],
+)
+def test_says_what_is_around(variables, words):
+    assert f"around: {words}" in section(check_build(**variables).stdout, "Found")
+
+
+def test_finds_mpich(tmp_path):
+    hydra = tmp_path / "mpiexec.hydra"
+    hydra.write_text("#!/bin/sh\n")
+    hydra.chmod(0o755)
+    found = section(check_build(PATH=f"{tmp_path}:{os.environ['PATH']}").stdout, "Found")
+    assert f"around: MPICH's {hydra}" in found
 
 
 def test_an_mpirun_that_is_not_open_mpis_is_not_used(tmp_path):

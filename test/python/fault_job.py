@@ -12,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
+import own_world
 from fault_cells import HOST_TIMEOUT_S, LOCKED_COUNT, NP, SILENCE_S, Cell, Outcome
 from fault_judge import Ended, judge
 
@@ -22,7 +23,7 @@ _REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
 def run(program: str, cell: Cell) -> Outcome:
     mark = uuid.uuid4().hex
-    before = _files(cell)
+    before = _files()
     with tempfile.TemporaryDirectory(prefix="horon-cell-") as folder:
         process = _start(program, cell, mark, folder)
         try:
@@ -30,7 +31,7 @@ def run(program: str, cell: Cell) -> Outcome:
         finally:
             _end_all(mark)
             _mend(cell)
-    left = sorted(_files(cell) - before)
+    left = sorted(_files() - before)
     if left:
         outcome.wrong.append(f"files left behind: {', '.join(left)}")
     if outcome.wrong:
@@ -172,10 +173,10 @@ def _left_behind(cell: Cell, mark: str) -> list[str]:
     return [f"process {pid} ({line})" for pid, line in processes.items()]
 
 
-def _files(cell: Cell) -> set[str]:
-    """Files that a job may leave: in a world of hosts all are its own."""
+def _files() -> set[str]:
+    """Files that a job may leave: in a world of its own all are."""
     shared = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    if cell.hosts == 1:
+    if not own_world.inside():
         return {name for name in shared if "horon" in name}
     folder = os.environ["TMPDIR"]
     return shared | {os.path.join(folder, name) for name in os.listdir(folder)}

