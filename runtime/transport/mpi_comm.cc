@@ -1,7 +1,5 @@
 #include "runtime/transport/mpi_comm.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <thread>
 
@@ -96,21 +94,6 @@ bool MpiComm::Look() {
          }) > 0;
 }
 
-// With fault tolerance (ULFM: mpirun --with-ft ulfm) a revoked communicator gives back everything.
-// Looked for at run time: other MPIs do not have it.
-void MpiComm::Revoke() {
-  using RevokeFn = int(MPI_Comm);
-  static auto* const revoke = reinterpret_cast<RevokeFn*>(dlsym(RTLD_DEFAULT, "MPIX_Comm_revoke"));
-  Spoil();
-  if (revoke == nullptr) return;
-  revoke(comm_);
-  Look();
-  for (const auto& [ranks, made] : sets_) {
-    const bool there = std::find(making_.begin(), making_.end(), made) == making_.end();
-    if (there && made->code == MPI_SUCCESS) revoke(made->comm);
-  }
-}
-
 // One message, if there is one. Messages of one sender are found in the order they were sent, so
 // none of the next life can come before the last of the old one.
 Result<bool> MpiComm::DropFrom(int peer) {
@@ -150,6 +133,10 @@ Status MpiComm::Drain(const std::vector<int64_t>& expected, Clock::time_point de
 
 Result<std::shared_ptr<MpiComm>> MpiComms::Take(const Patience& patience) {
   const Deadline deadline = Clock::now() + patience.limit;
+  if (last_ && last_->forsaken()) {
+    return Status::Unavailable(
+        "the job that failed in this process has left tensors with MPI; restart the job");
+  }
   if (!failure_.ok()) {
     return Status::Unavailable(
         "an earlier init failed, and the ranks cannot meet over MPI again; restart the job: " +

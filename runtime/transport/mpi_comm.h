@@ -41,14 +41,15 @@ class MpiComm {
   Result<MPI_Comm> Of(const std::vector<int>& ranks);
   // Whether one was finished since the last look.
   bool Look();
-  // Gives back what is in flight on it, on every rank, where MPI can do so.
-  void Revoke();
 
   // A message that MPI has taken, or given.
   void CountSent(int peer) { ++sent_[static_cast<size_t>(peer)]; }
   void CountReceived(int peer) { ++received_[static_cast<size_t>(peer)]; }
   // It cannot be used by another life: something on it failed, or stays with MPI for ever.
   void Spoil() { spoilt_ = true; }
+  // MPI still has users' memory, which it must not reach any more: nobody may call it again.
+  void Forsake() { forsaken_ = spoilt_ = true; }
+  bool forsaken() const { return forsaken_; }
 
  private:
   friend class MpiComms;
@@ -66,7 +67,7 @@ class MpiComm {
 
   MPI_Comm comm_;
   int rank_ = 0;
-  bool spoilt_ = false;
+  bool spoilt_ = false, forsaken_ = false;
   std::vector<int64_t> sent_, received_;                    // by peer
   std::map<std::vector<int>, std::shared_ptr<Made>> sets_;  // by ascending ranks
   std::vector<std::shared_ptr<Made>> making_;  // those of sets_ that were not done at the last look

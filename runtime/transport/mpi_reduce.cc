@@ -140,7 +140,7 @@ PendingReduction::~PendingReduction() {
   std::erase(transport_.reductions_, this);
   const bool pending = std::any_of(requests_.begin(), requests_.end(),
                                    [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
-  if (!pending) return;
+  if (!pending || !transport_.failure_.ok()) return;  // after a failure MPI keeps what it has
   // Collectives cannot be cancelled, so what is not through by now is given the time that is left.
   if (!transport_.Settle(static_cast<int>(requests_.size()), requests_.data(),
                          MPI_STATUSES_IGNORE)) {

@@ -33,7 +33,10 @@ MpiTransport::~MpiTransport() {
   int finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised != 0) return;
-  if (!failure_.ok()) world_->Spoil();
+  if (!failure_.ok()) {
+    world_->Spoil();
+    Forsake();
+  }
   while (!flights_.empty()) {
     const size_t last = flights_.size() - 1;
     if (flights_[last].transfer != nullptr) {
@@ -152,8 +155,9 @@ Status MpiTransport::Post(Transfer& transfer) {
 // --- progress
 
 Result<bool> MpiTransport::Progress() {
+  HORON_TRY(failure_);
   bool moved = PollReductions();
-  if (failure_.ok() && !requests_.empty()) {
+  if (!requests_.empty()) {
     finished_.resize(requests_.size());
     statuses_.resize(requests_.size());
     int count = 0;
@@ -174,7 +178,7 @@ Result<bool> MpiTransport::Progress() {
     moved = moved || count > 0;
   }
   if (failure_.ok()) return moved;
-  FailAll();
+  Forsake();
   return failure_;
 }
 
@@ -258,6 +262,21 @@ bool MpiTransport::TakeBack(size_t index) {
   return through;
 }
 
+// After a failure MPI is not called any more, and keeps what it has. Open MPI gives up a message in
+// the middle when its peer dies, but what is still on its way finds the request and the memory that
+// it had.
+void MpiTransport::Forsake() {
+  if (!reductions_.empty()) world_->Forsake();
+  for (Flight& flight : flights_) {
+    if (flight.packed.data() == nullptr) world_->Forsake();
+    if (flight.transfer != nullptr) Finish(*flight.transfer, failure_, 0);
+    if (flight.packed.data() != nullptr) new Buffer(std::move(flight.packed));
+  }
+  flights_.clear();
+  requests_.clear();
+  for (PendingReduction* reduction : reductions_) reduction->Fail(failure_);
+}
+
 // A receive can be cancelled in MPI unless its message is already arriving; a send cannot. What
 // lies in a packed buffer is left with MPI, which keeps the buffer; what lies in the user's memory
 // must end.
@@ -285,13 +304,10 @@ void MpiTransport::Cancel(Transfer& transfer) {
   Withdraw(static_cast<size_t>(transfer.scratch[0]), Status::Aborted("cancelled"));
 }
 
-void MpiTransport::Abandon() { world_->Revoke(); }
-
-void MpiTransport::FailAll() {
-  for (size_t i = flights_.size(); i > 0; --i) {
-    if (flights_[i - 1].transfer != nullptr) Withdraw(i - 1, failure_);
-  }
-  for (PendingReduction* reduction : reductions_) reduction->Fail(failure_);
+void MpiTransport::Abandon() {
+  if (failure_.ok()) failure_ = Status::Unavailable("the job has failed");
+  world_->Spoil();
+  Forsake();
 }
 
 }  // namespace horon

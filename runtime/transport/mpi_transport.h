@@ -4,7 +4,8 @@
 // A message is one MPI message whatever its size: one run of bytes goes as it is, several small
 // ones are packed through a pooled buffer, several large ones travel as an MPI datatype that lists
 // them. Nothing blocks but taking back a transfer that MPI has already begun, bounded by kPatience
-// in all, and, without MPI_THREAD_MULTIPLE, the first use of a set of ranks by ReduceBlock.
+// in all, and, without MPI_THREAD_MULTIPLE, the first use of a set of ranks by ReduceBlock. Once
+// something has failed, or the job has, MPI is not called any more.
 //
 // Only the holder of the baton calls any of this.
 #pragma once
@@ -87,7 +88,7 @@ class MpiTransport final : public Transport {
   bool Settle(int count, MPI_Request* requests, MPI_Status* statuses);
   bool TakeBack(size_t index);
   void Account(const Flight& flight, const MPI_Status& status);
-  void FailAll();
+  void Forsake();
   bool PollReductions();
   static Status Lost(int peer, int code);
   static void Finish(Transfer& transfer, Status status, int64_t bytes);

@@ -275,5 +275,22 @@ TEST_CASE("the transport says what it is", "[mpi]") {
   CHECK(wire.transport->poll_interval() > std::chrono::microseconds{0});
 }
 
+// What arrives later finds memory that is still there, and nobody who looks.
+TEST_CASE("after a failure MPI keeps what it has and is not called any more", "[mpi]") {
+  const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
+  REQUIRE(life != nullptr);
+  Counters counters;
+  const auto transport = life->MakeTransport(counters);
+  std::vector<std::byte> first(100), second(100);  // received through a buffer of the transport's
+  Transfer receive, late;
+  REQUIRE(Receive(*transport, receive, Previous(), 9, {Whole(first), Whole(second)}).ok());
+  transport->Abandon();
+  CHECK(receive.done);
+  CHECK(receive.status.code() == Code::kUnavailable);
+  CHECK_FALSE(transport->Progress().ok());
+  CHECK_FALSE(Send(*transport, late, Next(), 9, {Whole(first)}).ok());
+  CHECK(Meet());
+}
+
 }  // namespace
 }  // namespace horon::test

@@ -133,5 +133,21 @@ TEST_CASE("worlds that come and go keep no memory", "[mpi]") {
   CHECK(Meet());
 }
 
+// The last one: this process opens no other world.
+TEST_CASE("after a failure that left a tensor with MPI no other world is opened", "[mpi]") {
+  std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
+  REQUIRE(life != nullptr);
+  Counters counters;
+  auto transport = life->MakeTransport(counters);
+  auto* theirs = new std::vector<std::byte>(100);  // MPI's from now on
+  Transfer receive;
+  REQUIRE(Receive(*transport, receive, Previous(), 9, {Whole(*theirs)}).ok());
+  transport->Abandon();
+  transport.reset();
+  life.reset();
+  CHECK(OpenAnotherWorld() == nullptr);
+  CHECK(Meet());
+}
+
 }  // namespace
 }  // namespace horon::test

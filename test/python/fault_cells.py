@@ -13,7 +13,7 @@ WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
 HOST_TIMEOUT_S = 2  # --host-timeout of the jobs: the same of a host that cannot be reached
 _STEPS_S = 3.0  # a stopped rank is asked after half a second, and the answer waited for in steps
-_MPI_S = 2.0  # that a transport waits for MPI to give the user's memory back
+_APART_S = 2.0  # by which ranks on several hosts may hear of it later than each other
 _GRACE_S = 2.0
 _NEAR_S = 1.0
 _FAR_S = 5.0
@@ -82,14 +82,14 @@ class Cell:
     @property
     def grace_s(self) -> float:
         """--grace-period: longer than a rank may take to say what it heard."""
-        return _GRACE_S + (_MPI_S if self.hosts > 1 else 0.0)
+        return _GRACE_S + (_APART_S if self.hosts > 1 else 0.0)
 
     def bound_s(self, rank: int) -> float:
         """From the fault to the error on a survivor."""
         if self.fault == "stop":
-            return SILENCE_S + _STEPS_S + (_MPI_S if self.hosts > 1 else 0.0)
+            return SILENCE_S + _STEPS_S
         if self.fault == "cut":
-            return HOST_TIMEOUT_S + _STEPS_S + _MPI_S
+            return HOST_TIMEOUT_S + _STEPS_S
         return _NEAR_S if self.near(rank) else _FAR_S
 
     @property
