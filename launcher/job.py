@@ -60,6 +60,7 @@ class Job:
         self._relay = Relay(crew.ranks, self._say)
         self._streams: dict[tuple[int, bool], Stream] = {}  # by rank and whether it is stderr
         self._interrupt = 0  # number of the signal that asks us to stop
+        self._unwritten = ""  # why the ranks' output could not be
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
@@ -155,7 +156,9 @@ class Job:
         stream = self._streams[rank, errors]
         try:
             stream.feed(text) if text else stream.end()
-        except BrokenPipeError:  # nobody reads us any more (horonrun ... | head)
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):  # nobody reads us: horonrun ... | head
+                self._unwritten = error.strerror
             self._interrupt = self._interrupt or signal.SIGPIPE
 
     def _on_packet(self, rank: Standing, packet: bytes, files: list[int]) -> None:
@@ -201,6 +204,12 @@ class Job:
                 key.data()
 
     def _verdict(self) -> int:
+        if self._unwritten:
+            print(
+                f"horonrun: the ranks' output cannot be written, which ends the job: "
+                f"{self._unwritten}",
+                file=sys.stderr,
+            )
         if self._interrupt:
             return 128 + self._interrupt
         failed = [rank for rank in self._crew.ranks if rank.failed]
@@ -240,7 +249,10 @@ class Job:
             made = recorder.write(folder, recordings, causes)
             print(f"horonrun: what each rank did last: {made}/report.txt", file=sys.stderr)
         except OSError as error:
-            print(f"horonrun: no report in HORON_POSTMORTEM_DIR: {error}", file=sys.stderr)
+            print(
+                f"horonrun: no report in HORON_POSTMORTEM_DIR={folder}: {error.strerror}",
+                file=sys.stderr,
+            )
 
     def _say(self, sentence: str) -> None:
         if self._options.verbose:

@@ -17,22 +17,26 @@ _EXHAUSTED = {  # what this machine has too little of
     errno.ENFILE: "raise the system's fs.file-max",
     errno.ENOMEM: "raise ulimit -v, or the container's memory",
     errno.EAGAIN: "raise ulimit -u",
+    errno.ENOSPC: "make room for what horonrun writes",
+    errno.EDQUOT: "make room for what horonrun writes",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs horonrun and returns its exit code. Never raises for a user's mistake."""
+    _open_standard_streams()
     try:
         options = options_module.parse(sys.argv[1:] if argv is None else argv, os.environ)
         code = _run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # horonrun --check-build | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in _EXHAUSTED:
             raise
+        _write_no_more()
         print(f"horonrun: {error.strerror}: {_EXHAUSTED[error.errno]}", file=sys.stderr)
         return 2
     except Refusal as refusal:
@@ -42,10 +46,28 @@ def main(argv: list[str] | None = None) -> int:
         return refusal.exit_code
 
 
+def _open_standard_streams() -> None:
+    """Of those that are closed: else sockets and pipes would get their numbers, and be written to."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
+
+
+def _write_no_more() -> None:
+    """What Python still holds of the output is not for a file that takes none."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _show_postmortem(folder: str) -> int:
     from . import recorder
 
-    recordings = recorder.read_folder(folder)
+    try:
+        recordings = recorder.read_folder(folder)
+    except OSError as error:
+        raise Refusal(f"cannot read {error.filename}: {error.strerror}") from None
     if not recordings:
         raise Refusal(f"no flight recorders (rank-N.rec) in {folder}")
     print(recorder.report(recordings, []))

@@ -37,8 +37,12 @@ class Launch:
 
 def check_command(command: list[str]) -> None:
     """Refuses a program that is not there, before any rank is started."""
-    if shutil.which(command[0]) is None:
-        raise Refusal(f"cannot run '{command[0]}': no such program", exit_code=127)
+    if shutil.which(command[0]) is not None:
+        return
+    why = "no such program"
+    if os.path.exists(command[0]):
+        why = "it is no program; a script needs its interpreter, as in horonrun -np 4 python train.py"
+    raise Refusal(f"cannot run '{command[0]}': {why}", exit_code=127)
 
 
 def plan(options: Options, environment: Mapping[str, str]) -> list[Launch]:

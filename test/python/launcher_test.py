@@ -136,8 +136,8 @@ def test_standard_input_goes_to_rank_0() -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] end", "[0] text", "[1] end"]
 
 
-def on_a_terminal(*arguments: str) -> str:
-    """What a terminal receives."""
+def on_a_terminal(answers: dict[bytes, Path], *arguments: str) -> str:
+    """What a terminal receives. When it has received some words, whoever reads a pipe goes on."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(command_line(*arguments), env=environment(TERM="xterm"), stdin=subprocess.DEVNULL,
                           stdout=theirs, stderr=theirs) as process:
@@ -146,6 +146,8 @@ def on_a_terminal(*arguments: str) -> str:
         try:
             while part := os.read(ours, 4096):
                 received += part
+                for words in [words for words in answers if words in received]:
+                    answers.pop(words).write_bytes(b"")
         except OSError:  # closed by the other side
             pass
         assert process.wait(LIMIT_S) == 0
@@ -153,15 +155,21 @@ def on_a_terminal(*arguments: str) -> str:
     return received.decode().replace("\r\n", "\n")
 
 
-def test_progress_bar_on_a_terminal() -> None:
+def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+    pipes = [tmp_path / "0", tmp_path / "1"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     body = """
-        import os, sys, time
+        import os, sys
+        pipe = os.path.join(sys.argv[1], os.environ["HORON_RANK"])
         if os.environ["HORON_RANK"] == "0":
-            sys.stderr.write("\\r 10%"); time.sleep(0.8); sys.stderr.write("\\r100%\\n")
+            sys.stderr.write("\\r 10%"); open(pipe).read(); sys.stderr.write("\\r100%\\n")
         else:
-            time.sleep(0.4); print("other")
+            open(pipe).read(); print("other")
     """
-    received = on_a_terminal("-np", "2", "python", "-c", textwrap.dedent(body))
+    answers = {b" 10%": pipes[1], b"other": pipes[0]}
+    command = ["python", "-c", textwrap.dedent(body), str(tmp_path)]
+    received = on_a_terminal(answers, "-np", "2", *command)
     colour = {rank: f"\x1b[{code}m[{rank}] \x1b[0m" for rank, code in ((0, 36), (1, 33))}
     clear = "\r\x1b[K"
     # The other rank's line goes above, the unfinished one is drawn again, then finished.
@@ -397,6 +405,8 @@ def test_nonsense_on_the_socket_is_survived(script) -> None:
     (["-np", "2", "--cycle-time-ms", "x", "true"], 2, "'x' is not a non-negative number"),
     (["-np", "2", "--log-level", "loud", "true"], 2, "LOUD"),
     (["-np", "2", "/no/such/program"], 127, "no such program"),
+    (["-np", "2", __file__], 127, "it is no program; a script needs its interpreter"),
+    (["--postmortem", "/nowhere"], 2, "no flight recorders (rank-N.rec) in /nowhere"),
 ])
 def test_mistakes_are_one_line(arguments: list[str], code: int, words: str) -> None:
     done = horonrun(*arguments)
