@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Allreduce between hosts: Horon, torch's gloo and Open MPI interleaved over links of 1 Gbit/s.
+
+    python test/bench/nodes_bench.py --json nodes.json --plot nodes.png
+
+The hosts are namespaces of this machine (test/support/world.sh), so that no network is needed but
+the links are real ones to all that run here. Each library's time is printed over the bound, for
+2(n-1)/n of the bytes must leave each of n hosts, whatever its ranks do. docs/benchmarks.md has
+results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import report
+import workloads
+from groups import HERE, Group, Missing, mpirun
+
+WORLD = HERE.parent / "support" / "world.sh"
+LIBRARIES = ["horon", "gloo", "mpi"]
+LAYOUTS = ["2x1", "4x1", "8x1", "2x2"]
+ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
+
+
+class HostGroup(Group):
+    """Ranks of one library on the hosts h1, h2, ... of the world that this runs in."""
+
+    def __init__(self, library: str, hosts: int, each: int, folder: Path) -> None:
+        self.hosts, self.each = [f"h{i}" for i in range(1, hosts + 1)], each
+        super().__init__(library, hosts * each, folder, "horonrun")
+
+    def start(self, launcher: str) -> list[subprocess.Popen]:
+        worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address,
+                  str(self.words)]
+        named = ",".join(f"{host}:{self.each}" for host in self.hosts)
+        if self.library == "gloo":
+            return self.start_each(worker)
+        if self.library == "horon":
+            return [self.spawn([sys.executable, "-m", "horon.launcher", "-H", named, *worker], {})]
+        settings = {**self.mpi_environment(), "OMPI_MCA_btl_tcp_links": "2"}
+        del settings["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on one host
+        return [self.spawn([mpirun(), "--host", named, *worker], settings)]
+
+    def start_each(self, worker: list[str]) -> list[subprocess.Popen]:
+        common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(self.folder / "gloo.store")}
+        return [self.spawn(["on", self.hosts[rank // self.each], *worker],
+                           {**ETHERNET, **common, "RANK": str(rank)}) for rank in range(self.np)]
+
+    def spawn(self, command: list[str], own: dict[str, str]) -> subprocess.Popen:
+        with open(self.log, "ab") as log:
+            return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", **own},
+                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def bound(hosts: int, size: int, rate: float) -> float:
+    """Seconds: what every host must send, over a link of `rate` bits a second."""
+    return 2 * (hosts - 1) / hosts * size * 8 / rate
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict:
+    """Inside a world: all libraries in turn, round after round."""
+    hosts, each = options.inside
+    workload = workloads.Workload(f"{options.size} B", ((options.size // 4,),))
+    row = report.Row(workload, "float32", hosts * each)
+    groups, missing = {}, {}
+    for library in options.libraries:
+        try:
+            groups[library] = HostGroup(library, hosts, each, folder)
+            groups[library].measure(workload, row.dtype, 2)
+        except Missing as why:
+            missing[library] = str(why)
+            groups.pop(library, None)
+    for number in range(options.rounds):
+        for library, group in groups.items():
+            seconds = group.measure(workload, row.dtype, options.iterations)
+            row.rounds.append(report.Round(library, number, "hosts", seconds))
+    for group in groups.values():
+        group.stop()
+    return {"layout": f"{hosts}x{each}", "missing": missing,
+            "seconds": {library: row.median(library) for library in groups},
+            "bound": bound(hosts, options.size, options.rate),
+            "rounds": [vars(r) for r in row.rounds]}
+
+
+def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) -> dict:
+    hosts, each = layout.split("x")
+    with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
+        found = Path(folder) / "found.json"
+        command = [str(WORLD), hosts, sys.executable, str(Path(__file__).resolve()), *arguments,
+                   "--inside", hosts, each, "--json", str(found)]
+        subprocess.run(command, check=True,
+                       env={**os.environ, "WORLD_RATE": f"{options.rate:.0f}bit"})
+        return json.loads(found.read_text())
+
+
+def line_of(found: dict, libraries: list[str]) -> str:
+    cells = [found["layout"], f"{found['bound'] * 1e3:.0f} ms"]
+    for library in libraries:
+        seconds = found["seconds"].get(library)
+        cells.append("-" if seconds is None else
+                     f"{seconds * 1e3:.0f} ms ({seconds / found['bound']:.2f})")
+    return "| " + " | ".join(cells) + " |"
+
+
+def plot(found: list[dict], libraries: list[str], path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    width = 0.8 / len(libraries)
+    for i, library in enumerate(libraries):
+        ratios = [(f["seconds"].get(library) or 0) / f["bound"] for f in found]
+        axes.bar([x + (i - (len(libraries) - 1) / 2) * width for x in range(len(found))], ratios,
+                 width, label=library)
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_xticks(range(len(found)), [f["layout"] for f in found])
+    axes.set(xlabel="hosts x ranks on each", ylabel="time over the bound", ylim=(0.8, None))
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=25_000_000, help="bytes (default 25 MB)")
+    parser.add_argument("--rate", type=float, default=1e9, help="bits a second (default 1e9)")
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
+    parser.add_argument("--iterations", type=int, default=3, help="in one round (default 3)")
+    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, metavar="HOSTSxEACH")
+    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
+    parser.add_argument("--inside", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--json", help="file for all samples")
+    parser.add_argument("--plot", help="PNG of time over the bound")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    options = parse(arguments)
+    if options.inside:
+        with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
+            Path(options.json).write_text(json.dumps(measure(options, Path(folder))))
+        return
+    print("| hosts x ranks | bound | " + " | ".join(options.libraries) + " |")
+    print("|" + "---|" * (2 + len(options.libraries)))
+    found = []
+    for layout in options.layouts:
+        found.append(run_world(options, layout, arguments))
+        print(line_of(found[-1], options.libraries), flush=True)
+        for library, why in found[-1]["missing"].items():
+            print(f"Missing: {library} ({why}).", flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found))
+    if options.plot:
+        plot(found, options.libraries, options.plot)
+
+
+if __name__ == "__main__":
+    main()
