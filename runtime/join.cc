@@ -180,11 +180,17 @@ Result<Meeting> MeetNode(const Config& config, MpiWorld& mpi, const Topology& to
   if (topology.local_rank(rank) == 0 && local_size > 1) {
     HORON_ASSIGN(listener, Listen());
   }
-  HORON_ASSIGN(const std::vector<std::string> names, mpi.Exchange(listener.name, patience));
-  if (local_size == 1) return Meeting();
-  const auto first = static_cast<size_t>(topology.members(topology.node_of(rank))[0]);
-  return MeetThroughSocket(listener, names[first], local_size, topology.local_rank(rank),
-                           ShapeOf(config, local_size), patience.limit);
+  const std::string said = (config.deterministic ? "1" : "0") + listener.name;
+  HORON_ASSIGN(const std::vector<std::string> heard, mpi.Exchange(said, patience));
+  Meeting meeting;
+  if (local_size > 1) {
+    const auto first = static_cast<size_t>(topology.members(topology.node_of(rank))[0]);
+    HORON_ASSIGN(meeting, MeetThroughSocket(listener, heard[first].substr(1), local_size,
+                                            topology.local_rank(rank), ShapeOf(config, local_size),
+                                            patience.limit));
+  }
+  meeting.deterministic = heard[0][0] == '1';
+  return meeting;
 }
 
 Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& process) {
@@ -203,6 +209,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
                                    std::to_string(topology.nodes()) + " nodes; use mpi");
   }
   HORON_ASSIGN(Meeting meeting, MeetNode(config, *job->mpi, topology, patience));
+  const bool deterministic = meeting.deterministic;
   RuntimeParts parts = Begin(config, process, job->mpi->rank(), std::move(topology), losses);
   early.reset();
   job->watch = MakeWatch(parts, launcher, meeting.segment, std::move(meeting.peers));
@@ -211,7 +218,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   const bool by_shm = config.controller == "shm" && node != nullptr;
   Transport* mpi = nullptr;
   if (!by_shm || parts.topology.nodes() > 1) {
-    parts.transports.push_back(job->mpi->MakeTransport(*parts.counters));
+    parts.transports.push_back(job->mpi->MakeTransport(*parts.counters, !deterministic));
     mpi = parts.transports.back().get();
   }
   Connect(parts, node, mpi);

@@ -43,6 +43,7 @@ struct Config {
   std::string postmortem_dir;                         // POSTMORTEM_DIR
   OpDefaults op_defaults;                             // ADASUM_*
   std::string fault;                                  // FAULT: fail on purpose (fault.h)
+  bool deterministic = true;                          // DETERMINISTIC: no reductions of MPI's own
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

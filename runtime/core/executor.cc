@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/fault.h"
+#include "runtime/core/slices.h"
 
 namespace horon {
+namespace {
+
+constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
+
+}  // namespace
 
 // One bucket in flight: its entries, its communicator, its Task, and what its op sees of all that.
 class Executor::Running final : public Stage {
@@ -83,7 +88,7 @@ class Executor::Running final : public Stage {
   std::vector<Entry> TakeEntries() { return std::move(entries_); }
   void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
-  uint64_t lane_ticket = 0;
+  uint64_t ticket = 0;  // of its lane, or of its group
 
  private:
   Executor& executor_;
@@ -95,15 +100,17 @@ class Executor::Running final : public Stage {
   std::unique_ptr<RootTask> task_;  // last: its frames use all the others
 };
 
-// Waits for the bucket's place at the group's fusion buffer.
-class Executor::FusionTurn final : public Waitable {
+// Waits until few enough of the group's buckets are under way: what is packed for each takes
+// memory, and a transport's own collectives, of which one runs at a time, match by their order.
+class Executor::Turn final : public Waitable {
  public:
-  FusionTurn(const Group& group, uint64_t ticket) : group_(group), ticket_(ticket) {}
-  bool Ready() override { return group_.serving == ticket_; }
+  Turn(const Group& group, uint64_t ticket, uint64_t most)
+      : group_(group), ticket_(ticket), most_(most) {}
+  bool Ready() override { return ticket_ < group_.served + most_; }
 
  private:
   const Group& group_;
-  uint64_t ticket_;
+  uint64_t ticket_, most_;
 };
 
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
@@ -147,7 +154,8 @@ void Executor::Start(Bucket bucket) {
     return;
   }
   if (elementwise) {
-    if (running->comm().lane() != nullptr) running->lane_ticket = group.lane->TakeTicket();
+    const bool streams = running->comm().lane() != nullptr;
+    running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
     running->Run(RunElementwise(*running, *elementwise));
   } else {
     running->Run(op->Run(*running));
@@ -190,8 +198,13 @@ std::vector<Entry> Executor::TakeBack(uint64_t first) {
     Running& running = *running_.back();
     running.Withdraw();
     for (Entry& entry : running.TakeEntries()) back.push_back(std::move(entry));
-    --running.group().sequence;
-    running.group().lane->GiveBack(running.lane_ticket);
+    Group& group = running.group();
+    --group.sequence;
+    if (group.lane) {
+      group.lane->GiveBack(running.ticket);
+    } else {
+      group.next_ticket = running.ticket;
+    }
     running_.pop_back();
   }
   const auto all = groups_.find(0);
@@ -211,79 +224,50 @@ void Executor::FailAll(const Status& status) {
 
 Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Communicator& comm = running.comm();
-  double scale = running.postscale();
-  if (kind.average) scale /= running.set_size();
-  if (comm.size() == 1) {
-    for (const Segment& s : running.segments()) {
-      ScaleInto(running.dtype(), running.prescale(), s.input, s.output, s.count);
-      if (scale != 1.0) ScaleInto(running.dtype(), scale, s.output, s.output, s.count);
-    }
-    co_return Status::Ok();
-  }
+  Reduction reduction{running.dtype(), kind.kind, running.postscale()};
+  if (kind.average) reduction.scale /= running.set_size();
   if (comm.lane() != nullptr) {
-    std::vector<LaneTensor> tensors;
-    uint64_t bucket = running.segments().size();
-    for (const Segment& s : running.segments()) {
-      tensors.push_back({s.input, s.output, s.count});
-      bucket = bucket * 31 + s.tensor_id;
-    }
-    const LaneReduction reduction{running.dtype(), kind.kind, running.prescale(), scale, bucket};
-    Task streamed = comm.lane()->Allreduce(running.lane_ticket, std::move(tensors), reduction);
+    Task streamed = Stream(running, reduction);
     co_return co_await streamed;
   }
-  // One bucket of a group after the other: they share the fusion buffer, and a transport's own
-  // collectives match by their order.
   Group& group = running.group();
-  FusionTurn turn(group, group.next_ticket++);
+  Turn turn(group, running.ticket, ReducesWhole(comm, reduction) ? 1 : kBucketsInFlight);
   co_await Until(turn);
-  const Reduction reduction{running.dtype(), kind.kind, scale};
-  Task block =
-      running.segments().size() == 1 ? RunAlone(running, reduction) : RunFused(running, reduction);
-  const Status status = co_await block;
-  ++group.serving;
+  Task sliced = RunSlices(running, reduction);
+  const Status status = co_await sliced;
+  ++group.served;
   co_return status;
 }
 
-// In its own output, without a copy into the fusion buffer.
-Task Executor::RunAlone(Running& running, Reduction reduction) {
-  FaultPoint(FaultPhase::kCopyIn);
-  const Segment& s = running.segments()[0];
-  ScaleInto(reduction.dtype, running.prescale(), s.input, s.output, s.count);
-  Task reduce = horon::Allreduce(running.comm(), s.output, s.count, reduction);
-  HORON_CO_TRY(co_await reduce);
-  FaultPoint(FaultPhase::kCopyOut);
-  co_return Status::Ok();
+Task Executor::Stream(Running& running, const Reduction& reduction) {
+  std::vector<LaneTensor> tensors;
+  uint64_t bucket = running.segments().size();
+  for (const Segment& s : running.segments()) {
+    tensors.push_back({s.input, s.output, s.count});
+    bucket = bucket * 31 + s.tensor_id;
+  }
+  return running.comm().lane()->Allreduce(
+      running.ticket, std::move(tensors),
+      {reduction.dtype, reduction.kind, running.prescale(), reduction.scale, bucket});
 }
 
-// Through the fusion buffer: one pack, one collective, one unpack.
-Task Executor::RunFused(Running& running, Reduction reduction) {
-  Buffer& fusion = running.group().fusion;
-  const int64_t element = SizeOf(reduction.dtype);
-  int64_t count = 0;
-  for (const Segment& s : running.segments()) count += s.count;
-  if (fusion.bytes() < count * element) {
-    fusion = Buffer();
-    auto larger = fabric_->host_pool->Take(count * element);
-    if (!larger.ok()) co_return larger.status();
-    fusion = std::move(larger).value();
+Task Executor::RunSlices(Running& running, Reduction reduction) {
+  if (running.comm().size() == 1) {
+    for (const Segment& s : running.segments()) {
+      ScaleInto(reduction.dtype, running.prescale(), s.input, s.output, s.count);
+      if (reduction.scale != 1.0)
+        ScaleInto(reduction.dtype, reduction.scale, s.output, s.output, s.count);
+    }
+    co_return Status::Ok();
   }
-  fused_tensors_.Add(static_cast<int64_t>(running.segments().size()));
-  fused_bytes_.Add(count * element);
-  FaultPoint(FaultPhase::kCopyIn);
-  int64_t at = 0;
-  for (const Segment& s : running.segments()) {
-    ScaleInto(reduction.dtype, running.prescale(), s.input, fusion.data() + at * element, s.count);
-    at += s.count;
+  const auto tensors = static_cast<int64_t>(running.segments().size());
+  if (tensors > 1) {
+    fused_tensors_.Add(tensors);
+    for (const Segment& s : running.segments()) fused_bytes_.Add(s.count * SizeOf(reduction.dtype));
   }
-  Task reduce = horon::Allreduce(running.comm(), fusion.data(), count, reduction);
-  HORON_CO_TRY(co_await reduce);
-  FaultPoint(FaultPhase::kCopyOut);
-  at = 0;
-  for (const Segment& s : running.segments()) {
-    ScaleInto(reduction.dtype, 1.0, fusion.data() + at * element, s.output, s.count);
-    at += s.count;
-  }
-  co_return Status::Ok();
+  Slices slices(running, reduction);
+  while (!slices.done()) co_await Until(slices);
+  co_return slices.status();
 }
 
 }  // namespace horon

@@ -1,9 +1,9 @@
 // Executor: runs buckets. The last stage of the road before the op and the transports.
 //
 // Each bucket in flight is a RootTask; Advance lets every transport progress, then every bucket
-// take its next steps. Buckets start in the agreed order, and whatever they share (a lane, a fusion
-// buffer) they use in that order, so no two ranks can wait for each other. Never blocks. Holder of
-// the baton only.
+// take its next steps. Buckets start in the agreed order, and whatever they share (a lane, a place
+// among those that send) they use in that order, so no two ranks can wait for each other. Never
+// blocks. Holder of the baton only.
 #pragma once
 
 #include <list>
@@ -50,19 +50,18 @@ class Executor {
   struct Group {  // what a process set keeps between buckets
     ProcessSets::Ranks ranks;
     std::unique_ptr<Lane> lane;
-    uint64_t sequence = 0;  // buckets so far
-    Buffer fusion;          // persistent; grows to the largest bucket
-    uint64_t next_ticket = 0, serving = 0;
-    int running = 0;  // buckets in flight
+    uint64_t sequence = 0;                 // buckets so far
+    uint64_t next_ticket = 0, served = 0;  // of buckets that no lane streams
+    int running = 0;                       // buckets in flight
     TensorStates states;
   };
-  class FusionTurn;
+  class Turn;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base) const;
   Task RunElementwise(Running& running, Elementwise kind);
-  Task RunAlone(Running& running, Reduction reduction);
-  Task RunFused(Running& running, Reduction reduction);
+  static Task Stream(Running& running, const Reduction& reduction);
+  Task RunSlices(Running& running, Reduction reduction);
 
   const Fabric* fabric_;
   std::vector<Transport*> transports_;

@@ -33,11 +33,14 @@ std::vector<Part> NearlyEqualParts(int64_t count, int parts, int size);
 // The same parts in bytes.
 std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype);
 
-// In place over a contiguous block of `count` elements. One message when a transport reduces blocks
-// itself (for the bucket's whole group only, whose buckets the executor then runs one after the
-// other: such collectives match by their order); otherwise reduce-scatter inside each node,
-// exchange between nodes, allgather inside the node. Sent per rank on one node, or with one rank a
-// node: 2 S (P-1)/P, and S (P-1) up to 4 KiB.
+// Whether a transport reduces blocks of this group itself. The bucket's whole group only, and its
+// buckets one after the other: such collectives match by their order.
+bool ReducesWhole(const Communicator& comm, const Reduction& reduction);
+
+// In place over a contiguous block of `count` elements. One call when a transport reduces blocks
+// itself; otherwise reduce-scatter inside each node, exchange between nodes, allgather inside the
+// node. With one node, or one rank a node, nothing is written to before every rank has sent. Sent
+// per rank there: 2 S (P-1)/P, and S (P-1) up to 4 KiB.
 Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction);
 
 // Direct exchange: every rank sends part p to its owner, who adds the parts by ascending rank.

@@ -144,7 +144,23 @@ void Scale(std::byte* block, int64_t count, const Reduction& reduction) {
   ScaleInto(reduction.dtype, reduction.scale, block, block, count);
 }
 
+BlockReduction WholeBlock(const Communicator& comm, std::byte* block, int64_t count,
+                          const Reduction& reduction) {
+  BlockReduction whole{block, count, reduction.dtype, reduction.kind, comm.ranks()};
+  std::sort(whole.ranks.begin(), whole.ranks.end());
+  return whole;
+}
+
 }  // namespace
+
+// With several nodes of several ranks not all see the same: a rank alone on its node has one
+// transport where others have two.
+bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
+  if (comm.level() != 0 || comm.size() == 1) return false;
+  if (!comm.one_node() && !comm.all_apart()) return false;
+  const Transport* const transport = comm.only_transport();
+  return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, 0, reduction));
+}
 
 Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
                        std::byte* out, Reduction reduction) {
@@ -173,7 +189,9 @@ Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction in
   size_t owners = mine.size();
   for (const auto& node : nodes) owners = std::min(owners, node.size());
 
-  Communicator node = comm.Sub(mine, 1);
+  // No two ranks share a node and are apart: one level of messages serves both.
+  const int level = std::max(1, comm.level());
+  Communicator node = comm.Sub(mine, level);
   const auto parts = NearlyEqualParts(count, static_cast<int>(owners), node.size());
   const auto parts_bytes = InBytes(parts, inside.dtype);
   HORON_CO_TRY(co_await ReduceScatter(node, block, parts, inside));
@@ -181,7 +199,7 @@ Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction in
   if (local < owners) {
     std::vector<int> members;
     for (const auto& others : nodes) members.push_back(others[local]);
-    Communicator across = comm.Sub(members, 2);
+    Communicator across = comm.Sub(members, level);
     std::byte* part = block + parts_bytes[local].begin;
     HORON_CO_TRY(co_await between(across, part, parts[local].count));
   }
@@ -194,19 +212,14 @@ Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction re
     Scale(block, count, reduction);
     co_return Status::Ok();
   }
-  if (comm.one_node() || comm.all_apart()) {
-    // Only here do all ranks see the same: with several nodes, a rank alone on its node has one
-    // transport where others have two.
-    Transport* transport = comm.only_transport();
-    BlockReduction whole{block, count, reduction.dtype, reduction.kind, comm.ranks()};
-    std::sort(whole.ranks.begin(), whole.ranks.end());
-    if (comm.top() && transport != nullptr && transport->ReducesBlocks(whole)) {
-      HORON_CO_TRY(co_await transport->ReduceBlock(std::move(whole)));
-      Scale(block, count, reduction);
-      co_return Status::Ok();
-    }
-    co_return co_await FlatAllreduce(comm, block, count, reduction);
+  if (ReducesWhole(comm, reduction)) {
+    BlockReduction whole = WholeBlock(comm, block, count, reduction);
+    HORON_CO_TRY(co_await comm.only_transport()->ReduceBlock(std::move(whole)));
+    Scale(block, count, reduction);
+    co_return Status::Ok();
   }
+  if (comm.one_node() || comm.all_apart())
+    co_return co_await FlatAllreduce(comm, block, count, reduction);
   // Scaled once, at the end: integers are truncated once.
   Reduction inside = reduction;
   inside.scale = 1.0;

@@ -55,7 +55,15 @@ Communicator Communicator::Sub(const std::vector<int>& members, int level) const
   return Communicator(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
 }
 
-bool Communicator::top() const { return base_ % kTags / kStreams == 0; }
+Communicator Communicator::At(int level) const {
+  HORON_CHECK(level > 0 && level < kLevels, "a communicator's other levels are 1..7");
+  Communicator other = *this;
+  other.base_ = base_ / kTags * kTags + static_cast<Tag>(level * kStreams);
+  other.lane_ = nullptr;
+  return other;
+}
+
+int Communicator::level() const { return static_cast<int>(base_ % kTags / kStreams); }
 
 Transport* Communicator::only_transport() const {
   Transport* only = nullptr;

@@ -55,6 +55,9 @@ class Communicator {
   // numbered, and reductions add them, in the order given: ascending, or by node where that
   // differs. `level` (1..7) keeps its messages apart from those of other levels that run at once.
   Communicator Sub(const std::vector<int>& members, int level) const;
+  // All members, on another level (1..7).
+  Communicator At(int level) const;
+  int level() const;  // 0: this is the bucket's whole group, not made by Sub or At
 
   // Node of a member, numbered within this communicator in the order of their first members;
   // whether all share one; members per node, ascending.
@@ -66,9 +69,6 @@ class Communicator {
 
   // Streams elementwise reductions through the shared segment when all members share a node.
   Lane* lane() const { return lane_; }
-  // Whether this is the bucket's whole group, not a part of it made by Sub.
-  bool top() const;
-
   // The one transport between this rank and all others; null when there are several or none.
   Transport* only_transport() const;
 

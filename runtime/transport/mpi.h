@@ -19,7 +19,7 @@
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 2;
+inline constexpr int kMpiPluginVersion = 3;
 
 // How long the ranks wait for each other while they meet: until the limit, or until one is known to
 // be lost.
@@ -44,8 +44,9 @@ class MpiWorld {
   virtual bool serialized() const = 0;
   virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
   virtual std::string library_version() const = 0;  // first line of MPI_Get_library_version
-  // Counts "mpi.messages", "mpi.bytes", "mpi.collectives".
-  virtual std::unique_ptr<Transport> MakeTransport(Counters& counters) = 0;
+  // Counts "mpi.messages", "mpi.bytes", "mpi.collectives". `reduces_blocks`: whether reductions may
+  // be MPI's own; the same on all ranks.
+  virtual std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks) = 0;
 };
 
 // The plugin's C entry points, found by dlsym.

@@ -1,7 +1,8 @@
 // Reductions that MPI runs itself: MPI_Iallreduce in place, among all ranks or a set of them.
 //
 // The order of additions, and so the last bits, are MPI's. So is what becomes of a NaN in MPI_MIN
-// and MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it.
+// and MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it. So
+// they are used only with HORON_DETERMINISTIC=0.
 
 #include <algorithm>
 #include <cstdio>
@@ -72,13 +73,14 @@ class PendingComm final : public Waitable {
 }  // namespace
 
 bool MpiTransport::ReducesBlocks(const BlockReduction& reduction) const {
-  return TypeOf(reduction.dtype) != MPI_DATATYPE_NULL && !reduction.ranks.empty() &&
-         Reaches(reduction.ranks.front()) && Reaches(reduction.ranks.back());
+  return reduces_blocks_ && TypeOf(reduction.dtype) != MPI_DATATYPE_NULL &&
+         !reduction.ranks.empty() && Reaches(reduction.ranks.front()) &&
+         Reaches(reduction.ranks.back());
 }
 
 Status MpiTransport::Prepare(const std::vector<int>& ranks) {
   HORON_TRY(failure_);
-  world_->Make(ranks);
+  if (reduces_blocks_) world_->Make(ranks);
   return Status::Ok();
 }
 

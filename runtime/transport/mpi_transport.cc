@@ -21,8 +21,9 @@ constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters)
+MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks)
     : world_(std::move(world)),
+      reduces_blocks_(reduces_blocks),
       pool_(std::make_shared<Pool>(MakeHostMemory())),
       messages_(counters["mpi.messages"]),
       bytes_(counters["mpi.bytes"]),

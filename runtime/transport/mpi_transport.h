@@ -47,7 +47,7 @@ class PendingReduction final : public Waitable {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters);
+  MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks);
   ~MpiTransport() override;
 
   std::string_view name() const override { return "mpi"; }
@@ -94,6 +94,7 @@ class MpiTransport final : public Transport {
   static void Finish(Transfer& transfer, Status status, int64_t bytes);
 
   std::shared_ptr<MpiComm> world_;
+  bool reduces_blocks_;
   std::shared_ptr<Pool> pool_;
   Counter& messages_;
   Counter& bytes_;

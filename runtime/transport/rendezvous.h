@@ -40,6 +40,7 @@ Result<Listener> Listen();
 struct Meeting {
   std::shared_ptr<SharedSegment> segment;
   std::vector<std::pair<int, int>> peers;  // socket, local rank; for the watch, which closes them
+  bool deterministic = true;               // Config::deterministic of rank 0, which all follow
 };
 // `listener` is local rank 0's own, empty elsewhere.
 Result<Meeting> MeetThroughSocket(Listener listener, const std::string& name, int local_size,

@@ -83,7 +83,7 @@ Status Run(Transport& transport, const Block& block) {
 
 TEST_CASE("blocks are reduced among all ranks", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   int64_t calls = 0;
   for (const DataType dtype : kReduced) {
     for (const ReduceKind kind : kKinds) {
@@ -102,7 +102,7 @@ TEST_CASE("blocks are reduced among all ranks", "[mpi]") {
 
 TEST_CASE("blocks are reduced among some ranks, also when sets overlap", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   const int size = World().size();
   std::vector<std::vector<int>> sets = {{0}};
   if (size >= 2) sets.push_back({size - 1});
@@ -123,7 +123,7 @@ TEST_CASE("blocks are reduced among some ranks, also when sets overlap", "[mpi]"
 
 TEST_CASE("several blocks are in flight at once", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   std::deque<Block> blocks;
   std::deque<RootTask> roots;
   for (int i = 0; i < 8; ++i) {
@@ -149,7 +149,7 @@ TEST_CASE("several blocks are in flight at once", "[mpi]") {
 
 TEST_CASE("progress alone finishes a reduction, and says that something moved", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   Block block(DataType::kInt32, ReduceKind::kSum, 100000, AllRanks());
   RootTask root(transport->ReduceBlock(block.reduction()));
   root.Advance();
@@ -168,7 +168,7 @@ TEST_CASE("progress alone finishes a reduction, and says that something moved", 
 
 TEST_CASE("an empty block makes no call", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   Block block(DataType::kFloat64, ReduceKind::kSum, 0, AllRanks());
   CHECK(Run(*transport, block).ok());
   CHECK(counters["mpi.collectives"].value() == 0);
@@ -176,7 +176,7 @@ TEST_CASE("an empty block makes no call", "[mpi]") {
 
 TEST_CASE("types that MPI does not add are refused", "[mpi]") {
   Counters counters;
-  const auto transport = World().MakeTransport(counters);
+  const auto transport = World().MakeTransport(counters, true);
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kBool}) {
     Block block(dtype, ReduceKind::kSum, 10, AllRanks());
     CHECK_FALSE(transport->ReducesBlocks(block.reduction()));
@@ -191,7 +191,7 @@ TEST_CASE("a member that does not come blocks nobody", "[mpi]") {
   const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();  // which has no sets yet
   REQUIRE(life != nullptr);
   Counters counters;
-  const auto transport = life->MakeTransport(counters);
+  const auto transport = life->MakeTransport(counters, true);
   const bool member = World().size() > 1 && World().rank() < 2;
   Block block(DataType::kInt32, ReduceKind::kSum, 100, {0, 1});
   std::optional<RootTask> root;

@@ -10,7 +10,7 @@ namespace {
 // One rank's transport, made anew for each test.
 struct Wire {
   Counters counters;
-  std::unique_ptr<Transport> transport = World().MakeTransport(counters);
+  std::unique_ptr<Transport> transport = World().MakeTransport(counters, false);
   Transport& operator*() { return *transport; }
 };
 
@@ -231,7 +231,7 @@ TEST_CASE("cancelling a send that nobody takes is bounded", "[mpi]") {
   const std::unique_ptr<MpiWorld> another = OpenAnotherWorld();
   REQUIRE(another != nullptr);
   Counters counters;
-  const auto transport = another->MakeTransport(counters);
+  const auto transport = another->MakeTransport(counters, false);
   auto mine = Pattern(8 << 20, World().rank());
   std::deque<Transfer> sends(3);
   if (World().rank() == 0) {

@@ -56,8 +56,8 @@ TEST_CASE("a second world is independent of the first", "[mpi]") {
   CHECK_FALSE(another->library_version().empty());
   // The same peer and tag in both worlds: neither takes the other's message.
   Counters counters;
-  const auto one = World().MakeTransport(counters);
-  const auto two = another->MakeTransport(counters);
+  const auto one = World().MakeTransport(counters, false);
+  const auto two = another->MakeTransport(counters, false);
   auto mine = Pattern(100, World().rank(), 1), other = Pattern(100, World().rank(), 2);
   std::vector<std::byte> from_one(100), from_two(100);
   Transfer sends[2], receives[2];
@@ -78,7 +78,7 @@ void SendAndLeave(size_t bytes) {
   const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
   REQUIRE(life != nullptr);
   Counters counters;
-  const auto transport = life->MakeTransport(counters);
+  const auto transport = life->MakeTransport(counters, false);
   Transfer send;
   std::vector<std::byte> stale(bytes, std::byte{0x55});
   REQUIRE(Send(*transport, send, Next(), 9, {Whole(stale)}).ok());
@@ -89,7 +89,7 @@ void PassInANewWorld() {
   const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
   REQUIRE(life != nullptr);
   Counters counters;
-  const auto transport = life->MakeTransport(counters);
+  const auto transport = life->MakeTransport(counters, false);
   Transfer send, receive;
   auto mine = Pattern(100, World().rank());
   std::vector<std::byte> theirs(100);

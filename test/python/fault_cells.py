@@ -23,11 +23,12 @@ _CLEAR_S = 3.0  # that horonrun takes at most when all ranks have ended
 _MACHINE_S = 3.0  # of a loaded machine, for all of that together
 # The pass at which the fault strikes: the second collective, well inside its chunks.
 _PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70}
+# On hosts each has 16 slices, and in each slice 4 chunks inside the node and 2 between nodes.
+_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22}
 # The ninth collective of one name, which is not negotiated any more: four chunks each, so that none
 # takes half a second on a loaded machine. A rank that waits so long asks why, which is negotiated.
 LOCKED_COUNT = 4 * 65536
 _LOCKED = "reduce:{}:34"
-_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 2, "reduce": 12, "copy_out": 2}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+#include "runtime/core/slices.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/fault.h"
+
+namespace horon {
+namespace {
+
+// Of a slice: what each node sends of it should be large beside what a message costs, and the first
+// and last slices small beside the bucket, because they leave one direction of the link idle.
+constexpr int64_t kSliceBytes = 1 << 20, kSliceBytesPerNode = 256 << 10;
+constexpr size_t kInFlight = 6;
+static_assert(kInFlight < Communicator::kLevels);
+
+}  // namespace
+
+Slices::Slices(Stage& stage, Reduction reduction)
+    : stage_(stage), reduction_(reduction), element_(SizeOf(reduction.dtype)) {
+  for (const Segment& s : stage.segments()) {
+    // An input is only read; Span has one type for both directions.
+    inputs_.push_back({const_cast<std::byte*>(s.input), s.count * element_});
+    outputs_.push_back({s.output, s.count * element_});
+    left_ += s.count * element_;
+  }
+  Communicator& comm = stage.comm();
+  const bool whole = ReducesWhole(comm, reduction);
+  const auto nodes = static_cast<int64_t>(comm.nodes().size());
+  slice_ = whole ? left_ : std::max(kSliceBytes, nodes * kSliceBytesPerNode);
+  slots_.resize(whole ? 1 : kInFlight);
+}
+
+bool Slices::Ready() {
+  bool moved = false;
+  for (size_t slot = 0; slot < slots_.size() && !done(); ++slot) moved = Advance(slot) || moved;
+  return moved || done();
+}
+
+// Slice k is slot k % slots' on every rank: its messages have that slot's level.
+bool Slices::Advance(size_t slot) {
+  Slice& slice = slots_[slot];
+  if (slice.task == nullptr) {
+    if (left_ == 0 || slot != turn_) return false;
+    turn_ = (turn_ + 1) % slots_.size();
+    Begin(slice, slots_.size() == 1 ? stage_.comm() : stage_.comm().At(static_cast<int>(slot) + 1));
+  }
+  const bool moved = slice.task->Advance();
+  if (!slice.task->done()) return moved;
+  if (status_.ok()) status_ = slice.task->status();
+  slice.task.reset();
+  --running_;
+  return true;
+}
+
+void Slices::Begin(Slice& slice, Communicator comm) {
+  slice.bytes = std::min(slice_, left_);
+  slice.inputs.clear();
+  slice.outputs.clear();
+  ForNext(inputs_, next_input_, slice.bytes,
+          [&](std::byte* data, int64_t n) { slice.inputs.push_back({data, n}); });
+  ForNext(outputs_, next_output_, slice.bytes,
+          [&](std::byte* data, int64_t n) { slice.outputs.push_back({data, n}); });
+  left_ -= slice.bytes;
+  ++running_;
+  slice.task = std::make_unique<RootTask>(Run(slice, std::move(comm)));
+}
+
+// Between ranks of one node each, or of one node, a block is written to only where a part of it has
+// come from every rank; inside nodes of several it is written to before.
+bool Slices::InPlace(const Slice& slice) const {
+  const Communicator& comm = stage_.comm();
+  return slice.inputs.size() == 1 && slice.inputs[0].data == slice.outputs[0].data &&
+         stage_.prescale() == 1.0 && (comm.one_node() || comm.all_apart());
+}
+
+Task Slices::Run(Slice& slice, Communicator comm) {
+  if (!InPlace(slice)) co_return co_await RunPacked(slice, comm);
+  FaultPoint(FaultPhase::kCopyIn);
+  Task reduce = Allreduce(comm, slice.outputs[0].data, slice.bytes / element_, reduction_);
+  HORON_CO_TRY(co_await reduce);
+  FaultPoint(FaultPhase::kCopyOut);
+  co_return Status::Ok();
+}
+
+Task Slices::RunPacked(Slice& slice, Communicator& comm) {
+  if (slice.scratch.bytes() < slice.bytes) {
+    auto scratch = stage_.Scratch(slice.bytes);
+    if (!scratch.ok()) co_return scratch.status();
+    slice.scratch = std::move(scratch).value();
+  }
+  FaultPoint(FaultPhase::kCopyIn);
+  std::byte* at = slice.scratch.data();
+  for (const Span& from : slice.inputs) {
+    ScaleInto(reduction_.dtype, stage_.prescale(), from.data, at, from.bytes / element_);
+    at += from.bytes;
+  }
+  Task reduce = Allreduce(comm, slice.scratch.data(), slice.bytes / element_, reduction_);
+  HORON_CO_TRY(co_await reduce);
+  FaultPoint(FaultPhase::kCopyOut);
+  at = slice.scratch.data();
+  for (const Span& to : slice.outputs) {
+    std::memcpy(to.data, at, static_cast<size_t>(to.bytes));
+    at += to.bytes;
+  }
+  co_return Status::Ok();
+}
+
+}  // namespace horon
