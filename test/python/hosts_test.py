@@ -28,6 +28,7 @@ ALL = [
     "objects",
     "process_sets",
     "aggregations",
+    "bits",
 ]
 WHO = """
 import socket, horon

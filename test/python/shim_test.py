@@ -5,7 +5,7 @@ import os
 import pytest
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
-       "process_sets", "aggregations", "adasum", "adasum_optimizer", "gossip",
+       "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
        "gossip_optimizer", "bluefog"]
 
 

@@ -1,0 +1,60 @@
+"""Sums have the bits of one order of additions: local ranks ascending, then nodes ascending. So
+they are the same on all ranks and in all runs, whatever is fused, sliced, negotiated or locked."""
+
+import random
+
+import torch
+
+import horon.torch as hvd
+
+COUNTS = (1, 17, 1000, 700_001)  # the last one is several slices
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+STEPS = 6  # locked from the fourth on
+
+
+def of_rank(rank, count, dtype):
+    """Values for which the order of additions shows in the last bits."""
+    generator = torch.Generator().manual_seed(7919 * rank + count)
+    return torch.randn(count, generator=generator).to(dtype)
+
+
+def added(terms):
+    """In single precision from left to right, rounded once."""
+    total = terms[0].float()
+    for term in terms[1:]:
+        total = total + term.float()
+    return total.to(terms[0].dtype)
+
+
+def expected(nodes, count, dtype):
+    """`nodes`: the node of each rank."""
+    ranks = range(hvd.size())
+    return added([added([of_rank(rank, count, dtype) for rank in ranks if nodes[rank] == node])
+                  for node in sorted(set(nodes))])
+
+
+def check_the_order_of_additions():
+    nodes = hvd.allgather(torch.tensor([hvd.cross_rank()]), name="bits.nodes").tolist()
+    kinds = [(count, dtype) for count in COUNTS for dtype in DTYPES]
+    wanted = {kind: expected(nodes, *kind) for kind in kinds}
+    own_order = random.Random(hvd.rank())
+    for step in range(STEPS):
+        own_order.shuffle(kinds)  # each rank submits in an order of its own
+        tensors = {kind: of_rank(hvd.rank(), *kind) for kind in kinds}
+        handles = [hvd.allreduce_async_(tensors[kind], op=hvd.Sum, name=f"bits.{kind}")
+                   for kind in kinds]
+        for handle in handles:
+            hvd.synchronize(handle)
+        for kind, tensor in tensors.items():
+            assert torch.equal(tensor, wanted[kind]), (step, kind)
+
+
+def check_alone_and_grouped():
+    nodes = hvd.allgather(torch.tensor([hvd.cross_rank()]), name="bits.nodes").tolist()
+    for count in COUNTS:
+        wanted = expected(nodes, count, torch.float32)
+        mine = of_rank(hvd.rank(), count, torch.float32)
+        alone = hvd.allreduce(mine, op=hvd.Sum, name=f"bits.alone.{count}")
+        grouped = hvd.grouped_allreduce([mine] * 3, op=hvd.Sum, name=f"bits.grouped.{count}")
+        for result in (alone, *grouped):
+            assert torch.equal(result, wanted), count
