@@ -10,6 +10,13 @@
 
 namespace horon {
 
+// Which batch of a locked schedule this is: the same on all ranks.
+struct Locked {
+  uint64_t schedule = 0;  // the decision since which it is locked
+  uint64_t plan = 0;      // a hash of what it runs
+  uint64_t number = 0;    // counted over the life of the job; 0: not locked
+};
+
 struct Entry {
   SharedRegistration what;           // pending until the promise is kept
   const std::byte* input = nullptr;  // lent by the user until then
@@ -17,7 +24,7 @@ struct Entry {
   Promise promise;
   Agreement agreed;          // set by the negotiator
   ProcessSets::Ranks ranks;  // of its process set when it was agreed; set by the negotiator
-  uint64_t locked = 0;       // > 0: started by the locked schedule, in the batch of this number
+  Locked locked{};           // the batch in which the locked schedule has started it
 
   const Request& request() const { return what->request; }
 };

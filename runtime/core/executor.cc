@@ -84,7 +84,7 @@ class Executor::Running final : public Stage {
   }
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   RootTask& task() { return *task_; }
-  uint64_t locked() const { return entries_[0].locked; }
+  const Locked& locked() const { return entries_[0].locked; }
   std::vector<Entry> TakeEntries() { return std::move(entries_); }
   void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
@@ -113,6 +113,16 @@ class Executor::Turn final : public Waitable {
   uint64_t ticket_, most_;
 };
 
+class Executor::GatePassed final : public Waitable {
+ public:
+  GatePassed(const StartGate& gate, const Locked& batch) : gate_(gate), batch_(batch) {}
+  bool Ready() override { return gate_.Passed(batch_); }
+
+ private:
+  const StartGate& gate_;
+  const Locked& batch_;
+};
+
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
                    std::shared_ptr<Recorder> recorder)
@@ -121,6 +131,7 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
       sets_(&sets),
       make_lane_(std::move(make_lane)),
       recorder_(std::move(recorder)),
+      gate_(fabric, counters),
       buckets_(counters["executor.buckets"]),
       tensors_(counters["executor.tensors"]),
       fused_tensors_(counters["fusion.tensors"]),
@@ -156,6 +167,7 @@ void Executor::Start(Bucket bucket) {
   if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
     running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
+    if (!streams && running->locked().number > 0) gate_.Start(running->locked());
     running->Run(RunElementwise(*running, *elementwise));
   } else {
     running->Run(op->Run(*running));
@@ -170,6 +182,8 @@ Result<bool> Executor::Advance(bool held) {
     HORON_ASSIGN(const bool progress, transport->Progress());
     moved = moved || progress;
   }
+  HORON_ASSIGN(const bool heard, gate_.Advance());
+  moved = moved || heard;
   for (auto it = running_.begin(); it != running_.end() && !held;) {
     Running& running = **it;
     moved = running.task().Advance() || moved;
@@ -194,7 +208,7 @@ Result<bool> Executor::Advance(bool held) {
 
 std::vector<Entry> Executor::TakeBack(uint64_t first) {
   std::vector<Entry> back;
-  while (!running_.empty() && running_.back()->locked() > first) {
+  while (!running_.empty() && running_.back()->locked().number > first) {
     Running& running = *running_.back();
     running.Withdraw();
     for (Entry& entry : running.TakeEntries()) back.push_back(std::move(entry));
@@ -207,6 +221,7 @@ std::vector<Entry> Executor::TakeBack(uint64_t first) {
     }
     running_.pop_back();
   }
+  gate_.Close(first);
   const auto all = groups_.find(0);
   if (all != groups_.end() && all->second.lane) all->second.lane->Skip();
   return back;
@@ -217,6 +232,7 @@ const Request* Executor::oldest() const {
 }
 
 void Executor::FailAll(const Status& status) {
+  gate_.Close(0);
   for (auto& running : running_) running->Withdraw();
   for (auto& running : running_) running->Finish(status);
   running_.clear();
@@ -229,6 +245,10 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   if (comm.lane() != nullptr) {
     Task streamed = Stream(running, reduction);
     co_return co_await streamed;
+  }
+  if (running.locked().number > 0) {
+    GatePassed all_have_started(gate_, running.locked());
+    co_await Until(all_have_started);
   }
   Group& group = running.group();
   Turn turn(group, running.ticket, ReducesWhole(comm, reduction) ? 1 : kBucketsInFlight);

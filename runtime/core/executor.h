@@ -16,6 +16,7 @@
 #include "runtime/base/recorder.h"
 #include "runtime/core/fusion.h"
 #include "runtime/core/process_sets.h"
+#include "runtime/core/start_gate.h"
 #include "runtime/core/tensor_states.h"
 #include "runtime/transport/communicator.h"
 #include "runtime/transport/lane.h"
@@ -56,6 +57,7 @@ class Executor {
     TensorStates states;
   };
   class Turn;
+  class GatePassed;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base) const;
@@ -68,6 +70,7 @@ class Executor {
   const ProcessSets* sets_;
   LaneFactory make_lane_;
   std::shared_ptr<Recorder> recorder_;  // may be null
+  StartGate gate_;
   std::map<int32_t, Group> groups_;
   std::list<std::unique_ptr<Running>> running_;
   uint64_t finished_ = 0;

@@ -41,14 +41,17 @@ void LockedSchedule::Lock(uint64_t sequence, const ScheduleFinder::Batches& batc
   next_ = 0;
   waiting_ = 0;
   stopped_ = false;
+  plan_ = batches.size();
   for (const auto& ids : batches) {
     const int index = static_cast<int>(batches_.size());
+    plan_ = plan_ * 31 + ids.size();
     auto& batch = batches_.emplace_back();
     missing_.push_back(ids.size());
     for (uint64_t id : ids) {
       const ResponseCache::Line* const line = cache.Get(id);
       line->what->batch.store(index, std::memory_order_relaxed);
       batch.push_back({line->what, line->agreed});
+      plan_ = plan_ * 31 + line->what->tensor_id;
       if (line->what->slot >= 0) Arrived(*line->what);
     }
   }

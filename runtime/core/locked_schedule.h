@@ -6,8 +6,9 @@
 // rank 0 resumes negotiation after the last batch that all have started. What some have started
 // beyond it is taken back: no rank has written to a tensor of a batch that not all have started.
 //
-// Inside one node only, where the ranks' lane shows that all have started a batch; elementwise ops
-// of the global process set. Part of the negotiator; holder of the baton.
+// Elementwise ops of the global process set only. That all have started a batch is shown by the
+// ranks' lane inside one node, by the executor's StartGate otherwise. Part of the negotiator;
+// holder of the baton.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ class LockedSchedule {
     Agreement agreed;
   };
 
-  // `possible`: whether this job's layout allows it. The same on all ranks.
+  // `possible`: whether there are others to agree with.
   explicit LockedSchedule(bool possible) : possible_(possible) {}
 
   bool locked() const { return !batches_.empty(); }
@@ -37,6 +38,8 @@ class LockedSchedule {
   uint64_t since() const { return since_; }
   // Batches started since the job began: the same number is the same batch on all ranks.
   uint64_t started() const { return started_; }
+  // The last of them.
+  Locked last() const { return {since_, plan_, started_}; }
   bool Holds(const Registration& what) const {
     return what.batch.load(std::memory_order_relaxed) >= 0;
   }
@@ -74,7 +77,7 @@ class LockedSchedule {
   std::vector<std::vector<Item>> batches_;
   std::vector<size_t> missing_;  // by batch: members that are not pending
   size_t next_ = 0;              // the batch that starts next
-  uint64_t since_ = 0, started_ = 0, locked_at_ = 0;
+  uint64_t since_ = 0, plan_ = 0, started_ = 0, locked_at_ = 0;
   size_t waiting_ = 0;  // members that are pending
   Clock::time_point waiting_since_;
   bool stopped_ = false;

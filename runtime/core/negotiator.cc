@@ -34,14 +34,14 @@ std::string Way(int rank, const Topology& topology, const std::vector<Transport*
 
 Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
                        const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-                       ProcessSets& sets, Callers& callers, bool may_lock, Counters& counters)
+                       ProcessSets& sets, Callers& callers, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
       registry_(&registry),
       sets_(&sets),
       size_(topology.size()),
       tree_(rank, topology, control, counters),
-      schedule_(may_lock),
+      schedule_(topology.size() > 1),
       may_lock_(config.lock_schedule),
       reports_of_(control.size()),
       callers_(&callers),

@@ -36,11 +36,10 @@ class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::string_view kLogComponent = "negotiator";  // in HORON_LOG
-  // `control[r]` reaches rank r, as far as the control tree needs it. `may_lock`: whether the ranks
-  // of the global set share a lane.
+  // `control[r]` reaches rank r, as far as the control tree needs it.
   Negotiator(const Config& config, int rank, const Topology& topology,
              const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-             ProcessSets& sets, Callers& callers, bool may_lock, Counters& counters);
+             ProcessSets& sets, Callers& callers, Counters& counters);
 
   // Takes new entries, which are moved from. Those with a name that cannot be (unknown op) were
   // refused before, at submit.
@@ -110,7 +109,7 @@ class Negotiator {
   void ApplyCached(uint64_t id, Batch& batch);
   Status ApplyVerdict(const Verdict& verdict, Batch& batch);
   void Run(Entry entry, const Verdict& verdict, Batch& batch);
-  void Run(Entry entry, Batch& batch, uint64_t locked = 0);
+  void Run(Entry entry, Batch& batch, const Locked& locked = {});
   bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);

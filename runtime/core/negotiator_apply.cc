@@ -114,7 +114,7 @@ void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
   Run(std::move(entry), batch);
 }
 
-void Negotiator::Run(Entry entry, Batch& batch, uint64_t locked) {
+void Negotiator::Run(Entry entry, Batch& batch, const Locked& locked) {
   entry.locked = locked;
   // Before a later verdict removes the set.
   entry.ranks = sets_->Find(entry.request().process_set);

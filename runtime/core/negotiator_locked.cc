@@ -24,7 +24,7 @@ void Negotiator::RunSchedule() {
       std::optional<Entry> entry = pending_.Take(*item.what);
       if (!entry) continue;  // cannot be: Next() has counted them
       entry->agreed = item.agreed;
-      Run(std::move(*entry), batch, schedule_.started());
+      Run(std::move(*entry), batch, schedule_.last());
     }
     locked_tensors_.Add(static_cast<int64_t>(batch.entries.size()));
     batches_.push_back(std::move(batch));
@@ -56,7 +56,7 @@ void Negotiator::Resume(uint64_t first) {
   const std::vector<SharedRegistration> members = schedule_.Members();
   schedule_.Unlock(first);
   while (!batches_.empty() && !batches_.back().entries.empty() &&
-         batches_.back().entries[0].locked > first) {
+         batches_.back().entries[0].locked.number > first) {
     for (Entry& entry : batches_.back().entries) pending_.Put(std::move(entry));
     batches_.pop_back();
   }

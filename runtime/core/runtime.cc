@@ -28,12 +28,6 @@ int Cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Whether one lane serves all ranks.
-bool SharesLane(const Topology& topology, const SharedSegment* segment) {
-  return topology.size() > 1 && topology.nodes() == 1 && segment != nullptr &&
-         segment->shape().lanes > 0;
-}
-
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
   std::vector<Transport*> pointers;
   for (const auto& transport : owned) pointers.push_back(transport.get());
@@ -63,7 +57,7 @@ Runtime::Runtime(RuntimeParts parts)
       registry_(ops_),
       sets_(fabric_.topology.size()),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
-                  SharesLane(fabric_.topology, segment_.get()), *counters_),
+                  *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },

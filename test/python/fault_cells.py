@@ -25,10 +25,11 @@ _MACHINE_S = 3.0  # of a loaded machine, for all of that together
 _PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70}
 # On hosts each has 16 slices, and in each slice 4 chunks inside the node and 2 between nodes.
 _PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22}
-# The ninth collective of one name, which is not negotiated any more: four chunks each, so that none
-# takes half a second on a loaded machine. A rank that waits so long asks why, which is negotiated.
+# The ninth collective of one name, which is not negotiated any more: four chunks each, and two more
+# between nodes, so that none takes half a second on a loaded machine. A rank that waits so long asks
+# why, which is negotiated.
 LOCKED_COUNT = 4 * 65536
-_LOCKED = "reduce:{}:34"
+_LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Cell:
     def plan(self) -> str:
         """The beginning and the end of HORON_FAULT, with the action to be put in between."""
         if self.steady:
-            return _LOCKED
+            return _LOCKED_ON_ONE_HOST if self.hosts == 1 else _LOCKED_ON_HOSTS
         passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
         return f"{self.phase}:{{}}:{passes.get(self.phase, 1)}"
 
@@ -126,8 +127,8 @@ class Outcome:
 
 def cells(hosts: int, quick: bool) -> Iterator[Cell]:
     for fault, phase, who in itertools.product(FAULTS, PHASES, WHO):
-        if fault == "cut" and hosts == 1 or phase == "locked" and hosts > 1:
-            continue  # schedules are locked on one host only
+        if fault == "cut" and hosts == 1:
+            continue
         if fault == "launcher" and who != "last":
             continue  # one launcher, and where it is killed from does not matter
         if not quick or _is_quick(fault, phase, who, hosts):
@@ -139,7 +140,7 @@ def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
     if hosts > 1:  # a job takes seconds there
         if fault in ("kill", "cut"):
             return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
-        return (phase, who) in (("init", "last"), ("reduce", "last"), ("shutdown", "last"))
+        return who == "last" and phase in ("init", "reduce", "locked", "shutdown")
     if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
         return False
     return who != "two" or phase in ("negotiate", "reduce", "locked")

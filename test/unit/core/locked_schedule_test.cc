@@ -53,6 +53,22 @@ class Step {
   std::vector<std::shared_ptr<Work>> works_;
 };
 
+// Where all ranks share a lane, where each is a node, and where a node has several.
+std::vector<WorldOptions> Places() {
+  WorldOptions apart, pairs;
+  apart.local_size = 1;
+  pairs.local_size = 2;
+  return {{}, apart, pairs};
+}
+
+std::vector<std::pair<int, WorldOptions>> SizesAndPlaces(const std::vector<int>& sizes) {
+  std::vector<std::pair<int, WorldOptions>> all;
+  for (int size : sizes) {
+    for (const WorldOptions& place : Places()) all.emplace_back(size, place);
+  }
+  return all;
+}
+
 // Runs steps until all ranks have run one that was locked.
 class Settler {
  public:
@@ -79,8 +95,9 @@ class Settler {
 };
 
 TEST_CASE("a steady step sends nothing but its data") {
-  for (int n : {2, 3, 4}) {
-    World world(n);
+  for (const auto& [n, place] : SizesAndPlaces({2, 3, 4})) {
+    INFO(n << " ranks, " << place.local_size << " a node");
+    World world(n, place);
     Settler settle(n);
     Verdicts verdicts;
     std::atomic<int> quiet{0};
@@ -120,10 +137,10 @@ TEST_CASE("rank 0 decides whether schedules are locked") {
 }
 
 TEST_CASE("another tensor, shape, op or set leaves the schedule, which comes again") {
-  for (int n : {2, 4}) {
+  for (const auto& [n, place] : SizesAndPlaces({2, 4})) {
     Verdicts verdicts;
     Settler settle(n);
-    World(n).Run([&](Rank& me) {
+    World(n, place).Run([&](Rank& me) {
       Step step(5);
       const std::vector<std::function<void()>> odd = {
           [&] {
@@ -167,10 +184,10 @@ TEST_CASE("another tensor, shape, op or set leaves the schedule, which comes aga
 }
 
 TEST_CASE("what a rank has started ahead of a rank that turns away is taken back") {
-  for (int turning : {0, 1}) {
+  for (const auto& [turning, place] : SizesAndPlaces({0, 1})) {
     Verdicts verdicts;
     Settler settle(3);
-    World world(3);
+    World world(3, place);
     std::atomic<bool> ahead{false};
     world.Run([&](Rank& me) {
       // Large ones: the ranks ahead have packed as much as there is room for.
@@ -199,9 +216,8 @@ TEST_CASE("what a rank has started ahead of a rank that turns away is taken back
 }
 
 TEST_CASE("a part of the step alone does not wait for the rest") {
-  for (bool lend : {true, false}) {
-    WorldOptions options;
-    options.configure = [&](Config& c) { c.lend = lend; };
+  for (auto& [lend, options] : SizesAndPlaces({0, 1})) {
+    options.configure = [lend = lend != 0](Config& c) { c.lend = lend; };
     Verdicts verdicts;
     Settler settle(3);
     World(3, options).Run([&](Rank& me) {
@@ -219,25 +235,28 @@ TEST_CASE("a part of the step alone does not wait for the rest") {
 }
 
 TEST_CASE("a rank that fails to agree in the middle of a schedule is told so") {
-  Verdicts verdicts;
-  Settler settle(3);
-  World(3).Run([&](Rank& me) {
-    Step step(4);
-    settle(me, step, verdicts);
-    std::vector<float> values(me.rank() == 1 ? 7 : 6, 1);
-    const Status status = me.Reduce("t1", "sum", values);
-    EXPECT(status.code() == Code::kInvalidArgument, status.message());
-    EXPECT(status.message().find("rank [1] has shape [7]") != std::string::npos, status.message());
-    settle(me, step, verdicts);
-  });
-  RequireNone(verdicts);
+  for (const WorldOptions& place : Places()) {
+    Verdicts verdicts;
+    Settler settle(3);
+    World(3, place).Run([&](Rank& me) {
+      Step step(4);
+      settle(me, step, verdicts);
+      std::vector<float> values(me.rank() == 1 ? 7 : 6, 1);
+      const Status status = me.Reduce("t1", "sum", values);
+      EXPECT(status.code() == Code::kInvalidArgument, status.message());
+      EXPECT(status.message().find("rank [1] has shape [7]") != std::string::npos,
+             status.message());
+      settle(me, step, verdicts);
+    });
+    RequireNone(verdicts);
+  }
 }
 
 TEST_CASE("a rank may leave while the schedule is locked") {
-  for (int leaver : {0, 1, 2}) {
+  for (const auto& [leaver, place] : SizesAndPlaces({0, 1, 2})) {
     Verdicts verdicts;
     Settler settle(3);
-    World(3).Run([&](Rank& me) {
+    World(3, place).Run([&](Rank& me) {
       Step step(4);
       settle(me, step, verdicts);
       if (me.rank() == leaver) {
@@ -295,10 +314,12 @@ void RandomJob(Rank& me, unsigned seed, Verdicts& verdicts) {
 }
 
 TEST_CASE("random jobs enter and leave schedules and never go wrong") {
-  for (unsigned seed = 1; seed <= 8; ++seed) {
+  for (unsigned seed = 1; seed <= 16; ++seed) {
     Verdicts verdicts;
     std::atomic<int64_t> locks{0};
-    World(1 + static_cast<int>(seed) % 4).Run([&](Rank& me) {
+    // Every layout with every kind of job.
+    const WorldOptions place = Places()[seed % 8 % 3];
+    World(1 + static_cast<int>(seed) % 4, place).Run([&](Rank& me) {
       RandomJob(me, seed, verdicts);
       locks += Count(me, "schedule.locks");
     });
