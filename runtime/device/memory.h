@@ -1,7 +1,5 @@
-// Memory, streams and events of one device. The host implementation is memory_host.cc: its streams
-// are the calling thread, so an event is complete the moment it is recorded.
-//
-// Called by the holder of the baton, except Allocate/Free, which any thread may call.
+// Memory of one device, and pools of it. The host's is memory_host.cc; a GPU makes its own (gpu.h).
+// Any thread may call all of it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +12,6 @@
 
 namespace horon {
 
-// A point in a device's work, as from cudaEventRecord. Host events are always complete.
-class Event {
- public:
-  virtual ~Event() = default;
-  virtual Result<bool> Done() = 0;  // never blocks
-};
-
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -28,10 +19,6 @@ class Memory {
   // Blocks until done where the device's allocator does. Aligned to 64 bytes at least.
   virtual Result<std::byte*> Allocate(int64_t bytes) = 0;
   virtual void Free(std::byte* data, int64_t bytes) = 0;
-  // Enqueues a copy between two places of this device (or pinned host memory) on its stream.
-  virtual Status Copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
-  // An event after all that was enqueued so far.
-  virtual Result<std::unique_ptr<Event>> Record() = 0;
 };
 
 std::unique_ptr<Memory> MakeHostMemory();

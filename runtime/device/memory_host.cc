@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <cstring>
 
 #include "runtime/device/memory.h"
 
@@ -7,11 +6,6 @@ namespace horon {
 namespace {
 
 constexpr size_t kAlignment = 64;
-
-class HostEvent final : public Event {
- public:
-  Result<bool> Done() override { return true; }
-};
 
 class HostMemory final : public Memory {
  public:
@@ -25,11 +19,6 @@ class HostMemory final : public Memory {
     return static_cast<std::byte*>(data);
   }
   void Free(std::byte* data, int64_t) override { std::free(data); }
-  Status Copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
-    return Status::Ok();
-  }
-  Result<std::unique_ptr<Event>> Record() override { return std::unique_ptr<Event>(new HostEvent); }
 };
 
 int ClassOf(int64_t bytes) {
