@@ -1,0 +1,53 @@
+// The face of the CUDA plugin (libhoron_cuda.so): what the machine has, and the doors to it.
+//
+// gpu_plugin.cc opens the plugin when the first tensor of a GPU is submitted, so that neither
+// `import horon` nor a job on CPUs touches a driver. The plugin has the CUDA runtime in itself and
+// opens NCCL and cuBLAS, which it calls through declarations of its own, at run time. Both sides
+// come from one build (kCudaPluginVersion guards against a mixture).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/device/gpu.h"
+#include "runtime/transport/gpu_group.h"
+
+namespace horon {
+
+inline constexpr int kCudaPluginVersion = 1;
+
+// A library that is opened at run time: where it was found, or why it was not.
+struct FoundLibrary {
+  int version = 0;  // as the library counts; 0: not found
+  std::string text;
+};
+
+// One per process; lives to its end. Any thread.
+class GpuDriver {
+ public:
+  virtual ~GpuDriver() = default;
+  virtual int devices() const = 0;
+  virtual std::string version() const = 0;  // "driver 13.0, CUDA runtime 13.0"
+  virtual const FoundLibrary& nccl() const = 0;
+  virtual const FoundLibrary& cublas() const = 0;
+  virtual Result<std::shared_ptr<Gpu>> Open(int index) = 0;
+  virtual GpuNetwork* network() = 0;  // null where NCCL was not found: nccl() says why
+};
+
+// Where to look for the libraries, beside what the process has open already.
+struct GpuLibraryPaths {
+  std::string nccl, cublas;   // HORON_NCCL_LIB, HORON_CUBLAS_LIB
+  std::string python_prefix;  // of the Python whose packages may bring them
+};
+
+// The plugin's C entry points, found by dlsym.
+extern "C" {
+// kCudaPluginVersion of the plugin.
+using HoronCudaVersionFn = int();
+// The process's driver; null and *status where there is none.
+using HoronCudaOpenFn = GpuDriver*(Status* status, const GpuLibraryPaths* paths);
+}
+inline constexpr const char* kCudaVersionSymbol = "horon_cuda_version";
+inline constexpr const char* kCudaOpenSymbol = "horon_cuda_open";
+
+}  // namespace horon

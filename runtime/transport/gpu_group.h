@@ -1,0 +1,63 @@
+// GpuGroup: some ranks with a GPU each, whose collectives run on those GPUs: NCCL in production
+// (nccl.cc, in the CUDA plugin), one on host memory in tests (test/support/fake_gpu.h).
+//
+// All calls enqueue on a stream and return. Every rank of a group makes the same calls in the same
+// order, and ranks that share several groups use them in the same order too. Holder of the baton.
+// A failure is kUnavailable.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "runtime/device/stream.h"
+
+namespace horon {
+
+// What the ranks of a new group have in common: made by one of them, told to the others.
+struct GpuGroupId {
+  std::array<std::byte, 128> bytes{};
+};
+
+class GpuGroup {
+ public:
+  virtual ~GpuGroup() = default;  // blocks at most until this rank's part is over
+  // Whether all ranks have come: nothing is enqueued before. Never blocks.
+  virtual Result<bool> Ready() = 0;
+  // What the network has noticed since. Never blocks.
+  virtual Status Check() = 0;
+  // Ends what is in flight, here, whatever the other ranks do. Afterwards nothing is enqueued.
+  virtual void Abort() = 0;
+
+  // In place.
+  virtual Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
+                           Stream& stream) = 0;
+  // The block is a part of `count` elements for each rank; `out` may be this rank's part of it.
+  virtual Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block,
+                               std::byte* out, int64_t count, Stream& stream) = 0;
+  // The other way round; `part` may lie at its place in the block.
+  virtual Status Allgather(const std::byte* part, std::byte* block, int64_t bytes,
+                           Stream& stream) = 0;
+  virtual Status Broadcast(std::span<const Span> spans, int root, Stream& stream) = 0;
+  // send[p] goes to rank p, recv[p] comes from it, this rank's own included; as many times as there
+  // are ranks spans, one exchange after the other (a bucket's tensors) in one launch.
+  virtual Status Exchange(std::span<const Span> send, std::span<const Span> recv,
+                          Stream& stream) = 0;
+  // Whether the reductions above take this dtype.
+  virtual bool Reduces(DataType dtype) const = 0;
+};
+
+class GpuNetwork {
+ public:
+  virtual ~GpuNetwork() = default;
+  virtual int version() const = 0;  // as NCCL counts: 22809 is 2.28.9
+  virtual Result<GpuGroupId> MakeId() = 0;
+  // This rank's end of a new group. Never blocks for the others; GpuGroup::Ready says when they
+  // have come.
+  virtual Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank,
+                                                    Device device) = 0;
+};
+
+}  // namespace horon

@@ -1,0 +1,345 @@
+#include "test/support/fake_gpu.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <thread>
+
+namespace horon::test {
+namespace {
+
+constexpr int64_t kRegion = 256 << 20;
+constexpr size_t kMostAccesses = 4096;
+
+void Join(Clock& into, const Clock& other) {
+  for (const auto& [stream, number] : other) into[stream] = std::max(into[stream], number);
+}
+
+uint64_t At(const Clock& clock, int stream) {
+  const auto found = clock.find(stream);
+  return found == clock.end() ? 0 : found->second;
+}
+
+// Never given back: the region goes with the GPU.
+class RegionMemory final : public Memory {
+ public:
+  explicit RegionMemory(FakeGpu& gpu) : gpu_(gpu), device_(gpu.device()) {}
+  Device device() const override { return device_; }
+  Result<std::byte*> Allocate(int64_t bytes) override { return gpu_.Take(bytes); }
+  void Free(std::byte*, int64_t) override {}
+
+ private:
+  FakeGpu& gpu_;
+  Device device_;
+};
+
+}  // namespace
+
+// --- the GPU
+
+FakeGpu::FakeGpu(int index) : index_(index) {
+  const int file = memfd_create("fake gpu", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, kRegion) != 0) std::abort();
+  const auto map = [&](int protection) {
+    void* at = mmap(nullptr, kRegion, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (at == MAP_FAILED) std::abort();
+    return static_cast<std::byte*>(at);
+  };
+  outside_ = map(PROT_NONE);
+  inside_ = map(PROT_READ | PROT_WRITE);
+  close(file);
+}
+
+FakeGpu::~FakeGpu() {
+  munmap(outside_, kRegion);
+  munmap(inside_, kRegion);
+}
+
+std::byte* FakeGpu::Take(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  std::byte* const at = outside_ + taken_;
+  taken_ += (bytes + 255) / 256 * 256;
+  if (taken_ > kRegion) std::abort();
+  return at;
+}
+
+std::byte* FakeGpu::Inside(std::byte* device) const {
+  const bool here = device >= outside_ && device < outside_ + kRegion;
+  return here ? inside_ + (device - outside_) : device;
+}
+
+std::unique_ptr<Memory> FakeGpu::MakeMemory() { return std::make_unique<RegionMemory>(*this); }
+std::unique_ptr<Memory> FakeGpu::MakePinnedMemory() { return MakeHostMemory(); }
+Result<std::unique_ptr<Stream>> FakeGpu::MakeStream() {
+  return std::unique_ptr<Stream>(std::make_unique<FakeStream>(*this));
+}
+
+Result<SharedEvent> FakeGpu::Record(void* framework_stream) {
+  if (capturing > 0) return Status::Unsupported("its stream is being captured into a CUDA graph");
+  return static_cast<FakeStream*>(framework_stream)->Record();
+}
+
+void FakeGpu::Complain(const std::string& what) {
+  std::lock_guard lock(mutex_);
+  complaints_.push_back(what);
+}
+
+std::vector<std::string> FakeGpu::complaints() const {
+  std::lock_guard lock(mutex_);
+  return complaints_;
+}
+
+void FakeGpu::Check(const Clock& known, const std::string& what, const Span& span, int stream,
+                    bool writes) {
+  for (const Access& access : accesses_) {
+    const bool overlap = span.data < access.end && access.begin < span.data + span.bytes;
+    if (!overlap || access.stream == stream || (!writes && !access.writes)) continue;
+    if (access.number <= At(known, access.stream)) continue;
+    complaints_.push_back(what + (writes ? " writes" : " reads") + " what stream " +
+                          std::to_string(access.stream) + (access.writes ? " writes" : " reads") +
+                          ", without an event between");
+  }
+}
+
+void FakeGpu::Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
+                   const std::vector<Span>& writes) {
+  std::lock_guard lock(mutex_);
+  Join(stream.known_, host_);
+  for (const Span& span : reads) Check(stream.known_, what, span, stream.id_, false);
+  for (const Span& span : writes) Check(stream.known_, what, span, stream.id_, true);
+  const uint64_t number = ++stream.number_;
+  stream.known_[stream.id_] = number;
+  const auto add = [&](const std::vector<Span>& spans, bool writing) {
+    for (const Span& s : spans) {
+      if (s.bytes > 0) accesses_.push_back({s.data, s.data + s.bytes, stream.id_, number, writing});
+    }
+  };
+  add(reads, false);
+  add(writes, true);
+  if (accesses_.size() > kMostAccesses)
+    accesses_.erase(accesses_.begin(), accesses_.end() - kMostAccesses / 2);
+}
+
+// --- streams
+
+struct FakeStream::Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false, held = false, ended = false;
+  std::thread thread;
+
+  void Run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return ended || (!held && !work.empty()); });
+      if (work.empty()) return;
+      const std::function<void()> next = std::move(work.front());
+      work.pop_front();
+      busy = true;
+      lock.unlock();
+      next();
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+  void Add(std::function<void()> next) {
+    std::lock_guard lock(mutex);
+    work.push_back(std::move(next));
+    changed.notify_all();
+  }
+};
+
+FakeStream::FakeStream(FakeGpu& gpu) : gpu_(gpu), queue_(std::make_unique<Queue>()) {
+  {
+    std::lock_guard lock(gpu.mutex_);
+    id_ = ++gpu.streams_;
+  }
+  queue_->thread = std::thread([queue = queue_.get()] { queue->Run(); });
+}
+
+FakeStream::~FakeStream() {
+  Release();
+  Finish();
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->ended = true;
+    queue_->changed.notify_all();
+  }
+  queue_->thread.join();
+}
+
+void FakeStream::Finish() {
+  {
+    std::unique_lock lock(queue_->mutex);
+    queue_->changed.wait(lock, [&] { return queue_->work.empty() && !queue_->busy; });
+  }
+  std::lock_guard lock(gpu_.mutex_);
+  Join(gpu_.host_, known_);
+}
+
+void FakeStream::Hold() {
+  std::lock_guard lock(queue_->mutex);
+  queue_->held = true;
+}
+
+void FakeStream::Release() {
+  std::lock_guard lock(queue_->mutex);
+  queue_->held = false;
+  queue_->changed.notify_all();
+}
+
+void FakeStream::Enqueue(const std::string& what, const std::vector<Span>& reads,
+                         const std::vector<Span>& writes, std::function<void()> work) {
+  gpu_.Note(*this, what, reads, writes);
+  queue_->Add(std::move(work));
+}
+
+// --- events
+
+class FakeEvent final : public Event {
+ public:
+  explicit FakeEvent(FakeStream& on) : gpu_(on.gpu_), known_(on.known_) {}
+
+  Result<bool> Done() override {
+    std::lock_guard lock(mutex_);
+    if (!done_) return false;
+    std::lock_guard clocks(gpu_.mutex_);
+    Join(gpu_.host_, known_);
+    return true;
+  }
+  Status HoldBack(void* on) override {
+    auto& held = *static_cast<FakeStream*>(on);
+    {
+      std::lock_guard clocks(gpu_.mutex_);
+      Join(held.known_, known_);
+    }
+    const std::shared_ptr<FakeEvent> self = self_.lock();
+    held.queue_->Add([self] {
+      std::unique_lock lock(self->mutex_);
+      self->changed_.wait(lock, [&] { return self->done_; });
+    });
+    return Status::Ok();
+  }
+  void Happen() {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_all();
+  }
+  static Result<SharedEvent> On(FakeStream& on) {
+    std::shared_ptr<FakeEvent> event;
+    {
+      std::lock_guard clocks(on.gpu_.mutex_);
+      event = std::make_shared<FakeEvent>(on);
+      event->self_ = event;
+      event->stream = &on;
+      event->number = ++on.gpu_.events_;
+    }
+    on.queue_->Add([event] { event->Happen(); });
+    return SharedEvent(event);
+  }
+
+ private:
+  FakeGpu& gpu_;
+  const Clock known_;
+  std::weak_ptr<FakeEvent> self_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+};
+
+Result<SharedEvent> FakeStream::Record() { return FakeEvent::On(*this); }
+
+// --- work
+
+namespace {
+
+Span Reading(const std::byte* data, int64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
+
+}  // namespace
+
+Status FakeStream::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  Enqueue("a copy", {Reading(from, bytes)}, {{to, bytes}}, [=, this] {
+    if (bytes > 0) std::memmove(gpu_.Inside(to), gpu_.Inside(from), static_cast<size_t>(bytes));
+  });
+  return Status::Ok();
+}
+
+Status FakeStream::Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) {
+  std::vector<Span> reads, writes;
+  std::vector<Piece> inside;
+  for (const Piece& piece : pieces) {
+    reads.push_back(Reading(piece.from, piece.count * SizeOf(from)));
+    writes.push_back({piece.to, piece.count * SizeOf(to)});
+    inside.push_back({gpu_.Inside(piece.from), gpu_.Inside(piece.to), piece.count});
+  }
+  Enqueue("a move", reads, writes, [=] { MoveAll(from, to, scale, inside); });
+  return Status::Ok();
+}
+
+Status FakeStream::Reduce(ReduceKind kind, DataType dtype, double scale,
+                          std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  const int64_t bytes = count * SizeOf(dtype);
+  std::vector<Span> reads;
+  std::vector<const std::byte*> inside;
+  for (const std::byte* input : inputs) {
+    reads.push_back(Reading(input, bytes));
+    inside.push_back(gpu_.Inside(input));
+  }
+  Enqueue("a reduction", reads, {{out, bytes}},
+          [=, this] { ReduceInto(kind, dtype, scale, inside, gpu_.Inside(out), count); });
+  return Status::Ok();
+}
+
+Status FakeStream::Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) {
+  std::vector<Span> reads;
+  std::vector<Pair> inside(pairs.begin(), pairs.end());
+  for (Pair& pair : inside) {
+    reads.push_back(Reading(pair.x, pair.count * SizeOf(dtype)));
+    reads.push_back(Reading(pair.y, pair.count * SizeOf(dtype)));
+    pair.x = gpu_.Inside(pair.x);
+    pair.y = gpu_.Inside(pair.y);
+  }
+  auto* const to = reinterpret_cast<std::byte*>(sums);
+  Enqueue("dots", reads, {{to, static_cast<int64_t>(pairs.size() * sizeof(Dots))}},
+          [=, this] { DotAll(dtype, inside, reinterpret_cast<Dots*>(gpu_.Inside(to))); });
+  return Status::Ok();
+}
+
+Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
+  std::vector<Span> reads, writes;
+  std::vector<Pair> inside(pairs.begin(), pairs.end());
+  for (Pair& pair : inside) {
+    const int64_t bytes = pair.count * SizeOf(dtype);
+    reads.push_back(Reading(pair.x, bytes));
+    reads.push_back(Reading(pair.y, bytes));
+    writes.push_back({pair.out, bytes});
+    pair.x = gpu_.Inside(pair.x);
+    pair.y = gpu_.Inside(pair.y);
+    pair.out = gpu_.Inside(pair.out);
+  }
+  Enqueue("a combination", reads, writes, [=] { CombineAll(dtype, inside); });
+  return Status::Ok();
+}
+
+Status FakeStream::Mix(DataType dtype, std::span<const double> weights,
+                       std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  const int64_t bytes = count * SizeOf(dtype);
+  std::vector<Span> reads;
+  std::vector<const std::byte*> inside;
+  for (const std::byte* input : inputs) {
+    reads.push_back(Reading(input, bytes));
+    inside.push_back(gpu_.Inside(input));
+  }
+  const std::vector<double> own(weights.begin(), weights.end());
+  Enqueue("a mixture", reads, {{out, bytes}},
+          [=, this] { MixInto(dtype, own, inside, gpu_.Inside(out), count); });
+  return Status::Ok();
+}
+
+}  // namespace horon::test

@@ -1,0 +1,149 @@
+// FakeGpu: a GPU on host memory, for tests of everything above the kernels.
+//
+// Each stream runs its work in order on a thread of its own, so what is enqueued happens later, and
+// at the same time as other streams' work. Three mistakes show:
+//  - the host looks into device memory: that memory is not readable at the addresses it is given;
+//  - work reads or writes what other work has not been ordered after by an event: found when it is
+//    enqueued, from what each stream and the host know to have happened, whatever the timing;
+//  - ranks call different collectives of a group: found when they meet.
+// What was found is in complaints(). Streams may be held, so that a test sees who waits for them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/gpu_driver.h"
+#include "runtime/transport/gpus.h"
+
+namespace horon::test {
+
+class FakeStream;
+
+// What is known to have happened: by stream, how many of its pieces of work.
+using Clock = std::map<int, uint64_t>;
+
+class FakeGpu final : public Gpu {
+ public:
+  explicit FakeGpu(int index = 0);
+  ~FakeGpu() override;
+  Device device() const override { return {DeviceKind::kCuda, index_}; }
+  std::string name() const override { return "fake"; }
+  std::unique_ptr<Memory> MakeMemory() override;
+  std::unique_ptr<Memory> MakePinnedMemory() override;
+  Result<std::unique_ptr<Stream>> MakeStream() override;
+  Result<SharedEvent> Record(void* framework_stream) override;
+
+  // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
+  std::byte* Take(int64_t bytes);
+  // Where that memory can be read and written: for work on streams alone.
+  std::byte* Inside(std::byte* device) const;
+  const std::byte* Inside(const std::byte* device) const {
+    return Inside(const_cast<std::byte*>(device));
+  }
+  void Complain(const std::string& what);
+  std::vector<std::string> complaints() const;
+  int capturing = 0;  // > 0: Record refuses, as while a graph is captured
+
+ private:
+  friend class FakeStream;
+  friend class FakeEvent;
+  struct Access {
+    const std::byte *begin, *end;
+    int stream;
+    uint64_t number;
+    bool writes;
+  };
+  // Notes a piece of work; complains when it is not ordered after what it depends on.
+  void Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
+            const std::vector<Span>& writes);
+  void Check(const Clock& known, const std::string& what, const Span& span, int stream,
+             bool writes);
+
+  const int index_;
+  std::byte *outside_, *inside_;
+  mutable std::mutex mutex_;  // guards all below, and the clocks of streams and events
+  int64_t taken_ = 0;
+  int streams_ = 0;
+  uint64_t events_ = 0;
+  Clock host_;  // what the host has seen done
+  std::vector<Access> accesses_;
+  std::vector<std::string> complaints_;
+};
+
+class FakeStream final : public Stream {
+ public:
+  explicit FakeStream(FakeGpu& gpu);
+  ~FakeStream() override;
+  void* native() const override { return const_cast<FakeStream*>(this); }
+  Result<SharedEvent> Record() override;
+  Status Copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  Status Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) override;
+  Status Reduce(ReduceKind kind, DataType dtype, double scale,
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override;
+  Status Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) override;
+  Status Combine(DataType dtype, std::span<const Pair> pairs) override;
+  Status Mix(DataType dtype, std::span<const double> weights,
+             std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override;
+
+  // Any work that reads and writes these spans.
+  void Enqueue(const std::string& what, const std::vector<Span>& reads,
+               const std::vector<Span>& writes, std::function<void()> work);
+  void Finish();  // waits for all of it: what a test does, and the runtime never
+  void Hold();    // nothing is begun until Release
+  void Release();
+  FakeGpu& gpu() { return gpu_; }
+
+ private:
+  friend class FakeGpu;
+  friend class FakeEvent;
+  struct Queue;
+  FakeGpu& gpu_;
+  int id_;
+  uint64_t number_ = 0;  // pieces of work so far
+  Clock known_;          // guarded by gpu_.mutex_
+  std::unique_ptr<Queue> queue_;
+};
+
+// NCCL between the ranks of one process.
+class FakeNetwork final : public GpuNetwork {
+ public:
+  struct Room;
+  struct Rooms {
+    std::mutex mutex;
+    std::map<int, std::shared_ptr<Room>> by_number;
+    int next = 1;
+  };
+  // `rooms` are shared by all ranks.
+  FakeNetwork(std::shared_ptr<Rooms> rooms, FakeGpu& gpu, int version = 23007)
+      : rooms_(std::move(rooms)), gpu_(gpu), version_(version) {}
+  int version() const override { return version_; }
+  Result<GpuGroupId> MakeId() override;
+  Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank,
+                                            Device device) override;
+
+ private:
+  std::shared_ptr<Rooms> rooms_;
+  FakeGpu& gpu_;
+  int version_;
+};
+
+// One GPU for each rank of a World.
+class FakeGpus {
+ public:
+  // `nccl[rank]`: the rank's version of it, 0 for none.
+  explicit FakeGpus(std::vector<int> nccl);
+  ~FakeGpus();
+  std::shared_ptr<Gpus> Of(int rank);  // for the rank's runtime
+  FakeGpu& gpu(int rank);
+  std::vector<std::string> complaints() const;  // of all
+
+ private:
+  class Driver;
+  std::shared_ptr<FakeNetwork::Rooms> rooms_ = std::make_shared<FakeNetwork::Rooms>();
+  std::vector<std::unique_ptr<Driver>> drivers_;
+};
+
+}  // namespace horon::test

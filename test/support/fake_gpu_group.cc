@@ -1,0 +1,222 @@
+// The collectives between fake GPUs: on each rank's stream, the last to come does the work of all.
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+
+#include "test/support/fake_gpu.h"
+
+namespace horon::test {
+
+// A rank's part of a collective, in memory that its stream may use.
+struct Part {
+  std::vector<Span> send, recv;
+};
+
+struct FakeNetwork::Room {
+  using Work = std::function<void(std::vector<Part>&)>;
+  struct Meeting {
+    std::string what;
+    std::vector<Part> parts;
+    int there = 0, gone = 0;
+    bool over = false;
+  };
+
+  // On a stream's thread. Waits for the other ranks; false when the group was aborted.
+  bool Meet(uint64_t number, int rank, Part part, const std::string& what, const Work& work,
+            FakeGpu& gpu) {
+    std::unique_lock lock(mutex);
+    Meeting& meeting = meetings[number];
+    if (meeting.there == 0) {
+      meeting.what = what;
+      meeting.parts.resize(static_cast<size_t>(size));
+    }
+    if (meeting.what != what) gpu.Complain("one rank calls " + meeting.what + ", another " + what);
+    meeting.parts[static_cast<size_t>(rank)] = std::move(part);
+    if (++meeting.there == size && !aborted) {
+      if (meeting.what == what) work(meeting.parts);
+      meeting.over = true;
+      changed.notify_all();
+    }
+    changed.wait(lock, [&] { return meeting.over || aborted; });
+    const bool over = meeting.over;
+    if (++meeting.gone == size) meetings.erase(number);
+    return over;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int size = 0, joined = 0;
+  bool aborted = false;
+  std::map<uint64_t, Meeting> meetings;
+};
+
+namespace {
+
+using Room = FakeNetwork::Room;
+
+void CopySpan(const Span& from, const Span& to) {
+  if (from.bytes > 0) std::memmove(to.data, from.data, static_cast<size_t>(from.bytes));
+}
+
+class FakeGroup final : public GpuGroup {
+ public:
+  FakeGroup(std::shared_ptr<Room> room, int rank, FakeGpu& gpu)
+      : room_(std::move(room)), rank_(rank), gpu_(gpu) {}
+
+  Result<bool> Ready() override {
+    std::lock_guard lock(room_->mutex);
+    return room_->joined == room_->size;
+  }
+  Status Check() override { return Status::Ok(); }
+  void Abort() override {
+    std::lock_guard lock(room_->mutex);
+    room_->aborted = true;
+    room_->changed.notify_all();
+  }
+  bool Reduces(DataType dtype) const override { return dtype != DataType::kInt16; }
+
+  Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
+                   Stream& stream) override {
+    const Span span{block, count * SizeOf(dtype)};
+    return Start("allreduce", {{span}, {span}}, stream, [=](std::vector<Part>& parts) {
+      std::vector<const std::byte*> inputs;
+      for (const Part& part : parts) inputs.push_back(part.send[0].data);
+      std::vector<std::byte> sum(static_cast<size_t>(span.bytes));
+      ReduceInto(kind, dtype, 1.0, inputs, sum.data(), count);
+      for (const Part& part : parts) CopySpan({sum.data(), span.bytes}, part.recv[0]);
+    });
+  }
+  Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block, std::byte* out,
+                       int64_t count, Stream& stream) override {
+    const int64_t bytes = count * SizeOf(dtype);
+    const Part mine{{{const_cast<std::byte*>(block), bytes * room_->size}}, {{out, bytes}}};
+    return Start("reduce-scatter", mine, stream, [=](std::vector<Part>& parts) {
+      std::vector<std::vector<std::byte>> sums;
+      for (size_t r = 0; r < parts.size(); ++r) {
+        std::vector<const std::byte*> inputs;
+        for (const Part& part : parts)
+          inputs.push_back(part.send[0].data + static_cast<int64_t>(r) * bytes);
+        sums.emplace_back(static_cast<size_t>(bytes));
+        ReduceInto(kind, dtype, 1.0, inputs, sums.back().data(), count);
+      }
+      for (size_t r = 0; r < parts.size(); ++r) CopySpan({sums[r].data(), bytes}, parts[r].recv[0]);
+    });
+  }
+  Status Allgather(const std::byte* part, std::byte* block, int64_t bytes,
+                   Stream& stream) override {
+    const Part mine{{{const_cast<std::byte*>(part), bytes}}, {{block, bytes * room_->size}}};
+    return Start("allgather", mine, stream, [=](std::vector<Part>& parts) {
+      std::vector<std::byte> all;
+      for (const Part& p : parts) all.insert(all.end(), p.send[0].data, p.send[0].data + bytes);
+      for (const Part& p : parts)
+        CopySpan({all.data(), static_cast<int64_t>(all.size())}, p.recv[0]);
+    });
+  }
+  Status Broadcast(std::span<const Span> spans, int root, Stream& stream) override {
+    const std::vector<Span> all(spans.begin(), spans.end());
+    const Part mine{rank_ == root ? all : std::vector<Span>{},
+                    rank_ == root ? std::vector<Span>{} : all};
+    return Start("broadcast", mine, stream, [=](std::vector<Part>& parts) {
+      const std::vector<Span>& from = parts[static_cast<size_t>(root)].send;
+      for (const Part& part : parts) {
+        for (size_t i = 0; i < part.recv.size(); ++i) CopySpan(from[i], part.recv[i]);
+      }
+    });
+  }
+  Status Exchange(std::span<const Span> send, std::span<const Span> recv, Stream& stream) override {
+    const Part mine{{send.begin(), send.end()}, {recv.begin(), recv.end()}};
+    const auto size = static_cast<size_t>(room_->size);
+    return Start("exchange", mine, stream, [=](std::vector<Part>& parts) {
+      for (size_t to = 0; to < size; ++to) {
+        for (size_t i = 0; i < parts[to].recv.size(); ++i)
+          CopySpan(parts[i % size].send[i / size * size + to], parts[to].recv[i]);
+      }
+    });
+  }
+
+ private:
+  Status Start(const std::string& what, const Part& part, Stream& stream, Room::Work work) {
+    Part inside = part;
+    for (auto* spans : {&inside.send, &inside.recv}) {
+      for (Span& span : *spans) span.data = gpu_.Inside(span.data);
+    }
+    auto meet = [room = room_, number = next_++, rank = rank_, inside, what, work, gpu = &gpu_] {
+      room->Meet(number, rank, inside, what, work, *gpu);
+    };
+    static_cast<FakeStream&>(stream).Enqueue("the " + what, part.send, part.recv, meet);
+    return Status::Ok();
+  }
+
+  std::shared_ptr<Room> room_;
+  int rank_;
+  FakeGpu& gpu_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace
+
+Result<GpuGroupId> FakeNetwork::MakeId() {
+  std::lock_guard lock(rooms_->mutex);
+  GpuGroupId id;
+  std::memcpy(id.bytes.data(), &rooms_->next, sizeof rooms_->next);
+  ++rooms_->next;
+  return id;
+}
+
+Result<std::unique_ptr<GpuGroup>> FakeNetwork::Connect(const GpuGroupId& id, int size, int rank,
+                                                       Device) {
+  int number = 0;
+  std::memcpy(&number, id.bytes.data(), sizeof number);
+  std::lock_guard lock(rooms_->mutex);
+  std::shared_ptr<Room>& room = rooms_->by_number[number];
+  if (!room) room = std::make_shared<Room>();
+  std::lock_guard inside(room->mutex);
+  room->size = size;
+  ++room->joined;
+  return std::unique_ptr<GpuGroup>(std::make_unique<FakeGroup>(room, rank, gpu_));
+}
+
+class FakeGpus::Driver final : public GpuDriver {
+ public:
+  Driver(std::shared_ptr<FakeNetwork::Rooms> rooms, int version)
+      : gpu_(std::make_shared<FakeGpu>(0)), network_(std::move(rooms), *gpu_, version) {
+    nccl_.version = version;
+  }
+  int devices() const override { return 2; }
+  std::string version() const override { return "fake"; }
+  const FoundLibrary& nccl() const override { return nccl_; }
+  const FoundLibrary& cublas() const override { return none_; }
+  Result<std::shared_ptr<Gpu>> Open(int index) override {
+    if (index != 0) return Status::Unsupported("there is one fake GPU");
+    return std::shared_ptr<Gpu>(gpu_);
+  }
+  GpuNetwork* network() override { return nccl_.version > 0 ? &network_ : nullptr; }
+  FakeGpu& gpu() { return *gpu_; }
+
+ private:
+  std::shared_ptr<FakeGpu> gpu_;
+  FakeNetwork network_;
+  FoundLibrary nccl_, none_;
+};
+
+FakeGpus::FakeGpus(std::vector<int> nccl) {
+  for (const int version : nccl) drivers_.push_back(std::make_unique<Driver>(rooms_, version));
+}
+FakeGpus::~FakeGpus() = default;
+
+std::shared_ptr<Gpus> FakeGpus::Of(int rank) {
+  GpuDriver* const driver = drivers_[static_cast<size_t>(rank)].get();
+  return std::make_shared<Gpus>([driver]() -> Result<GpuDriver*> { return driver; });
+}
+
+FakeGpu& FakeGpus::gpu(int rank) { return drivers_[static_cast<size_t>(rank)]->gpu(); }
+
+std::vector<std::string> FakeGpus::complaints() const {
+  std::vector<std::string> all;
+  for (const auto& driver : drivers_) {
+    for (const std::string& what : driver->gpu().complaints()) all.push_back(what);
+  }
+  return all;
+}
+
+}  // namespace horon::test
