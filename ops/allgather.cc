@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "ops/rows.h"
-#include "runtime/op/op.h"
+#include "runtime/op/gpu_stage.h"
 
 namespace horon {
 namespace {
@@ -29,6 +29,8 @@ class AllgatherOp final : public Op {
     return rows * RowCount(request.shape) * SizeOf(request.dtype);
   }
   Task Run(Stage& stage) override;
+  bool on_gpus() const override { return true; }
+  Status Enqueue(GpuStage& stage) override;
 };
 
 // Per rank, where its rows lie in each tensor's output.
@@ -77,6 +79,23 @@ Task AllgatherOp::Run(Stage& stage) {
   }
   for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
   co_return Status::Ok();
+}
+
+// Tensor by tensor what every rank sends to all, itself included.
+Status AllgatherOp::Enqueue(GpuStage& stage) {
+  HORON_ASSIGN(const Places places, PlaceOutputs(stage));
+  const auto size = static_cast<size_t>(stage.comm().size());
+  std::vector<size_t> next(size);  // of each rank's places, which lack tensors without rows
+  std::vector<Span> send, recv;
+  for (const Segment& segment : stage.segments()) {
+    const Span own{const_cast<std::byte*>(segment.input), segment.count * SizeOf(stage.dtype())};
+    send.insert(send.end(), size, own);
+    for (size_t rank = 0; rank < size; ++rank) {
+      const bool rows = segment.agreed->sizes[rank] * RowCount(segment.request->shape) > 0;
+      recv.push_back(rows ? places[rank][next[rank]++] : Span{});
+    }
+  }
+  return stage.group().Exchange(send, recv, stage.stream());
 }
 
 const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>};

@@ -2,7 +2,7 @@
 // mean equal parts. Rows behind the last split stay at home. The output, by ascending sender, and
 // the rows received from each rank belong to the Work. Any dtype.
 #include "ops/rows.h"
-#include "runtime/op/op.h"
+#include "runtime/op/gpu_stage.h"
 
 namespace horon {
 namespace {
@@ -63,13 +63,26 @@ class AlltoallOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
+  bool on_gpus() const override { return true; }
+  Status Enqueue(GpuStage& stage) override {
+    for (size_t i = 0; i < stage.segments().size(); ++i) {
+      HORON_ASSIGN(const Rows rows, PlaceRows(stage, i));
+      HORON_TRY(stage.group().Exchange(rows.send, rows.recv, stage.stream()));
+    }
+    return Status::Ok();
+  }
 
  private:
+  struct Rows {  // by rank
+    std::vector<Span> send, recv;
+  };
+  static Result<Rows> PlaceRows(Stage& stage, size_t i);
   static Task RunOne(Stage& stage, size_t i);
 };
 
-Task AlltoallOp::RunOne(Stage& stage, size_t i) {
-  Communicator& comm = stage.comm();
+// Makes the output.
+Result<AlltoallOp::Rows> AlltoallOp::PlaceRows(Stage& stage, size_t i) {
+  const Communicator& comm = stage.comm();
   const Segment& segment = stage.segments()[i];
   const auto size = static_cast<size_t>(comm.size()), me = static_cast<size_t>(comm.rank());
   const std::vector<int64_t>& matrix = segment.agreed->sizes;
@@ -79,20 +92,26 @@ Task AlltoallOp::RunOne(Stage& stage, size_t i) {
     received.push_back(matrix[from * size + me]);
     rows += received.back();
   }
-  HORON_CO_TRY(stage.AllocateOutput(i, WithRows(segment.request->shape, rows)));
+  HORON_TRY(stage.AllocateOutput(i, WithRows(segment.request->shape, rows)));
   stage.SetReceivedSplits(i, received);
 
   const int64_t row_bytes = RowCount(segment.request->shape) * SizeOf(stage.dtype());
   auto* from_here = const_cast<std::byte*>(segment.input);  // sends only read
   std::byte* to_here = stage.segments()[i].output;
-  std::vector<Span> send, recv;
+  Rows placed;
   for (size_t peer = 0; peer < size; ++peer) {
-    send.push_back({from_here, matrix[me * size + peer] * row_bytes});
-    recv.push_back({to_here, received[peer] * row_bytes});
-    from_here += send.back().bytes;
-    to_here += recv.back().bytes;
+    placed.send.push_back({from_here, matrix[me * size + peer] * row_bytes});
+    placed.recv.push_back({to_here, received[peer] * row_bytes});
+    from_here += placed.send.back().bytes;
+    to_here += placed.recv.back().bytes;
   }
-  co_return co_await Alltoall(comm, send, recv);
+  return placed;
+}
+
+Task AlltoallOp::RunOne(Stage& stage, size_t i) {
+  const Result<Rows> rows = PlaceRows(stage, i);
+  if (!rows.ok()) co_return rows.status();
+  co_return co_await Alltoall(stage.comm(), rows.value().send, rows.value().recv);
 }
 
 const OpRegistrar kAlltoall{"alltoall", MakeOp<AlltoallOp>};

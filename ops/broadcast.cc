@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/op/op.h"
+#include "runtime/op/gpu_stage.h"
 
 namespace horon {
 namespace {
@@ -39,9 +39,7 @@ class BroadcastOp final : public Op {
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));
     Communicator& comm = stage.comm();
-    const auto& ranks = comm.ranks();
-    const auto root =
-        static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());
+    const int root = RootIn(comm);
     std::vector<Span> spans;
     for (const Segment& segment : stage.segments()) {
       const int64_t bytes = segment.count * SizeOf(stage.dtype());
@@ -52,7 +50,25 @@ class BroadcastOp final : public Op {
     co_return co_await Broadcast(comm, spans, root);
   }
 
+  bool on_gpus() const override { return true; }
+  Status Enqueue(GpuStage& stage) override {
+    std::vector<Span> spans;
+    for (size_t i = 0; i < stage.segments().size(); ++i) {
+      const Segment& segment = stage.segments()[i];
+      if (segment.output == nullptr) HORON_TRY(stage.AllocateOutput(i, segment.request->shape));
+      const int64_t bytes = segment.count * SizeOf(stage.dtype());
+      spans.push_back({segment.output, bytes});
+      if (stage.comm().rank() == RootIn(stage.comm()) && segment.output != segment.input)
+        HORON_TRY(stage.stream().Copy(segment.output, segment.input, bytes));
+    }
+    return stage.group().Broadcast(spans, RootIn(stage.comm()), stage.stream());
+  }
+
  private:
+  int RootIn(const Communicator& comm) const {
+    const auto& ranks = comm.ranks();
+    return static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());
+  }
   int64_t root_;
 };
 

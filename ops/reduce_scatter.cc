@@ -3,7 +3,7 @@
 // by at most one row, the first ones have more. Default: sum. Direct exchange, added by ascending
 // rank.
 #include "ops/rows.h"
-#include "runtime/op/op.h"
+#include "runtime/op/gpu_stage.h"
 
 namespace horon {
 namespace {
@@ -34,8 +34,19 @@ class ReduceScatterOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
+  bool on_gpus() const override { return true; }
+  Status Enqueue(GpuStage& stage) override {
+    for (size_t i = 0; i < stage.segments().size(); ++i) HORON_TRY(EnqueueOne(stage, i));
+    return Status::Ok();
+  }
 
  private:
+  Status EnqueueOne(GpuStage& stage, size_t i);
+  Reduction ReductionIn(const Stage& stage, int size) const {
+    Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};
+    if (average_) reduction.scale /= size;
+    return reduction;
+  }
   Task RunOne(Stage& stage, size_t i);
   bool average_;
 };
@@ -52,8 +63,7 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
   HORON_CO_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
   std::byte* output = stage.segments()[i].output;
 
-  Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};
-  if (average_) reduction.scale /= comm.size();
+  const Reduction reduction = ReductionIn(stage, comm.size());
   if (stage.prescale() == 1.0) {
     co_return co_await ReduceScatterInto(comm, segment.input, parts, output, reduction);
   }
@@ -62,6 +72,32 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
   std::byte* block = scaled.value().data();
   ScaleInto(stage.dtype(), stage.prescale(), segment.input, block, segment.count);
   co_return co_await ReduceScatterInto(comm, block, parts, output, reduction);
+}
+
+// The parts of a group are equally long: they are moved apart to the length of the first.
+Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
+  const Segment& segment = stage.segments()[i];
+  const Shape& shape = segment.request->shape;
+  const int size = stage.comm().size(), me = stage.comm().rank();
+  const int64_t element = SizeOf(stage.dtype()), row_count = RowCount(shape);
+  const std::vector<Part> parts = NearlyEqualParts(shape[0], size, size);  // rows
+  const int64_t rows = parts[static_cast<size_t>(me)].count, longest = parts[0].count * row_count;
+  HORON_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
+  HORON_ASSIGN(Buffer block, stage.Scratch(longest * element * size));
+  std::vector<Piece> pieces;
+  for (int64_t r = 0; r < size; ++r) {
+    const Part& part = parts[static_cast<size_t>(r)];
+    pieces.push_back({segment.input + part.begin * row_count * element,
+                      block.data() + r * longest * element, part.count * row_count});
+  }
+  Stream& stream = stage.stream();
+  HORON_TRY(stream.Move(stage.dtype(), stage.dtype(), stage.prescale(), pieces));
+  std::byte* const mine = block.data() + me * longest * element;
+  HORON_TRY(stage.group().ReduceScatter(stage.dtype(), ReduceKind::kSum, block.data(), mine,
+                                        longest, stream));
+  const Piece out{mine, stage.segments()[i].output, rows * row_count};
+  HORON_TRY(stream.Move(stage.dtype(), stage.dtype(), ReductionIn(stage, size).scale, {&out, 1}));
+  return stage.Retire(std::move(block));
 }
 
 Result<std::unique_ptr<Op>> MakeReduceScatter(OpArguments& arguments) {

@@ -84,6 +84,13 @@ Status SetController(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+Status SetInter(Config& config, const std::string& value) {
+  if (value != "mpi" && value != "nccl")
+    return Wrong(value, "a way between nodes; use mpi or nccl");
+  config.inter = value;
+  return Status::Ok();
+}
+
 // A knob that is a parameter of an op: so ranks that differ in it are told as those that differ in
 // the op. What is the op's own default changes nothing.
 Setter Parameter(std::string op, std::string key, std::string fallback,
@@ -136,8 +143,14 @@ const std::vector<Knob>& Table() {
       {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset",
        SetController},
       {"MPI_LIB", false, "path of libmpi to open", Text(&Config::mpi_lib)},
-      {"PYTHON_PREFIX", false, "prefix whose lib/ may hold libmpi; set by the Python package",
+      {"PYTHON_PREFIX", false,
+       "prefix whose lib/ may hold libmpi, NCCL and cuBLAS; set by the Python package",
        Text(&Config::python_prefix)},
+      {"NCCL", false, "whether GPU tensors go over NCCL; 0: through the host",
+       Boolean(&Config::nccl)},
+      {"NCCL_LIB", false, "path of libnccl.so.2 to open", Text(&Config::nccl_lib)},
+      {"CUBLAS_LIB", false, "path of libcublas.so to open", Text(&Config::cublas_lib)},
+      {"INTER", false, "what moves GPU tensors between nodes: mpi or nccl", SetInter},
       {"LOCAL_SIZE", false, "pretends that blocks of so many ranks are nodes",
        Integer(&Config::local_size, 0, 1 << 20)},
       {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps",

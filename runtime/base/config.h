@@ -29,6 +29,9 @@ struct Config {
   std::string controller;                   // CONTROLLER: "", "shm" or "mpi"
   std::string mpi_lib;                      // MPI_LIB: path of libmpi
   std::string python_prefix;                // PYTHON_PREFIX: set by the Python package
+  std::string nccl_lib, cublas_lib;         // NCCL_LIB, CUBLAS_LIB: paths of the libraries
+  bool nccl = true;                         // NCCL: GPU tensors go over NCCL where they can
+  std::string inter = "mpi";                // INTER: what moves GPU tensors between nodes
   int64_t local_size = 0;                   // LOCAL_SIZE: >0 pretends nodes of so many ranks
   std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes
   int64_t shm_chunk_bytes = 256 << 10;      // SHM_CHUNK_BYTES: streaming unit

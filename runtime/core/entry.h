@@ -7,6 +7,7 @@
 #include "runtime/core/process_sets.h"
 #include "runtime/core/registry.h"
 #include "runtime/core/work.h"
+#include "runtime/device/stream.h"
 
 namespace horon {
 
@@ -24,6 +25,8 @@ struct Entry {
   Promise promise;
   Agreement agreed;          // set by the negotiator
   ProcessSets::Ranks ranks;  // of its process set when it was agreed; set by the negotiator
+  SharedEvent ready;         // GPU: when the input may be read; null on the host
+  bool joined = false;       // a rank that has joined takes part; set by the negotiator
   Locked locked{};           // the batch in which the locked schedule has started it
 
   const Request& request() const { return what->request; }

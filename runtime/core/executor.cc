@@ -13,13 +13,13 @@ constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
 }  // namespace
 
 // One bucket in flight: its entries, its communicator, its Task, and what its op sees of all that.
-class Executor::Running final : public Stage {
+class Executor::Running final : public GpuBucket {
  public:
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
       : executor_(executor),
         entries_(std::move(bucket.entries)),
         group_(group),
-        comm_(executor.CommOf(group, entries_[0].agreed.away, base)) {
+        comm_(executor.CommOf(group, entries_[0].agreed.away, base, on_gpu())) {
     ++group_.running;
     for (Entry& entry : entries_) {
       const Request& r = entry.request();
@@ -38,12 +38,13 @@ class Executor::Running final : public Stage {
   double prescale() const override { return entries_[0].request().prescale; }
   double postscale() const override { return entries_[0].request().postscale; }
   int set_size() const override { return static_cast<int>(group_.ranks->size()); }
-  Result<Buffer> Scratch(int64_t bytes) override {
-    return executor_.fabric_->host_pool->Take(bytes);
-  }
+  bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
+  std::span<Entry> entries() override { return entries_; }
+  Op& op() override { return *entries_[0].what->op; }
+  Pool& pool() { return executor_.gpu_road_.host_pool(on_gpu()); }
+  Result<Buffer> Scratch(int64_t bytes) override { return pool().Take(bytes); }
   Status AllocateOutput(size_t i, Shape shape) override {
-    HORON_ASSIGN(Buffer owned,
-                 executor_.fabric_->host_pool->Take(CountOf(shape) * SizeOf(dtype())));
+    HORON_ASSIGN(Buffer owned, pool().Take(CountOf(shape) * SizeOf(dtype())));
     segments_[i].output = owned.data();
     Output& output = entries_[i].promise.output();
     output.owned_shape = std::move(shape);
@@ -63,7 +64,7 @@ class Executor::Running final : public Stage {
     const std::vector<int>& away = entries_[0].agreed.away;
     return std::binary_search(away.begin(), away.end(), executor_.fabric_->rank);
   }
-  Status FillMissingInputs() {
+  Status FillMissingInputs() override {
     for (Segment& s : segments_) {
       if (s.input != nullptr || s.count == 0) continue;
       HORON_ASSIGN(Buffer zeros, Scratch(s.count * SizeOf(dtype())));
@@ -125,13 +126,15 @@ class Executor::GatePassed final : public Waitable {
 
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
-                   std::shared_ptr<Recorder> recorder)
+                   std::shared_ptr<Recorder> recorder, std::shared_ptr<Gpus> gpus,
+                   bool nccl_between_nodes)
     : fabric_(&fabric),
       transports_(std::move(transports)),
       sets_(&sets),
       make_lane_(std::move(make_lane)),
       recorder_(std::move(recorder)),
       gate_(fabric, counters),
+      gpu_road_(fabric, std::move(gpus), nccl_between_nodes, counters),
       buckets_(counters["executor.buckets"]),
       tensors_(counters["executor.tensors"]),
       fused_tensors_(counters["fusion.tensors"]),
@@ -158,13 +161,17 @@ void Executor::Start(Bucket bucket) {
     return;
   }
   const auto elementwise = op->elementwise();
-  const Status prepared = elementwise ? PrepareOutputs(*running) : running->FillMissingInputs();
+  const Status prepared = running->on_gpu() ? Status::Ok()
+                          : elementwise     ? PrepareOutputs(*running)
+                                            : running->FillMissingInputs();
   if (!prepared.ok()) {
     fault_ = prepared;  // the others run this bucket: nothing after it can be trusted
     running->Finish(prepared);
     return;
   }
-  if (elementwise) {
+  if (running->on_gpu()) {
+    running->Run(gpu_road_.Run(*running));
+  } else if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
     running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
     if (!streams && running->locked().number > 0) gate_.Start(running->locked());
@@ -177,6 +184,7 @@ void Executor::Start(Bucket bucket) {
 
 Result<bool> Executor::Advance(bool held) {
   bool moved = false;
+  HORON_TRY(gpu_road_.Progress());
   for (Transport* transport : transports_) {
     HORON_TRY(fault_);
     HORON_ASSIGN(const bool progress, transport->Progress());
@@ -234,6 +242,8 @@ const Request* Executor::oldest() const {
 void Executor::FailAll(const Status& status) {
   gate_.Close(0);
   for (auto& running : running_) running->Withdraw();
+  // After a shutdown what GPUs have been given ends well.
+  if (status.code() != Code::kAborted) gpu_road_.Abort();
   for (auto& running : running_) running->Finish(status);
   running_.clear();
 }

@@ -15,6 +15,7 @@
 #include "runtime/base/counters.h"
 #include "runtime/base/recorder.h"
 #include "runtime/core/fusion.h"
+#include "runtime/core/gpu_road.h"
 #include "runtime/core/process_sets.h"
 #include "runtime/core/start_gate.h"
 #include "runtime/core/tensor_states.h"
@@ -30,7 +31,8 @@ class Executor {
       std::function<std::unique_ptr<Lane>(int32_t process_set, const std::vector<int>& ranks)>;
 
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
-           LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder);
+           LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder,
+           std::shared_ptr<Gpus> gpus = nullptr, bool nccl_between_nodes = false);
   ~Executor();
 
   void Start(Bucket bucket);
@@ -43,6 +45,8 @@ class Executor {
   std::vector<Entry> TakeBack(uint64_t first);
   void FailAll(const Status& status);
   bool idle() const { return running_.empty(); }
+  // Whether a bucket waits for a GPU, which wakes nobody.
+  bool waits_for_gpu() const { return gpu_road_.waits(); }
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
   uint64_t finished() const { return finished_; }  // buckets so far
 
@@ -60,7 +64,8 @@ class Executor {
   class GatePassed;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
-  Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base) const;
+  Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
+                      bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);
   static Task Stream(Running& running, const Reduction& reduction);
   Task RunSlices(Running& running, Reduction reduction);
@@ -72,6 +77,7 @@ class Executor {
   std::shared_ptr<Recorder> recorder_;  // may be null
   StartGate gate_;
   std::map<int32_t, Group> groups_;
+  GpuRoad gpu_road_;
   std::list<std::unique_ptr<Running>> running_;
   uint64_t finished_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime

@@ -9,7 +9,9 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   const auto known = groups_.find(process_set);
   if (known != groups_.end()) return known->second;
   std::erase_if(groups_, [&](const auto& item) {
-    return item.second.running == 0 && !sets_->Find(item.first);
+    const bool gone = item.second.running == 0 && !sets_->Find(item.first);
+    if (gone) gpu_road_.Forget(item.first);
+    return gone;
   });
   Group& group = groups_[process_set];
   group.ranks = ranks;
@@ -26,9 +28,11 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
 
 // Without the ranks that are away, if there are any. Then nothing streams, and no collective of a
 // transport's own is used: those know the whole group only.
-Communicator Executor::CommOf(const Group& group, const std::vector<int>& away, Tag base) const {
+Communicator Executor::CommOf(const Group& group, const std::vector<int>& away, Tag base,
+                              bool on_gpu) const {
   const std::vector<int>& ranks = *group.ranks;
-  if (away.empty()) return Communicator(*fabric_, ranks, base, group.lane.get());
+  Lane* const lane = on_gpu ? nullptr : group.lane.get();
+  if (away.empty()) return Communicator(*fabric_, ranks, base, lane);
   const Communicator whole(*fabric_, ranks, base);
   std::vector<int> there;
   for (int member = 0; member < whole.size(); ++member) {

@@ -109,6 +109,7 @@ Status Negotiator::ApplyWithout(const Verdict& verdict, Batch& batch) {
 
 void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
   entry.agreed = verdict.agreed;
+  entry.joined = !verdict.joined.empty();
   const bool away = entry.what->op->when_joined() == WhenJoined::kAway;
   if (away) entry.agreed.away.assign(verdict.joined.begin(), verdict.joined.end());
   Run(std::move(entry), batch);

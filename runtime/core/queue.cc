@@ -37,8 +37,13 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
   }
   for (size_t i = 0; i < submissions.size(); ++i) {
     const Submission& s = submissions[i];
-    entries_.push_back(
-        {s.what, s.input, s.output, Promise(work, static_cast<int>(i), s.what), {}, nullptr});
+    entries_.push_back({s.what,
+                        s.input,
+                        s.output,
+                        Promise(work, static_cast<int>(i), s.what),
+                        {},
+                        nullptr,
+                        s.ready});
   }
   return Status::Ok();
 }

@@ -17,6 +17,7 @@ struct Submission {
   SharedRegistration what;
   const std::byte* input = nullptr;  // lent until the work is done
   std::byte* output = nullptr;       // null: the Work will own it
+  SharedEvent ready = nullptr;       // GPU: when the input may be read
 };
 
 class Queue {

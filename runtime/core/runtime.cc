@@ -21,6 +21,7 @@ constexpr std::chrono::microseconds kBackgroundSpin{5};
 constexpr int kYieldFactor = 4;
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
 constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
+constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
 
 int Cores() {
   cpu_set_t set;
@@ -43,6 +44,7 @@ Runtime::Runtime(RuntimeParts parts)
       segment_(std::move(parts.segment)),
       recorder_(std::move(parts.recorder)),
       losses_(parts.losses ? std::move(parts.losses) : std::make_shared<Losses>()),
+      gpus_(std::move(parts.gpus)),
       launched_(parts.launched),
       on_fault_(std::move(parts.on_fault)),
       on_loss_(std::move(parts.on_loss)),
@@ -61,7 +63,7 @@ Runtime::Runtime(RuntimeParts parts)
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_, recorder_) {
+          *counters_, recorder_, gpus_, config_.inter == "nccl") {
   background_ = std::thread([this] { Background(); });
 }
 
@@ -212,6 +214,8 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
     limit = std::clamp<std::chrono::nanoseconds>(next_look - Clock::now(),
                                                  std::chrono::microseconds{1}, limit);
   }
+  if (executor_.waits_for_gpu())
+    limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, kGpuPollWait));
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0)
       limit = std::min<std::chrono::nanoseconds>(limit,

@@ -38,6 +38,7 @@ struct RuntimeParts {
   std::shared_ptr<Counters> counters;
   std::shared_ptr<Recorder> recorder;  // may be null
   bool may_lend = true;                // blocking calls may run the cycle
+  std::shared_ptr<Gpus> gpus;          // null: no tensors of GPUs
   std::shared_ptr<Losses> losses;      // made by the runtime if null
   bool launched = false;               // a launcher will say why a rank was lost
   // Told once when this rank fails for a reason that the others cannot know: they must not wait.
@@ -75,6 +76,11 @@ class Runtime {
   const Topology& topology() const { return fabric_.topology; }
   const ProcessSets& process_sets() const { return sets_; }
   Registry& registry() { return registry_; }
+  // The GPU that the device names, and this rank with it from now on.
+  Result<std::shared_ptr<Gpu>> GpuOf(Device device) {
+    if (!gpus_) return Status::Unsupported("this runtime was made without GPUs");
+    return gpus_->Of(device);
+  }
   Counters& counters() { return *counters_; }
   int64_t memory_bytes() const;
 
@@ -109,6 +115,7 @@ class Runtime {
   std::shared_ptr<SharedSegment> segment_;
   std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Losses> losses_;
+  std::shared_ptr<Gpus> gpus_;
   bool launched_;
   std::function<void(const std::string&)> on_fault_;
   std::function<void(int, const std::string&)> on_loss_;

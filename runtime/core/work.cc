@@ -16,6 +16,26 @@ bool Work::WaitFor(std::chrono::nanoseconds limit) const {
   return true;
 }
 
+Result<bool> Work::Settled() const {
+  for (const Output& output : outputs()) {
+    if (!output.done) continue;
+    HORON_ASSIGN(const bool settled, output.done->Done());
+    if (!settled) return false;
+  }
+  return true;
+}
+
+// Members that ran in one bucket share an event.
+Status Work::HoldBack(void* stream) const {
+  const Event* last = nullptr;
+  for (const Output& output : outputs()) {
+    if (!output.done || output.done.get() == last) continue;
+    last = output.done.get();
+    HORON_TRY(output.done->HoldBack(stream));
+  }
+  return Status::Ok();
+}
+
 void Work::FinishOne(Status status) {
   if (!status.ok()) {
     MutexLock lock(mutex_);

@@ -17,7 +17,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
 #include "runtime/core/registry.h"
-#include "runtime/device/memory.h"
+#include "runtime/device/gpu_loan.h"
 
 namespace horon {
 
@@ -26,6 +26,8 @@ struct Output {
   std::byte* data = nullptr;  // in `owned`, or the user's own output
   bool users = false;         // the user's own: as large as the input
   Buffer owned;
+  SharedEvent done = nullptr;  // GPU: when the output may be read; the work is finished before
+  std::shared_ptr<GpuLoan> on_gpu = nullptr;  // GPU: owns `data` if the user does not
   Shape owned_shape;
   std::vector<int64_t> received_splits;
   SharedRegistration of;  // once done
@@ -46,7 +48,14 @@ class Work {
   // Its first tensor, which it stands for. Set before it is submitted.
   void set_first(SharedRegistration first) { first_ = std::move(first); }
   const SharedRegistration& first() const { return first_; }
+  // Whether the device, too, has finished with all of it. Once done.
+  Result<bool> Settled() const;
+  // What is enqueued on this stream of the framework from now on sees the outputs. Once done.
+  Status HoldBack(void* stream) const;
   std::span<Output> outputs() {  // user: once done and ok
+    return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
+  }
+  std::span<const Output> outputs() const {
     return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
   }
 

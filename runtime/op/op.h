@@ -43,6 +43,8 @@ struct Segment {
   int64_t count = 0;            // elements of input
 };
 
+class GpuStage;  // runtime/op/gpu_stage.h
+
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -94,6 +96,11 @@ class Op {
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.
   virtual Task Run(Stage& stage);
+
+  // Staged ops on GPUs that reach each other: enqueues the whole op and returns. Without it the
+  // tensors are copied to the host, where Run works on them.
+  virtual bool on_gpus() const { return false; }
+  virtual Status Enqueue(GpuStage&) { return Status::Unsupported("this op has no way on GPUs"); }
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
   virtual WhenJoined when_joined() const { return WhenJoined::kAway; }

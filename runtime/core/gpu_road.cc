@@ -1,0 +1,209 @@
+#include "runtime/core/gpu_road.h"
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+#include "runtime/core/gpu_waits.h"
+
+namespace horon {
+namespace {
+
+// Levels of Communicator::Sub; OverNodes has 1 and 2, a bucket without joined ranks the last.
+constexpr int kMembersLevel = 5;
+
+std::vector<int> Everyone(const Communicator& comm) {
+  std::vector<int> all;
+  for (int member = 0; member < comm.size(); ++member) all.push_back(member);
+  return all;
+}
+
+bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](const auto& node) { return node.size() == nodes[0].size(); });
+}
+
+}  // namespace
+
+GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_nodes,
+                 Counters& counters)
+    : fabric_(&fabric),
+      gpus_(std::move(gpus)),
+      between_nodes_(between_nodes),
+      grouped_(counters["gpu.buckets.group"]),
+      between_(counters["gpu.buckets.nodes"]),
+      hosted_(counters["gpu.buckets.host"]) {}
+
+// Streams end before the pools that they write to.
+GpuRoad::~GpuRoad() { shares_.clear(); }
+
+Task GpuRoad::Run(GpuBucket& bucket) { return RunInTurn(bucket, next_ticket_++); }
+
+Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
+  GpuTurn turn(serving_, ticket);
+  co_await Until(turn);
+  Share& share = shares_[bucket.entries()[0].request().process_set];
+  HORON_CO_TRY(Open(share));
+  if (share.way == Way::kUnknown && !bucket.entries()[0].joined && bucket.comm().size() > 1) {
+    Task decision = Decide(bucket.comm(), share);
+    HORON_CO_TRY(co_await decision);
+  }
+  const Way way = WayOf(bucket, share);
+  if (way == Way::kHost) turn.Pass();  // it enqueues nothing that other ranks' devices wait for
+  Counter& counter = way == Way::kGroup ? grouped_ : way == Way::kNodes ? between_ : hosted_;
+  counter.Add();
+  if (way == Way::kGroup) co_return Launch(bucket, share);
+  Task rest = way == Way::kNodes ? ReduceOverNodes(bucket, share) : RunOnHost(bucket, share);
+  co_return co_await rest;
+}
+
+Status GpuRoad::Open(Share& share) {
+  gpu_ = gpus_ ? gpus_->gpu() : nullptr;
+  if (!gpu_ || share.stream) return Status::Ok();
+  if (!device_pool_) {
+    device_pool_ = std::make_shared<Pool>(gpu_->MakeMemory());
+    pinned_pool_ = std::make_shared<Pool>(gpu_->MakePinnedMemory());
+  }
+  HORON_ASSIGN(share.stream, gpu_->MakeStream());
+  HORON_ASSIGN(share.down, gpu_->MakeStream());
+  HORON_ASSIGN(share.up, gpu_->MakeStream());
+  return Status::Ok();
+}
+
+// Every rank says which NCCL it has, so all come to the same way.
+Task GpuRoad::Decide(Communicator& comm, Share& share) {
+  GpuNetwork* const network = gpus_->network();
+  std::vector<int32_t> versions(static_cast<size_t>(comm.size()));
+  const int32_t mine = network != nullptr ? network->version() : 0;
+  versions[static_cast<size_t>(comm.rank())] = mine;
+  std::vector<Part> places;
+  for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * 4, 4});
+  Task gather = Allgather(comm, reinterpret_cast<std::byte*>(versions.data()), places);
+  HORON_CO_TRY(co_await gather);
+  const bool same = mine > 0 && std::all_of(versions.begin(), versions.end(),
+                                            [&](int32_t version) { return version == mine; });
+  const auto& nodes = comm.nodes();
+  const bool together = comm.one_node() || between_nodes_;
+  const bool apart = !together && EquallyMany(nodes);
+  Way way = Way::kHost;
+  if (together && same) way = Way::kGroup;
+  if (apart && (same || nodes[0].size() == 1)) way = Way::kNodes;
+  std::vector<int> members = Everyone(comm);
+  if (apart) members = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
+  if (way != Way::kHost && members.size() > 1) {
+    Communicator group = comm.Sub(members, kMembersLevel);
+    Task connect = Connect(group, share);
+    HORON_CO_TRY(co_await connect);
+  }
+  if (way == Way::kHost)
+    Log(LogLevel::kWarn, "gpu",
+        "GPU tensors go through the host: the ranks do not all have the "
+        "same NCCL (horonrun --check-build), or nodes differ in size");
+  share.way = way;
+  co_return Status::Ok();
+}
+
+// The first member makes the id, and tells it to the others as any tensor.
+Task GpuRoad::Connect(Communicator& members, Share& share) {
+  struct {
+    GpuGroupId id;
+    uint8_t made = 0;
+  } told;
+  if (members.rank() == 0) {
+    Result<GpuGroupId> id = gpus_->network()->MakeId();
+    if (!id.ok()) Log(LogLevel::kError, "gpu", id.status().message());
+    told.made = id.ok();
+    if (id.ok()) told.id = id.value();
+  }
+  const Span span{reinterpret_cast<std::byte*>(&told), sizeof told};
+  Task tell = Broadcast(members, {&span, 1}, 0);
+  HORON_CO_TRY(co_await tell);
+  if (told.made == 0) {
+    co_return Status::Unavailable("rank " + std::to_string(members.global(0)) +
+                                  " could not begin an NCCL communicator; its log says why");
+  }
+  auto group = gpus_->network()->Connect(told.id, members.size(), members.rank(), gpu_->device());
+  if (!group.ok()) co_return group.status();
+  share.group = std::move(group).value();
+  GroupMet met(*share.group, awaited_);
+  co_await Until(met);
+  co_return met.status();
+}
+
+GpuRoad::Way GpuRoad::WayOf(GpuBucket& bucket, const Share& share) const {
+  if (!gpu_ || bucket.entries()[0].joined) return Way::kHost;
+  const bool elementwise = bucket.op().elementwise().has_value();
+  if (bucket.comm().size() == 1) return elementwise ? Way::kGroup : Way::kHost;
+  if (!elementwise && (share.way != Way::kGroup || !bucket.op().on_gpus())) return Way::kHost;
+  // Ops that only move bytes take any type, but a way is chosen by what all ranks know.
+  return share.group && !share.group->Reduces(bucket.dtype()) ? Way::kHost : share.way;
+}
+
+// Of the events on one stream the last will do.
+Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
+  std::map<const void*, Event*> last;
+  for (Entry& entry : bucket.entries()) {
+    if (!entry.ready) continue;
+    Event*& event = last[entry.ready->stream];
+    if (event == nullptr || event->number < entry.ready->number) event = entry.ready.get();
+  }
+  for (const auto& [of, event] : last) HORON_TRY(event->HoldBack(stream.native()));
+  return Status::Ok();
+}
+
+Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
+  HORON_ASSIGN(const SharedEvent done, stream.Record());
+  for (Entry& entry : bucket.entries()) entry.promise.output().done = done;
+  return Status::Ok();
+}
+
+Status GpuRoad::Own(GpuBucket& bucket, size_t i, Shape shape) {
+  Entry& entry = bucket.entries()[i];
+  HORON_ASSIGN(Buffer buffer, device_pool_->Take(CountOf(shape) * SizeOf(bucket.dtype())));
+  void* const stream = entry.ready ? entry.ready->stream : nullptr;
+  Output& output = entry.promise.output();
+  output.on_gpu = std::make_shared<GpuLoan>(gpu_, returns_, stream, std::move(buffer));
+  output.owned_shape = std::move(shape);
+  output.data = bucket.segments()[i].output = output.on_gpu->data();
+  return Status::Ok();
+}
+
+Status GpuRoad::OwnOutputs(GpuBucket& bucket) {
+  for (size_t i = 0; i < bucket.segments().size(); ++i) {
+    const Segment& segment = bucket.segments()[i];
+    if (segment.output == nullptr) HORON_TRY(Own(bucket, i, segment.request->shape));
+  }
+  return Status::Ok();
+}
+
+Status GpuRoad::Reserve(Share& share, int64_t bytes) {
+  if (share.fusion.bytes() >= bytes) return Status::Ok();
+  HORON_TRY(Retire(*share.stream, std::move(share.fusion)));
+  HORON_ASSIGN(share.fusion, device_pool_->Take(bytes));
+  return Status::Ok();
+}
+
+// Back to its pool once the stream has done what was enqueued so far.
+Status GpuRoad::Retire(Stream& stream, Buffer buffer) {
+  if (buffer.data() == nullptr) return Status::Ok();
+  HORON_ASSIGN(SharedEvent event, stream.Record());
+  returns_->Add(std::move(event), std::move(buffer));
+  return Status::Ok();
+}
+
+Status GpuRoad::Progress() {
+  if (!gpu_) return Status::Ok();
+  returns_->Sweep();
+  for (auto& [set, share] : shares_) {
+    if (share.group) HORON_TRY(share.group->Check());
+  }
+  return Status::Ok();
+}
+
+void GpuRoad::Abort() {
+  for (auto& [set, share] : shares_) {
+    if (share.group) share.group->Abort();
+  }
+  shares_.clear();  // copies that still run end now, before their tensors are given back
+}
+
+}  // namespace horon

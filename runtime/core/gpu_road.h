@@ -1,0 +1,99 @@
+// GpuRoad: how the executor runs a bucket whose tensors lie on a GPU.
+//
+// Everything is enqueued on the communicator's stream, behind the events that say when the inputs
+// are there; the bucket's works are finished as soon as that is done, with an event that says when
+// the outputs are. So no user's thread waits for the device, and the holder of the baton only asks
+// events, here, whether what it wants to send has arrived.
+//
+// The ways, chosen alike on all ranks: kGroup, all ranks reach each other over NCCL; kNodes,
+// elementwise ops of several nodes: NCCL inside each, the host's transports between them, chunk by
+// chunk; kHost, whatever else there is: the inputs are copied to the host, where the op runs as it
+// does for tensors of the host. Buckets use the device in the order in which they were started.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "runtime/base/counters.h"
+#include "runtime/core/entry.h"
+#include "runtime/op/gpu_stage.h"
+#include "runtime/transport/gpus.h"
+
+namespace horon {
+
+// What the road sees of a bucket in flight, beside what an op sees.
+class GpuBucket : public Stage {
+ public:
+  virtual std::span<Entry> entries() = 0;
+  virtual Op& op() = 0;
+  // Zeros for a rank that takes part without having asked.
+  virtual Status FillMissingInputs() = 0;
+};
+
+class GpuRoad {
+ public:
+  // `between_nodes`: NCCL spans nodes too. `gpus` may be null.
+  GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_nodes, Counters& counters);
+  ~GpuRoad();
+
+  // The bucket's way through, in the order of calls. The bucket outlives the Task.
+  Task Run(GpuBucket& bucket);
+  // Takes back what the device is done with; kUnavailable when a group has noticed a failure.
+  Status Progress();
+  // Whether a bucket waits for the device, which wakes nobody.
+  bool waits() const { return awaited_ > 0; }
+  // Memory of the host; `pinned`: such as the device reads and writes by itself, if there is one.
+  Pool& host_pool(bool pinned) const {
+    return pinned && pinned_pool_ ? *pinned_pool_ : *fabric_->host_pool;
+  }
+  void Forget(int32_t process_set) { shares_.erase(process_set); }
+  // The job has failed: ends what is in flight on the device. All Tasks are gone by then.
+  void Abort();
+
+ private:
+  enum class Way { kUnknown, kHost, kNodes, kGroup };
+  struct Share {  // what a process set keeps between buckets
+    Way way = Way::kUnknown;
+    std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
+    std::unique_ptr<GpuGroup> group;           // of all ranks, or of this node's
+    Buffer fusion;                             // on the device; grows to the largest bucket
+  };
+  class OnGpu;
+
+  // gpu_road.cc: the order of buckets, the choice of their ways.
+  Task RunInTurn(GpuBucket& bucket, uint64_t ticket);
+  Status Open(Share& share);
+  Task Decide(Communicator& comm, Share& share);
+  Task Connect(Communicator& members, Share& share);
+  Way WayOf(GpuBucket& bucket, const Share& share) const;
+  Status Begin(GpuBucket& bucket, Stream& stream) const;
+  Status Finish(GpuBucket& bucket, Stream& stream) const;
+  Status Own(GpuBucket& bucket, size_t i, Shape shape);
+  Status OwnOutputs(GpuBucket& bucket);
+  Status Reserve(Share& share, int64_t bytes);
+  Status Retire(Stream& stream, Buffer buffer);
+
+  // gpu_road_ways.cc: the ways.
+  Status Launch(GpuBucket& bucket, Share& share);
+  Status Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction);
+  Status ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction);
+  Task ReduceOverNodes(GpuBucket& bucket, Share& share);
+  Task ExchangeBetween(Communicator& across, Share& share, std::byte* part, int64_t count,
+                       Reduction reduction);
+  Task RunOnHost(GpuBucket& bucket, Share& share);
+  Task ReduceOnHost(GpuBucket& bucket, Share& share);
+  Status ReturnOutputs(GpuBucket& bucket, Stream& stream);
+
+  const Fabric* fabric_;
+  std::shared_ptr<Gpus> gpus_;
+  bool between_nodes_;
+  std::shared_ptr<Gpu> gpu_;  // null until a bucket of this rank lies on it
+  std::shared_ptr<Pool> device_pool_, pinned_pool_;
+  std::shared_ptr<GpuReturns> returns_ = std::make_shared<GpuReturns>();
+  std::map<int32_t, Share> shares_;
+  uint64_t next_ticket_ = 0, serving_ = 0;
+  int awaited_ = 0;
+  Counter &grouped_, &between_, &hosted_;
+};
+
+}  // namespace horon

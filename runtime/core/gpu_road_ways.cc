@@ -1,0 +1,278 @@
+// The ways of a bucket on a GPU: over one group, over nodes, through the host.
+#include <algorithm>
+#include <vector>
+
+#include "runtime/core/gpu_road.h"
+#include "runtime/core/gpu_waits.h"
+
+namespace horon {
+namespace {
+
+// Between nodes a chunk is sent while the next one is copied to the host.
+constexpr int64_t kChunkBytes = 4 << 20;
+// A segment begins where a GPU can move 16 bytes at once.
+constexpr int64_t kAlignment = 16;
+constexpr int kPlainLevel = 6, kNodeLevel = 3, kAcrossLevel = 4;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+Reduction ReductionOf(GpuBucket& bucket) {
+  const Elementwise kind = *bucket.op().elementwise();
+  Reduction reduction{bucket.dtype(), kind.kind, bucket.postscale()};
+  if (kind.average) reduction.scale /= bucket.set_size();
+  return reduction;
+}
+
+// Where the segments lie in a fused block, in bytes, and the elements of the block.
+struct Places {
+  std::vector<int64_t> at;
+  int64_t count = 0;
+  explicit Places(GpuBucket& bucket) {
+    const int64_t element = SizeOf(bucket.dtype());
+    int64_t bytes = 0;
+    for (const Segment& segment : bucket.segments()) {
+      at.push_back(bytes);
+      bytes += Aligned(segment.count * element);
+    }
+    count = bytes / element;
+  }
+  std::vector<Piece> In(GpuBucket& bucket, std::byte* block) const {
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < at.size(); ++i) {
+      const Segment& segment = bucket.segments()[i];
+      pieces.push_back({segment.input, block + at[i], segment.count});
+    }
+    return pieces;
+  }
+  std::vector<Piece> Out(GpuBucket& bucket, const std::byte* block) const {
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < at.size(); ++i) {
+      const Segment& segment = bucket.segments()[i];
+      pieces.push_back({block + at[i], segment.output, segment.count});
+    }
+    return pieces;
+  }
+};
+
+}  // namespace
+
+// What an op sees: the bucket, in the device's memory.
+class GpuRoad::OnGpu final : public GpuStage {
+ public:
+  OnGpu(GpuRoad& road, GpuBucket& bucket, Share& share)
+      : road_(road), bucket_(bucket), share_(share) {}
+  Stream& stream() override { return *share_.stream; }
+  GpuGroup& group() override { return *share_.group; }
+  Communicator& comm() override { return bucket_.comm(); }
+  std::span<Segment> segments() override { return bucket_.segments(); }
+  DataType dtype() const override { return bucket_.dtype(); }
+  double prescale() const override { return bucket_.prescale(); }
+  double postscale() const override { return bucket_.postscale(); }
+  int set_size() const override { return bucket_.set_size(); }
+  Result<Buffer> Scratch(int64_t bytes) override { return road_.device_pool_->Take(bytes); }
+  Status AllocateOutput(size_t i, Shape shape) override {
+    return road_.Own(bucket_, i, std::move(shape));
+  }
+  void SetReceivedSplits(size_t i, std::vector<int64_t> splits) override {
+    bucket_.SetReceivedSplits(i, std::move(splits));
+  }
+  std::unique_ptr<TensorState>& State(size_t i) override { return bucket_.State(i); }
+  Status Retire(Buffer buffer) override { return road_.Retire(*share_.stream, std::move(buffer)); }
+
+ private:
+  GpuRoad& road_;
+  GpuBucket& bucket_;
+  Share& share_;
+};
+
+Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
+  HORON_TRY(Begin(bucket, *share.stream));
+  if (bucket.op().elementwise()) {
+    HORON_TRY(OwnOutputs(bucket));
+    HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
+  } else {
+    OnGpu stage(*this, bucket, share);
+    HORON_TRY(bucket.op().Enqueue(stage));
+  }
+  return Finish(bucket, *share.stream);
+}
+
+Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction) {
+  const bool alone = bucket.comm().size() == 1;
+  if (bucket.segments().size() == 1) return ReduceOne(bucket, share, reduction);
+  const DataType dtype = reduction.dtype;
+  const Places places(bucket);
+  HORON_TRY(Reserve(share, places.count * SizeOf(dtype)));
+  Stream& stream = *share.stream;
+  std::byte* const block = share.fusion.data();
+  HORON_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
+  if (!alone) {
+    HORON_TRY(share.group->Allreduce(dtype, reduction.kind, block, places.count, stream));
+  }
+  return stream.Move(dtype, dtype, reduction.scale, places.Out(bucket, block));
+}
+
+// In its own output.
+Status GpuRoad::ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction) {
+  const Segment& s = bucket.segments()[0];
+  const DataType dtype = reduction.dtype;
+  Stream& stream = *share.stream;
+  const Piece in{s.input, s.output, s.count}, out{s.output, s.output, s.count};
+  if (s.input != s.output || bucket.prescale() != 1.0)
+    HORON_TRY(stream.Move(dtype, dtype, bucket.prescale(), {&in, 1}));
+  if (bucket.comm().size() > 1)
+    HORON_TRY(share.group->Allreduce(dtype, reduction.kind, s.output, s.count, stream));
+  if (reduction.scale == 1.0) return Status::Ok();
+  return stream.Move(dtype, dtype, reduction.scale, {&out, 1});
+}
+
+// Reduce-scatter inside the node, the exchange between ranks of equal local rank, allgather inside
+// the node. Every part is as long as the others.
+Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
+  Communicator& comm = bucket.comm();
+  const Reduction reduction = ReductionOf(bucket);
+  const DataType dtype = reduction.dtype;
+  const int64_t element = SizeOf(dtype);
+  const auto& nodes = comm.nodes();
+  const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
+  const auto local = static_cast<size_t>(comm.Sub(mine, kNodeLevel).rank());
+  const Places places(bucket);
+  const auto owners = static_cast<int64_t>(mine.size());
+  const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
+  HORON_CO_TRY(Begin(bucket, *share.stream));
+  HORON_CO_TRY(OwnOutputs(bucket));
+  HORON_CO_TRY(Reserve(share, part_bytes * owners));
+  std::byte* const block = share.fusion.data();
+  std::byte* const part = block + part_bytes * static_cast<int64_t>(local);
+  const int64_t part_count = part_bytes / element;
+  Stream& stream = *share.stream;
+  HORON_CO_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
+  if (share.group)
+    HORON_CO_TRY(
+        share.group->ReduceScatter(dtype, reduction.kind, block, part, part_count, stream));
+  std::vector<int> members;
+  for (const auto& node : nodes) members.push_back(node[local]);
+  Communicator across = comm.Sub(members, kAcrossLevel);
+  Task between = ExchangeBetween(across, share, part, part_count, reduction);
+  HORON_CO_TRY(co_await between);
+  if (share.group) HORON_CO_TRY(share.group->Allgather(part, block, part_bytes, stream));
+  HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, places.Out(bucket, block)));
+  co_return Finish(bucket, stream);
+}
+
+// A pipeline: all copies to the host are enqueued at once; a chunk goes between the nodes as soon
+// as it has arrived, while the next one is copied, and back to the device beside the one after it.
+Task GpuRoad::ExchangeBetween(Communicator& across, Share& share, std::byte* part, int64_t count,
+                              Reduction reduction) {
+  const int64_t element = SizeOf(reduction.dtype), chunk = kChunkBytes / element;
+  auto staging = pinned_pool_->Take(count * element);
+  if (!staging.ok()) co_return staging.status();
+  std::byte* const host = staging.value().data();
+  auto reduced = share.stream->Record();
+  if (!reduced.ok()) co_return reduced.status();
+  HORON_CO_TRY(reduced.value()->HoldBack(share.down->native()));
+  std::vector<SharedEvent> arrivals;
+  for (int64_t at = 0; at < count; at += chunk) {
+    const int64_t bytes = std::min(chunk, count - at) * element;
+    HORON_CO_TRY(share.down->Copy(host + at * element, part + at * element, bytes));
+    auto arrival = share.down->Record();
+    if (!arrival.ok()) co_return arrival.status();
+    arrivals.push_back(std::move(arrival).value());
+  }
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    EventDone arrived(*arrivals[i], awaited_);
+    co_await Until(arrived);
+    HORON_CO_TRY(arrived.status());
+    const int64_t at = static_cast<int64_t>(i) * chunk, n = std::min(chunk, count - at);
+    Task exchange = Allreduce(across, host + at * element, n, reduction);
+    HORON_CO_TRY(co_await exchange);
+    HORON_CO_TRY(arrivals[i]->HoldBack(share.up->native()));
+    HORON_CO_TRY(share.up->Copy(part + at * element, host + at * element, n * element));
+  }
+  auto back = share.up->Record();
+  if (!back.ok()) co_return back.status();
+  HORON_CO_TRY(back.value()->HoldBack(share.stream->native()));
+  co_return Retire(*share.up, std::move(staging).value());
+}
+
+Task GpuRoad::RunOnHost(GpuBucket& bucket, Share& share) {
+  if (bucket.op().elementwise() && gpu_) co_return co_await ReduceOnHost(bucket, share);
+  if (!gpu_) {  // this rank has joined before it had a tensor on any GPU
+    HORON_CO_TRY(bucket.FillMissingInputs());
+    co_return co_await bucket.op().Run(bucket);
+  }
+  int64_t bytes = 0;
+  for (const Segment& s : bucket.segments()) bytes += Aligned(s.count * SizeOf(bucket.dtype()));
+  auto staging = pinned_pool_->Take(bytes);
+  if (!staging.ok()) co_return staging.status();
+  HORON_CO_TRY(Begin(bucket, *share.down));
+  std::byte* at = staging.value().data();
+  for (Segment& s : bucket.segments()) {
+    const int64_t length = s.count * SizeOf(bucket.dtype());
+    if (s.input != nullptr && length > 0) {
+      HORON_CO_TRY(share.down->Copy(at, s.input, length));
+      s.input = at;
+    }
+    if (s.output != nullptr) s.output = at;  // in place, as ops allow
+    at += Aligned(length);
+  }
+  auto copied = share.down->Record();
+  if (!copied.ok()) co_return copied.status();
+  EventDone arrived(*copied.value(), awaited_);
+  co_await Until(arrived);
+  HORON_CO_TRY(arrived.status());
+  HORON_CO_TRY(bucket.FillMissingInputs());
+  Task run = bucket.op().Run(bucket);
+  HORON_CO_TRY(co_await run);
+  HORON_CO_TRY(Begin(bucket, *share.up));
+  HORON_CO_TRY(ReturnOutputs(bucket, *share.up));
+  HORON_CO_TRY(Retire(*share.up, std::move(staging).value()));
+  co_return Finish(bucket, *share.up);
+}
+
+// From the host's memory to the user's, or to memory of the device that the works own.
+Status GpuRoad::ReturnOutputs(GpuBucket& bucket, Stream& stream) {
+  for (size_t i = 0; i < bucket.segments().size(); ++i) {
+    Entry& entry = bucket.entries()[i];
+    Output& output = entry.promise.output();
+    const std::byte* const result = bucket.segments()[i].output;
+    // Nothing came out; or nobody asked, because this rank has joined.
+    if (result == nullptr || !entry.ready) continue;
+    Buffer owned = std::move(output.owned);
+    const Shape shape = output.owned_shape.empty() ? entry.request().shape : output.owned_shape;
+    if (entry.output == nullptr) HORON_TRY(Own(bucket, i, shape));
+    HORON_TRY(stream.Copy(output.data, result, CountOf(shape) * SizeOf(bucket.dtype())));
+    HORON_TRY(Retire(stream, std::move(owned)));
+  }
+  return Status::Ok();
+}
+
+// Through one block of the host's memory: its transports see neither tensors nor a device.
+Task GpuRoad::ReduceOnHost(GpuBucket& bucket, Share& share) {
+  const Reduction reduction = ReductionOf(bucket);
+  const DataType dtype = reduction.dtype;
+  const Places places(bucket);
+  auto staging = pinned_pool_->Take(places.count * SizeOf(dtype));
+  if (!staging.ok()) co_return staging.status();
+  std::byte* const block = staging.value().data();
+  Stream& stream = *share.down;
+  HORON_CO_TRY(Begin(bucket, stream));
+  HORON_CO_TRY(OwnOutputs(bucket));
+  HORON_CO_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
+  auto packed = stream.Record();
+  if (!packed.ok()) co_return packed.status();
+  EventDone arrived(*packed.value(), awaited_);
+  co_await Until(arrived);
+  HORON_CO_TRY(arrived.status());
+  std::vector<int> everyone;
+  for (int member = 0; member < bucket.comm().size(); ++member) everyone.push_back(member);
+  Communicator plain = bucket.comm().Sub(everyone, kPlainLevel);
+  Task reduce = Allreduce(plain, block, places.count, reduction);
+  HORON_CO_TRY(co_await reduce);
+  HORON_CO_TRY(packed.value()->HoldBack(share.up->native()));
+  HORON_CO_TRY(share.up->Move(dtype, dtype, 1.0, places.Out(bucket, block)));
+  HORON_CO_TRY(Retire(*share.up, std::move(staging).value()));
+  co_return Finish(bucket, *share.up);
+}
+
+}  // namespace horon

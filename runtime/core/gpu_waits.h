@@ -1,0 +1,64 @@
+// What a bucket on a GPU waits for: its turn, an event, the other ranks of a new group. Each is
+// asked again whenever the runtime made progress, or some 50 us later. Used by gpu_road.cc and
+// gpu_road_ways.cc; holder of the baton.
+#pragma once
+
+#include "runtime/base/task.h"
+#include "runtime/transport/gpu_group.h"
+
+namespace horon {
+
+// A bucket's place in the order. Passed on when the Task is over, or earlier.
+class GpuTurn final : public Waitable {
+ public:
+  GpuTurn(uint64_t& serving, uint64_t ticket) : serving_(serving), ticket_(ticket) {}
+  ~GpuTurn() override { Pass(); }
+  bool Ready() override { return serving_ == ticket_; }
+  void Pass() {
+    if (serving_ == ticket_) ++serving_;
+  }
+
+ private:
+  uint64_t& serving_;
+  uint64_t ticket_;
+};
+
+// Counts itself in `awaited` while it lives.
+class GpuWait : public Waitable {
+ public:
+  explicit GpuWait(int& awaited) : awaited_(awaited) { ++awaited_; }
+  ~GpuWait() override { --awaited_; }
+  GpuWait(const GpuWait&) = delete;
+  GpuWait& operator=(const GpuWait&) = delete;
+  bool Ready() override {
+    const Result<bool> there = Ask();
+    if (!there.ok()) status_ = there.status();
+    return !there.ok() || there.value();
+  }
+  const Status& status() const { return status_; }  // once ready
+
+ private:
+  virtual Result<bool> Ask() = 0;
+  int& awaited_;
+  Status status_;
+};
+
+class EventDone final : public GpuWait {
+ public:
+  EventDone(Event& event, int& awaited) : GpuWait(awaited), event_(event) {}
+
+ private:
+  Result<bool> Ask() override { return event_.Done(); }
+  Event& event_;
+};
+
+class GroupMet final : public GpuWait {
+ public:
+  GroupMet(GpuGroup& group, int& awaited) : GpuWait(awaited), group_(group) {}
+
+ private:
+  Result<bool> Ask() override { return group_.Ready(); }
+  GpuGroup& group_;
+};
+
+}  // namespace horon

@@ -1,0 +1,80 @@
+// GpuRank: a rank of a World with a fake GPU, as a framework uses it: kernels on a stream of its
+// own make the inputs and read the outputs, and only events stand between them and the runtime's
+// work.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test/support/fake_gpu.h"
+#include "test/support/reference.h"
+#include "test/support/world.h"
+
+namespace horon::test {
+
+class GpuRank {
+ public:
+  GpuRank(Rank& me, FakeGpu& gpu) : me_(me), gpu_(gpu), stream_(gpu) {}
+  Rank& me() { return me_; }
+  FakeGpu& gpu() { return gpu_; }
+  FakeStream& stream() { return stream_; }
+
+  static Request Of(const std::string& name, const std::string& op, DataType dtype, Shape shape) {
+    Request request;
+    request.name = name;
+    request.op = op;
+    request.dtype = dtype;
+    request.device = {DeviceKind::kCuda, 0};
+    request.shape = std::move(shape);
+    return request;
+  }
+
+  // A tensor of the device that a kernel of this stream fills.
+  std::byte* Put(const Bytes& bytes) {
+    std::byte* const at = gpu_.Take(static_cast<int64_t>(bytes.size()));
+    const Span span{at, static_cast<int64_t>(bytes.size())};
+    stream_.Enqueue("the user's kernel", {}, {span}, [bytes, inside = gpu_.Inside(at)] {
+      if (!bytes.empty()) std::memcpy(inside, bytes.data(), bytes.size());
+    });
+    return at;
+  }
+  // What a kernel of this stream reads. Waits for it.
+  Bytes Get(const std::byte* at, int64_t count) {
+    Bytes bytes(static_cast<size_t>(count));
+    Read(at, bytes);
+    stream_.Finish();
+    return bytes;
+  }
+  // The same without waiting.
+  void Read(const std::byte* at, Bytes& into) {
+    const auto size = static_cast<int64_t>(into.size());
+    stream_.Enqueue("the user's reading", {{const_cast<std::byte*>(at), size}}, {},
+                    [&into, inside = gpu_.Inside(at)] {
+                      if (!into.empty()) std::memcpy(into.data(), inside, into.size());
+                    });
+  }
+
+  Result<std::shared_ptr<Work>> Submit(Request request, const std::byte* input, std::byte* output) {
+    HORON_TRY(me_.runtime().GpuOf(request.device).status());
+    HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
+    auto work = std::make_shared<Work>(1);
+    HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
+    const Submission one{std::move(what), input, output, std::move(ready)};
+    HORON_TRY(me_.runtime().Submit({&one, 1}, work, true));
+    return work;
+  }
+  // As synchronize does: this stream waits, not the caller.
+  Status Synchronize(Work& work) {
+    HORON_TRY(me_.Wait(work));
+    return work.HoldBack(&stream_);
+  }
+
+ private:
+  Rank& me_;
+  FakeGpu& gpu_;
+  FakeStream stream_;
+};
+
+}  // namespace horon::test

@@ -1,0 +1,61 @@
+// A world in which every rank has a fake GPU. Used by the tests of GPU tensors.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "test/support/gpu_rank.h"
+#include "test/support/road.h"
+
+namespace horon::test {
+
+inline constexpr int kNccl = 23007;
+
+// Ranks, ranks a node (0: all), and the NCCL of each.
+struct GpuLayout {
+  int size, local_size;
+  std::vector<int> nccl;
+  const char* way;  // the counter that moves
+  bool between = false;
+};
+
+// A world in which every rank has a GPU.
+struct GpuWorld {
+  explicit GpuWorld(const GpuLayout& layout)
+      : gpus(layout.nccl), world(layout.size, OptionsOf(layout)) {}
+  void Run(const std::function<void(GpuRank&)>& body) {
+    world.Run([&](Rank& me) {
+      GpuRank rank(me, gpus.gpu(me.rank()));
+      body(rank);
+    });
+  }
+  // No GPU has a complaint, and no rank one about a result.
+  void Check() {
+    RequireNone(verdicts);
+    REQUIRE(gpus.complaints() == std::vector<std::string>{});
+  }
+  void Expect(bool right, const std::string& what) { verdicts.Expect(right, what); }
+  WorldOptions OptionsOf(const GpuLayout& layout) {
+    WorldOptions options;
+    options.local_size = layout.local_size;
+    options.gpus = [this](int rank) { return gpus.Of(rank); };
+    options.configure = [between = layout.between](Config& config) {
+      config.shm_chunk_bytes = 16 << 10;
+      config.inter = between ? "nccl" : "mpi";
+    };
+    return options;
+  }
+  FakeGpus gpus;  // outlives the runtimes
+  Verdicts verdicts;
+  World world;
+};
+
+// Floats 0, 1, 2, ... from `first` on.
+inline Bytes Counting(int64_t first, int64_t count) {
+  Values values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(first + i));
+  return Encode(DataType::kFloat32, values);
+}
+
+}  // namespace horon::test

@@ -1,0 +1,219 @@
+// Buckets of GPU tensors on whole runtimes: who waits for whom, in which order, and what goes
+// wrong. Each test ends with no complaint of any GPU about the order of its work.
+#include <latch>
+#include <string>
+
+#include "test/support/catch.h"
+#include "test/support/gpu_world.h"
+
+namespace horon {
+namespace {
+
+using test::Bytes;
+using test::Counting;
+using test::GpuRank;
+using test::GpuWorld;
+using test::kNccl;
+using test::Values;
+
+TEST_CASE("nobody waits for the device", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    rank.stream().Hold();  // the input is not there yet
+    std::byte* const tensor = rank.Put(Counting(rank.me().rank(), 4));
+    const auto work = rank.Submit(GpuRank::Of("w", "sum", DataType::kFloat32, {4}), tensor, tensor);
+    const Status finished = rank.Synchronize(*work.value());
+    const bool settled = work.value()->Settled().value();
+    rank.stream().Release();
+    const Values sum = test::Decode(DataType::kFloat32, rank.Get(tensor, 16));
+    world.Expect(finished.ok(), "finished.ok()");
+    world.Expect(!settled, "!settled");
+    world.Expect(sum == Values{1, 3, 5, 7}, "sum == Values{1, 3, 5, 7}");
+  });
+  world.Check();
+}
+
+TEST_CASE("what is enqueued ends well when the job is left", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    rank.stream().Hold();
+    std::byte* const tensor = rank.Put(Counting(rank.me().rank(), 4));
+    const auto work =
+        rank.Submit(GpuRank::Of("w", "sum", DataType::kFloat32, {4}), tensor, tensor).value();
+    world.Expect(rank.Synchronize(*work).ok(), "enqueued");
+    rank.me().runtime().Shutdown();
+    world.Expect(!work->Settled().value(), "the device has not begun");
+    rank.stream().Release();
+    world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensor, 16)) == Values{1, 3, 5, 7},
+                 "the sum");
+  });
+  world.Check();
+}
+
+TEST_CASE("an output that is dropped while it is read is not used again before", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    Bytes seen(32);
+    for (int round = 0; round < 5; ++round) {
+      const auto gather = [&](const std::string& name) {
+        std::byte* const in = rank.Put(Counting(rank.me().rank() * 10 + round, 4));
+        return rank.Submit(GpuRank::Of(name, "allgather", DataType::kFloat32, {4}), in, nullptr)
+            .value();
+      };
+      std::shared_ptr<Work> work = gather("first");
+      world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
+      rank.stream().Hold();
+      rank.Read(work->outputs()[0].data, seen);
+      work.reset();
+      // Takes another buffer: the reading has not happened.
+      std::shared_ptr<Work> other = gather("second");
+      world.Expect(rank.me().Wait(*other).ok(), "rank.me().Wait(*other).ok()");
+      rank.stream().Release();
+      rank.stream().Finish();
+      world.Expect(test::Decode(DataType::kFloat32, seen)[0] == round,
+                   "test::Decode(DataType::kFloat32, seen)[0] == round");
+    }
+  });
+  world.Check();
+}
+
+TEST_CASE("overlapping process sets use the devices in one order", "[gpu]") {
+  GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    const std::vector<std::vector<int>> members = {{0, 1}, {1, 2}, {0, 2}};
+    std::vector<int> sets;
+    for (const auto& ranks : members) sets.push_back(rank.me().AddProcessSet(ranks).value());
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::shared_ptr<Work>> works;
+      for (size_t i = 0; i < sets.size(); ++i) {
+        // Each rank begins with another set.
+        const size_t set = (i + static_cast<size_t>(rank.me().rank())) % sets.size();
+        const bool mine =
+            members[set][0] == rank.me().rank() || members[set][1] == rank.me().rank();
+        if (!mine) continue;
+        std::byte* const tensor = rank.Put(Counting(1, 8));
+        Request request = GpuRank::Of("s", "sum", DataType::kFloat32, {8});
+        request.process_set = sets[set];
+        works.push_back(rank.Submit(request, tensor, tensor).value());
+      }
+      for (auto& work : works)
+        world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
+    }
+    rank.stream().Finish();
+  });
+  world.Check();
+}
+
+TEST_CASE("a rank that has joined has no part in a bucket of GPU tensors", "[gpu]") {
+  GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    const auto sum = [&](const std::string& name, const std::string& op) {
+      std::byte* const tensor = rank.Put(Counting(rank.me().rank(), 3));
+      const auto work =
+          rank.Submit(GpuRank::Of(name, op, DataType::kFloat32, {3}), tensor, nullptr).value();
+      world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
+      const Output& output = work->outputs()[0];
+      return test::Decode(DataType::kFloat32, rank.Get(output.data, CountOf(output.shape()) * 4));
+    };
+    world.Expect(sum("before", "sum") == Values{3, 6, 9}, "sum(");
+    if (rank.me().rank() < 2) {
+      world.Expect(sum("after", "sum") == Values{1, 3, 5}, "sum(");
+      world.Expect(sum("rows", "allgather") == Values{0, 1, 2, 1, 2, 3}, "sum(");
+    }
+    world.Expect(rank.me().Join().ok(), "rank.me().Join().ok()");
+    world.Expect(sum("again", "sum") == Values{3, 6, 9}, "sum(");
+  });
+  world.Check();
+}
+
+TEST_CASE("what a rank may not do with its GPU", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    std::byte* const tensor = rank.Put(Counting(0, 2));
+    Request request = GpuRank::Of("w", "sum", DataType::kFloat32, {2});
+    world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(),
+                 "rank.Synchronize(*rank.Submit(request, tensor, ten");
+    request.device.index = 1;
+    world.Expect(
+        rank.Submit(request, tensor, tensor).status().message() ==
+            "it lies on GPU 1, but this rank has used GPU 0 before: a rank works with one GPU "
+            "(torch.cuda.set_device(hvd.local_rank()))",
+        "rank.Submit(request, tensor, tensor).status().mess");
+    request.device.index = 0;
+    rank.gpu().capturing = 1;
+    world.Expect(rank.Submit(request, tensor, tensor).status().code() == Code::kUnsupported,
+                 "rank.Submit(request, tensor, tensor).status().code");
+    rank.gpu().capturing = 0;
+
+    // One rank's tensor is on the host.
+    std::vector<float> values = {1, 2};
+    request.name = "mixed";
+    const bool host = rank.me().rank() == 1;
+    if (host) request.device = {};
+    const Status status = host ? rank.me().Run(request, values.data(), values.data())
+                               : rank.me().Wait(*rank.Submit(request, tensor, tensor).value());
+    world.Expect(
+        status.message() ==
+            "Mismatched ALLREDUCE CPU/GPU device selection for tensor 'mixed': rank [0] has GPU, "
+            "rank [1] has CPU.",
+        "status.message() ==");
+    request.device = {DeviceKind::kCuda, 0};
+    request.name = "w";
+    world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(),
+                 "rank.Synchronize(*rank.Submit(request, tensor, ten");
+    rank.stream().Finish();
+  });
+  world.Check();
+}
+
+TEST_CASE("tensors of host and GPU in one job", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> values = {1, 2, 3};
+      std::byte* const tensor = rank.Put(Counting(1, 3));
+      const auto work =
+          rank.Submit(GpuRank::Of("g", "sum", DataType::kFloat32, {3}), tensor, tensor).value();
+      world.Expect(rank.me().Reduce("h", "sum", values).ok(), "rank.me().Reduce(");
+      world.Expect(values == std::vector<float>{2, 4, 6}, "values == std::vector<float>{2, 4, 6}");
+      world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
+      world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensor, 12)) == Values{2, 4, 6},
+                   "test::Decode(DataType::kFloat32, rank.Get(tensor,");
+    }
+  });
+  world.Check();
+}
+
+TEST_CASE("a rank lost while devices wait for each other ends what is in flight", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  std::latch submitted(2), over(1);
+  world.Run([&](GpuRank& rank) {
+    std::byte* const tensor = rank.Put(Counting(0, 4));
+    const Request request = GpuRank::Of("w", "sum", DataType::kFloat32, {4});
+    world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(),
+                 "rank.Synchronize(*rank.Submit(request, tensor, ten");
+    rank.stream().Finish();
+    if (rank.me().rank() == 1) rank.stream().Hold();  // its device never comes
+    const auto last = rank.Submit(request, tensor, tensor).value();
+    world.Expect(rank.me().Wait(*last).ok(), "enqueued on both");
+    submitted.arrive_and_wait();
+    if (rank.me().rank() == 1) {
+      world.world.MarkDead(1, "rank 1 was killed");
+      over.wait();
+    } else {
+      world.Expect(!last->Settled().value(), "the devices wait for each other");
+      Request next = request;
+      next.name = "next";
+      const auto lost = rank.Submit(next, tensor, tensor);
+      const Status status = lost.ok() ? rank.me().Wait(*lost.value()) : lost.status();
+      world.Expect(status.code() == Code::kUnavailable, status.message());
+      world.Expect(last->HoldBack(&rank.stream()).ok(), "its event is still one");
+      rank.stream().Finish();  // returns, though the other device has not come
+      over.count_down();
+    }
+    rank.stream().Release();
+  });
+}
+
+}  // namespace
+}  // namespace horon
