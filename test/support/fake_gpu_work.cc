@@ -1,0 +1,93 @@
+// What a fake stream does: the host's arithmetic, on memory that only streams can reach.
+#include <cstring>
+
+#include "test/support/fake_gpu.h"
+
+namespace horon::test {
+
+namespace {
+
+Span Reading(const std::byte* data, int64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
+
+}  // namespace
+
+Status FakeStream::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  Enqueue("a copy", {Reading(from, bytes)}, {{to, bytes}}, [=, this] {
+    if (bytes > 0) std::memmove(gpu_.Inside(to), gpu_.Inside(from), static_cast<size_t>(bytes));
+  });
+  return Status::Ok();
+}
+
+Status FakeStream::Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) {
+  std::vector<Span> reads, writes;
+  std::vector<Piece> inside;
+  for (const Piece& piece : pieces) {
+    reads.push_back(Reading(piece.from, piece.count * SizeOf(from)));
+    writes.push_back({piece.to, piece.count * SizeOf(to)});
+    inside.push_back({gpu_.Inside(piece.from), gpu_.Inside(piece.to), piece.count});
+  }
+  Enqueue("a move", reads, writes, [=] { MoveAll(from, to, scale, inside); });
+  return Status::Ok();
+}
+
+Status FakeStream::Reduce(ReduceKind kind, DataType dtype, double scale,
+                          std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  const int64_t bytes = count * SizeOf(dtype);
+  std::vector<Span> reads;
+  std::vector<const std::byte*> inside;
+  for (const std::byte* input : inputs) {
+    reads.push_back(Reading(input, bytes));
+    inside.push_back(gpu_.Inside(input));
+  }
+  Enqueue("a reduction", reads, {{out, bytes}},
+          [=, this] { ReduceInto(kind, dtype, scale, inside, gpu_.Inside(out), count); });
+  return Status::Ok();
+}
+
+Status FakeStream::Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) {
+  std::vector<Span> reads;
+  std::vector<Pair> inside(pairs.begin(), pairs.end());
+  for (Pair& pair : inside) {
+    reads.push_back(Reading(pair.x, pair.count * SizeOf(dtype)));
+    reads.push_back(Reading(pair.y, pair.count * SizeOf(dtype)));
+    pair.x = gpu_.Inside(pair.x);
+    pair.y = gpu_.Inside(pair.y);
+  }
+  auto* const to = reinterpret_cast<std::byte*>(sums);
+  Enqueue("dots", reads, {{to, static_cast<int64_t>(pairs.size() * sizeof(Dots))}},
+          [=, this] { DotAll(dtype, inside, reinterpret_cast<Dots*>(gpu_.Inside(to))); });
+  return Status::Ok();
+}
+
+Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
+  std::vector<Span> reads, writes;
+  std::vector<Pair> inside(pairs.begin(), pairs.end());
+  for (Pair& pair : inside) {
+    const int64_t bytes = pair.count * SizeOf(dtype);
+    reads.push_back(Reading(pair.x, bytes));
+    reads.push_back(Reading(pair.y, bytes));
+    writes.push_back({pair.out, bytes});
+    pair.x = gpu_.Inside(pair.x);
+    pair.y = gpu_.Inside(pair.y);
+    pair.out = gpu_.Inside(pair.out);
+  }
+  Enqueue("a combination", reads, writes, [=] { CombineAll(dtype, inside); });
+  return Status::Ok();
+}
+
+Status FakeStream::Mix(DataType dtype, std::span<const double> weights,
+                       std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  const int64_t bytes = count * SizeOf(dtype);
+  std::vector<Span> reads;
+  std::vector<const std::byte*> inside;
+  for (const std::byte* input : inputs) {
+    reads.push_back(Reading(input, bytes));
+    inside.push_back(gpu_.Inside(input));
+  }
+  const std::vector<double> own(weights.begin(), weights.end());
+  Enqueue("a mixture", reads, {{out, bytes}},
+          [=, this] { MixInto(dtype, own, inside, gpu_.Inside(out), count); });
+  return Status::Ok();
+}
+
+}  // namespace horon::test
