@@ -108,6 +108,25 @@ def test_a_second_init_that_not_all_join_gives_up(way, request, tmp_path):
     assert code == 0, output  # both ended in peace
 
 
+# As a program in C ends that returns from main: nothing of Python's shuts Horon down.
+NO_SHUTDOWN = """
+import ctypes, horon, os
+library = ctypes.CDLL(os.path.join(os.path.dirname(horon.__file__), "libhoron.so"))
+assert library.horon_init() == 0
+print("done", library.horon_rank(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
+def test_the_end_of_a_program_shuts_down(way, request):
+    if way:
+        request.getfixturevalue("needs_mpi")
+    command = ["-np", "2", "-v", "--no-prefix", *way, "python", "-c", NO_SHUTDOWN]
+    code, output = horonrun(*command)
+    assert code == 0 and sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
+    assert output.count("exited with code 0 (left)") == 2, output
+
+
 # --- /dev/shm -------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -113,6 +114,8 @@ def test_sigusr1_tells_what_is_pending_and_what_the_missing_rank_does(tmp_path):
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     process = start("described", HORON_TEST_FIFO=str(fifo))
+    hang = threading.Timer(LIMIT_S, process.terminate)  # ends the loop below
+    hang.start()
     try:
         seen = ""
         for line in process.stdout:
@@ -125,5 +128,6 @@ def test_sigusr1_tells_what_is_pending_and_what_the_missing_rank_does(tmp_path):
         rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0, seen + rest
     finally:
+        hang.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

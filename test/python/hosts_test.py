@@ -94,6 +94,11 @@ def test_hosts_are_filled_in_order(world, tmp_path):
 def test_ranks_get_environment_folder_and_input(world, tmp_path):
     """With values that no shell would leave alone; OMP_NUM_THREADS by the ranks of each host."""
     value = "a 'quoted' $word\nand a line"
+    agent = tmp_path / "agent"  # as sshd does it, it hands no environment on
+    agent.write_text(
+        '#!/bin/sh\nhost=$1; shift\nexec env -i PATH="$PATH" HOME="$HOME" on $host /bin/sh -c "$*"\n'
+    )
+    agent.chmod(0o755)
     program = (
         "import os, sys; e = os.environ; print([os.getcwd(), e['MINE'], e['HORON_CACHE_CAPACITY'], "
         "'HORON_RANK' in e, sys.stdin.read()])"
@@ -105,7 +110,10 @@ def test_ranks_get_environment_folder_and_input(world, tmp_path):
         "-c",
         shell,
         "sh",
-        *horonrun("-H", "h1,h2", "--cache-capacity", "9", "python", "-c", program),
+        *horonrun(
+            *("-H", "h1,h2", "--rsh-agent", str(agent), "--cache-capacity", "9"),
+            *("python", "-c", program),
+        ),
         MINE=value,
     )
     assert sorted(done.out.splitlines()) == [
