@@ -75,6 +75,7 @@ class CMakeBuild(build_ext):
             "HORON_WERROR": os.environ.get("HORON_WERROR", "OFF"),
             "HORON_MPI": os.environ.get("HORON_MPI", "auto"),
             "HORON_MPI_PREFIX": openmpi_prefix() or "",
+            "HORON_WITH_CUDA": os.environ.get("HORON_WITH_CUDA", "auto"),
         }
         forget_other_environment(folder, settings["CMAKE_MAKE_PROGRAM"], tool("cmake"))
         defines = [f"-D{name}={value}" for name, value in settings.items()]

@@ -1,0 +1,245 @@
+#include "runtime/device/gpu_cuda.h"
+
+#include <utility>
+
+#include "runtime/device/kernels_cuda.h"
+
+namespace horon::cuda {
+namespace {
+
+class DeviceMemory final : public Memory {
+ public:
+  explicit DeviceMemory(int index) : index_(index) {}
+  Device device() const override { return {DeviceKind::kCuda, index_}; }
+  Result<std::byte*> Allocate(int64_t bytes) override {
+    const OnDevice current(index_);
+    void* data = nullptr;
+    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(bytes)), "allocate memory", index_));
+    return static_cast<std::byte*>(data);
+  }
+  void Free(std::byte* data, int64_t) override {
+    const OnDevice current(index_);
+    cudaFree(data);  // at the end of the process the driver may be gone, and the memory with it
+  }
+
+ private:
+  int index_;
+};
+
+class PinnedMemory final : public Memory {
+ public:
+  explicit PinnedMemory(int index) : index_(index) {}
+  Device device() const override { return {}; }
+  Result<std::byte*> Allocate(int64_t bytes) override {
+    const OnDevice current(index_);
+    void* data = nullptr;
+    HORON_TRY(Check(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable),
+                    "allocate pinned host memory", index_));
+    return static_cast<std::byte*>(data);
+  }
+  void Free(std::byte* data, int64_t) override { cudaFreeHost(data); }
+
+ private:
+  int index_;
+};
+
+// Events that are used again: making one costs more than recording it.
+class Events {
+ public:
+  explicit Events(int index) : index_(index) {}
+  ~Events() {
+    for (cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+  Result<cudaEvent_t> Take() {
+    {
+      MutexLock lock(mutex_);
+      if (!free_.empty()) {
+        const cudaEvent_t event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+    }
+    cudaEvent_t event = nullptr;
+    HORON_TRY(
+        Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "make an event", index_));
+    return event;
+  }
+  void Give(cudaEvent_t event) {
+    MutexLock lock(mutex_);
+    free_.push_back(event);
+  }
+  uint64_t Next() {
+    MutexLock lock(mutex_);
+    return ++number_;
+  }
+  int index() const { return index_; }
+
+ private:
+  const int index_;
+  Mutex mutex_;
+  std::vector<cudaEvent_t> free_ HORON_GUARDED_BY(mutex_);
+  uint64_t number_ HORON_GUARDED_BY(mutex_) = 0;
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(std::shared_ptr<Events> from, cudaEvent_t event)
+      : from_(std::move(from)), event_(event) {}
+  ~CudaEvent() override { from_->Give(event_); }
+  Result<bool> Done() override {
+    const OnDevice current(from_->index());
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) return false;
+    HORON_TRY(Check(state, "finish what was enqueued", from_->index()));
+    return true;
+  }
+  Status HoldBack(void* on) override {
+    const OnDevice current(from_->index());
+    return Check(cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0),
+                 "make a stream wait", from_->index());
+  }
+
+ private:
+  std::shared_ptr<Events> from_;
+  cudaEvent_t event_;
+};
+
+// The number is taken after recording: who records later on one stream, on whichever thread, has
+// seen the earlier call return.
+Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream) {
+  HORON_ASSIGN(const cudaEvent_t event, events->Take());
+  auto made = std::make_shared<CudaEvent>(events, event);
+  HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
+                  events->index()));
+  made->stream = stream;
+  made->number = events->Next();
+  return SharedEvent(std::move(made));
+}
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream)
+      : events_(std::move(events)), stream_(stream), device_(events_->index()) {}
+  ~CudaStream() override {
+    const OnDevice current(device_);
+    cudaStreamSynchronize(stream_);
+    cudaFree(partials_);
+    cudaStreamDestroy(stream_);
+  }
+  void* native() const override { return stream_; }
+  Result<SharedEvent> Record() override {
+    const OnDevice current(device_);
+    return RecordOn(events_, stream_);
+  }
+  Status Copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    if (bytes == 0 || to == from) return Status::Ok();
+    const OnDevice current(device_);
+    return Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_),
+                 "copy memory", device_);
+  }
+  Status Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) override {
+    const OnDevice current(device_);
+    return Check(cuda::Move(from, to, scale, pieces, stream_), "move tensors", device_);
+  }
+  Status Reduce(ReduceKind kind, DataType dtype, double scale,
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override {
+    const OnDevice current(device_);
+    return Check(cuda::Reduce(kind, dtype, scale, inputs, out, count, stream_), "reduce tensors",
+                 device_);
+  }
+  Status Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) override {
+    const OnDevice current(device_);
+    HORON_TRY(Reserve(PartialsFor(pairs)));
+    return Check(cuda::Dot(dtype, pairs, partials_, sums, stream_), "multiply tensors", device_);
+  }
+  Status Combine(DataType dtype, std::span<const Pair> pairs) override {
+    const OnDevice current(device_);
+    return Check(cuda::Combine(dtype, pairs, stream_), "combine tensors", device_);
+  }
+  Status Mix(DataType dtype, std::span<const double> weights,
+             std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override {
+    const OnDevice current(device_);
+    return Check(cuda::Mix(dtype, weights, inputs, out, count, stream_), "mix tensors", device_);
+  }
+
+ private:
+  // cudaFree waits for the device, so the larger one comes before the last use of the smaller one
+  // can matter. Rare: it grows to the largest bucket.
+  Status Reserve(int64_t partials) {
+    if (partials <= reserved_) return Status::Ok();
+    cudaFree(partials_);
+    partials_ = nullptr;
+    reserved_ = 0;
+    void* data = nullptr;
+    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(partials) * sizeof(Dots)),
+                    "allocate memory", device_));
+    partials_ = static_cast<Dots*>(data);
+    reserved_ = partials;
+    return Status::Ok();
+  }
+
+  std::shared_ptr<Events> events_;
+  cudaStream_t stream_;
+  int device_;
+  Dots* partials_ = nullptr;
+  int64_t reserved_ = 0;
+};
+
+class CudaGpu final : public Gpu {
+ public:
+  CudaGpu(int index, std::string name)
+      : index_(index), name_(std::move(name)), events_(std::make_shared<Events>(index)) {}
+  Device device() const override { return {DeviceKind::kCuda, index_}; }
+  std::string name() const override { return name_; }
+  std::unique_ptr<Memory> MakeMemory() override { return std::make_unique<DeviceMemory>(index_); }
+  std::unique_ptr<Memory> MakePinnedMemory() override {
+    return std::make_unique<PinnedMemory>(index_);
+  }
+  // Before the framework's kernels, where the device has to choose: peers wait for these.
+  Result<std::unique_ptr<Stream>> MakeStream() override {
+    const OnDevice current(index_);
+    int least = 0, greatest = 0;
+    HORON_TRY(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "make a stream", index_));
+    cudaStream_t stream = nullptr;
+    HORON_TRY(Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+                    "make a stream", index_));
+    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream));
+  }
+  Result<SharedEvent> Record(void* framework_stream) override {
+    const OnDevice current(index_);
+    auto* const stream = static_cast<cudaStream_t>(framework_stream);
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    HORON_TRY(Check(cudaStreamIsCapturing(stream, &capturing), "ask a stream", index_));
+    if (capturing != cudaStreamCaptureStatusNone) {
+      return Status::Unsupported(
+          "its stream is being captured into a CUDA graph, and a collective cannot be part of one: "
+          "call Horon outside of the capture");
+    }
+    return RecordOn(events_, framework_stream);
+  }
+
+ private:
+  int index_;
+  std::string name_;
+  std::shared_ptr<Events> events_;
+};
+
+}  // namespace
+
+Status Check(cudaError_t error, const char* what, int device) {
+  if (error == cudaSuccess) return Status::Ok();
+  cudaGetLastError();  // so that the framework does not find it
+  return Status::Unavailable("CUDA could not " + std::string(what) + " on GPU " +
+                             std::to_string(device) + ": " + cudaGetErrorString(error) + " (" +
+                             cudaGetErrorName(error) + ")");
+}
+
+Result<std::shared_ptr<Gpu>> OpenGpu(int index) {
+  const OnDevice current(index);
+  cudaDeviceProp properties{};
+  HORON_TRY(Check(cudaGetDeviceProperties(&properties, index), "be asked about it", index));
+  HORON_TRY(Check(cudaFree(nullptr), "be started", index));
+  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name));
+}
+
+}  // namespace horon::cuda

@@ -1,0 +1,116 @@
+// MoveAll on a GPU: pack and unpack with scaling and conversion.
+#include "runtime/device/elements_cuda.h"
+#include "runtime/device/kernels_cuda.h"
+
+namespace horon::cuda {
+namespace {
+
+using MoveTable = Table<Piece, 512>;
+
+template <typename From, typename To, bool kScaled>
+__device__ To Moved(From x, double scale) {
+  if constexpr (std::is_same_v<From, To> && !kScaled) {
+    return x;
+  } else {
+    // The wider of the two, fp32 at least: rounded once.
+    constexpr bool kDouble = std::is_same_v<From, double> || std::is_same_v<To, double>;
+    using W = std::conditional_t<kDouble, double, Wide<From>>;
+    const W wide = static_cast<W>(Widen(x));
+    return Narrow<To>(kScaled ? Scaled(wide, scale) : wide);
+  }
+}
+
+// A whole tile whose ends are aligned: all loads first, so that they are under way together.
+template <typename From, typename To, bool kScaled>
+__device__ void MoveTile(const From* from, To* to, double scale) {
+  constexpr int kWidth = kVectorBytes / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
+  constexpr int kLoads = kTile / kWidth / kThreads;
+  static_assert(kLoads >= 1);
+  const auto* in = reinterpret_cast<const Vector<From, kWidth>*>(from);
+  auto* out = reinterpret_cast<Vector<To, kWidth>*>(to);
+  Vector<From, kWidth> loaded[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) loaded[i] = in[i * kThreads + static_cast<int>(threadIdx.x)];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    Vector<To, kWidth> moved;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) moved.at[j] = Moved<From, To, kScaled>(loaded[i].at[j], scale);
+    out[i * kThreads + static_cast<int>(threadIdx.x)] = moved;
+  }
+}
+
+template <typename From, typename To, bool kScaled>
+__global__ void __launch_bounds__(kThreads)
+    MoveKernel(const __grid_constant__ MoveTable table, double scale) {
+  const int tiles = table.first_tile[table.count];
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const int index = table.SegmentOf(tile);
+    const Piece& piece = table.segments[index];
+    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
+    const auto* from = reinterpret_cast<const From*>(piece.from) + begin;
+    auto* to = reinterpret_cast<To*>(piece.to) + begin;
+    const int64_t left = piece.count - begin;
+    if (left >= kTile && AlignedTo(from, kVectorBytes) && AlignedTo(to, kVectorBytes)) {
+      MoveTile<From, To, kScaled>(from, to, scale);
+      continue;
+    }
+    const int n = static_cast<int>(left < kTile ? left : kTile);
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
+      to[i] = Moved<From, To, kScaled>(from[i], scale);
+  }
+}
+
+template <typename From, typename To, bool kScaled>
+cudaError_t Launch(std::span<const Piece> pieces, double scale, cudaStream_t stream) {
+  const auto cut = [](const Piece& piece, int64_t begin, int64_t count) {
+    constexpr auto kFrom = static_cast<int64_t>(sizeof(From)),
+                   kTo = static_cast<int64_t>(sizeof(To));
+    return Piece{piece.from + begin * kFrom, piece.to + begin * kTo, count};
+  };
+  return InTables<MoveTable>(pieces, cut, [&](const MoveTable& table) {
+    const unsigned blocks = BlocksFor(table.first_tile[table.count]);
+    MoveKernel<From, To, kScaled><<<blocks, kThreads, 0, stream>>>(table, scale);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t CopyAsBytes(int64_t size, std::span<const Piece> pieces, cudaStream_t stream) {
+  switch (size) {
+    case 1:
+      return Launch<uint8_t, uint8_t, false>(pieces, 1.0, stream);
+    case 2:
+      return Launch<uint16_t, uint16_t, false>(pieces, 1.0, stream);
+    case 4:
+      return Launch<uint32_t, uint32_t, false>(pieces, 1.0, stream);
+    default:
+      return Launch<uint64_t, uint64_t, false>(pieces, 1.0, stream);
+  }
+}
+
+}  // namespace
+
+cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece> pieces,
+                 cudaStream_t stream) {
+  if (from == to && (scale == 1.0 || from == DataType::kBool))
+    return CopyAsBytes(SizeOf(from), pieces, stream);
+  if (from == to) {
+    return WithElement(from, [&](auto zero) {
+      using T = decltype(zero);
+      return Launch<T, T, true>(pieces, scale, stream);
+    });
+  }
+  return WithFloat(from, [&](auto from_zero) {
+    return WithFloat(to, [&](auto to_zero) {
+      using From = decltype(from_zero);
+      using To = decltype(to_zero);
+      if constexpr (std::is_same_v<From, To>) {
+        return cudaErrorInvalidValue;  // done above
+      } else {
+        return Launch<From, To, true>(pieces, scale, stream);
+      }
+    });
+  });
+}
+
+}  // namespace horon::cuda

@@ -1,0 +1,185 @@
+// Adasum's two passes on a GPU: the inner products of all pairs of a batch, and their combination.
+//
+// The products are summed in double, in two stages: a block of threads sums a tile and stores what
+// it got, and a second kernel adds the tiles of each pair. Both in a fixed order, without atomics,
+// so the bits are the same in every run, on every GPU.
+#include "runtime/device/elements_cuda.h"
+#include "runtime/device/kernels_cuda.h"
+
+namespace horon::cuda {
+namespace {
+
+using PairTable = Table<Pair, 400>;
+constexpr int kWarp = 32;
+
+__device__ Dots Plus(const Dots& a, const Dots& b) {
+  return Dots{a.ab + b.ab, a.aa + b.aa, a.bb + b.bb};
+}
+
+// The sum over the block, on its first thread.
+__device__ Dots SumOverBlock(Dots mine) {
+  __shared__ Dots of_warps[kThreads / kWarp];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    mine.ab += __shfl_down_sync(0xffffffffu, mine.ab, offset);
+    mine.aa += __shfl_down_sync(0xffffffffu, mine.aa, offset);
+    mine.bb += __shfl_down_sync(0xffffffffu, mine.bb, offset);
+  }
+  __syncthreads();  // the last call's sums have been read
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  Dots sum{};
+  if (threadIdx.x == 0)
+    for (const Dots& warp : of_warps) sum = Plus(sum, warp);
+  return sum;
+}
+
+__device__ void AddProducts(double x, double y, Dots& sum) {
+  sum.ab = fma(x, y, sum.ab);
+  sum.aa = fma(x, x, sum.aa);
+  sum.bb = fma(y, y, sum.bb);
+}
+
+template <typename T>
+__device__ Dots DotTile(const T* x, const T* y, int n) {
+  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+  Dots sum{};
+  const bool aligned = AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes);
+  const int vectors = aligned ? n / kWidth : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
+    const auto a = reinterpret_cast<const Vector<T, kWidth>*>(x)[i];
+    const auto b = reinterpret_cast<const Vector<T, kWidth>*>(y)[i];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j)
+      AddProducts(static_cast<double>(Widen(a.at[j])), static_cast<double>(Widen(b.at[j])), sum);
+  }
+  for (int i = vectors * kWidth + static_cast<int>(threadIdx.x); i < n; i += kThreads)
+    AddProducts(static_cast<double>(Widen(x[i])), static_cast<double>(Widen(y[i])), sum);
+  return sum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DotKernel(const __grid_constant__ PairTable table, Dots* partials) {
+  const int tiles = table.first_tile[table.count];
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const int index = table.SegmentOf(tile);
+    const Pair& pair = table.segments[index];
+    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
+    const int64_t left = pair.count - begin;
+    const int n = static_cast<int>(left < kTile ? left : kTile);
+    const Dots sum = SumOverBlock(DotTile(reinterpret_cast<const T*>(pair.x) + begin,
+                                          reinterpret_cast<const T*>(pair.y) + begin, n));
+    if (threadIdx.x == 0) partials[tile] = sum;
+  }
+}
+
+// Where the tiles of each pair lie; a pair may have none.
+struct Tiles {
+  static constexpr int kMost = 400;
+  int64_t first[kMost + 1];
+};
+
+__global__ void __launch_bounds__(kThreads)
+    AddTilesKernel(const __grid_constant__ Tiles tiles, const Dots* partials, Dots* sums) {
+  const int pair = static_cast<int>(blockIdx.x);
+  Dots mine{};
+  for (int64_t i = tiles.first[pair] + threadIdx.x; i < tiles.first[pair + 1]; i += kThreads)
+    mine = Plus(mine, partials[i]);
+  const Dots sum = SumOverBlock(mine);
+  if (threadIdx.x == 0) sums[pair] = sum;
+}
+
+template <typename T>
+Pair CutPair(const Pair& pair, int64_t begin, int64_t count) {
+  const int64_t bytes = begin * static_cast<int64_t>(sizeof(T));
+  return {pair.x + bytes, pair.y + bytes, pair.out + bytes, count, pair.a, pair.b};
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant__ PairTable table) {
+  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+  // fp32 where it can hold the coefficients, as on the host.
+  const int tiles = table.first_tile[table.count];
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const int index = table.SegmentOf(tile);
+    const Pair& pair = table.segments[index];
+    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
+    const int64_t left = pair.count - begin;
+    const int n = static_cast<int>(left < kTile ? left : kTile);
+    const T* x = reinterpret_cast<const T*>(pair.x) + begin;
+    const T* y = reinterpret_cast<const T*>(pair.y) + begin;
+    T* out = reinterpret_cast<T*>(pair.out) + begin;
+    const bool beyond = (fabs(pair.a) > 3.4028234663852886e38 && isfinite(pair.a)) ||
+                        (fabs(pair.b) > 3.4028234663852886e38 && isfinite(pair.b));
+    const auto combine = [&](T a, T b) {
+      if (beyond)
+        return Narrow<T>(pair.a * static_cast<double>(Widen(a)) +
+                         pair.b * static_cast<double>(Widen(b)));
+      using W = Wide<T>;
+      return Narrow<T>(static_cast<W>(pair.a) * Widen(a) + static_cast<W>(pair.b) * Widen(b));
+    };
+    const bool aligned =
+        AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes) && AlignedTo(out, kVectorBytes);
+    const int vectors = aligned ? n / kWidth : 0;
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
+      const auto a = reinterpret_cast<const Vector<T, kWidth>*>(x)[i];
+      const auto b = reinterpret_cast<const Vector<T, kWidth>*>(y)[i];
+      Vector<T, kWidth> combined;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) combined.at[j] = combine(a.at[j], b.at[j]);
+      reinterpret_cast<Vector<T, kWidth>*>(out)[i] = combined;
+    }
+    for (int i = vectors * kWidth + static_cast<int>(threadIdx.x); i < n; i += kThreads)
+      out[i] = combine(x[i], y[i]);
+  }
+}
+
+}  // namespace
+
+int64_t PartialsFor(std::span<const Pair> pairs) {
+  int64_t tiles = 0;
+  for (const Pair& pair : pairs) tiles += TilesOf(pair.count);
+  return tiles;
+}
+
+cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums,
+                cudaStream_t stream) {
+  // The tiles of all tables lie one after the other.
+  int64_t next = 0;
+  const cudaError_t error = WithFloat(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return InTables<PairTable>(pairs, CutPair<T>, [&](const PairTable& table) {
+      const int tiles = table.first_tile[table.count];
+      DotKernel<T><<<BlocksFor(tiles), kThreads, 0, stream>>>(table, partials + next);
+      next += tiles;
+      return cudaGetLastError();
+    });
+  });
+  if (error != cudaSuccess) return error;
+  int64_t first = 0;
+  for (size_t done = 0; done < pairs.size(); done += Tiles::kMost) {
+    const size_t n = std::min<size_t>(Tiles::kMost, pairs.size() - done);
+    Tiles tiles;
+    for (size_t i = 0; i < n; ++i) {
+      tiles.first[i] = first;
+      first += TilesOf(pairs[done + i].count);
+    }
+    tiles.first[n] = first;
+    AddTilesKernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(tiles, partials, sums + done);
+    if (const cudaError_t added = cudaGetLastError(); added != cudaSuccess) return added;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t stream) {
+  return WithFloat(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return InTables<PairTable>(pairs, CutPair<T>, [&](const PairTable& table) {
+      const unsigned blocks = BlocksFor(table.first_tile[table.count]);
+      CombineKernel<T><<<blocks, kThreads, 0, stream>>>(table);
+      return cudaGetLastError();
+    });
+  });
+}
+
+}  // namespace horon::cuda

@@ -1,0 +1,72 @@
+// NCCL as the plugin calls it: the few functions it needs, declared here and found at run time, so
+// that no build needs NCCL and one build works with every version from kLeastNccl on.
+//
+// Names, numbers and layouts are NCCL's. Part of the CUDA plugin; opened once per process.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu_driver.h"
+
+namespace horon {
+
+inline constexpr int kLeastNccl = 21800;  // 2.18
+
+struct NcclComm;  // opaque
+struct NcclUniqueId {
+  char bytes[128];
+};
+
+enum NcclAnswer : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+
+// The beginning of ncclConfig_t, which has been the same since 2.14. NCCL reads `size` bytes and
+// takes its defaults for what came later.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 21400;
+  int blocking = 0;
+};
+
+// Streams are cudaStream_t.
+struct NcclLibrary {
+  FoundLibrary found;
+  NcclAnswer (*GetVersion)(int* version) = nullptr;
+  NcclAnswer (*GetUniqueId)(NcclUniqueId* id) = nullptr;
+  NcclAnswer (*CommInitRankConfig)(NcclComm** comm, int size, NcclUniqueId id, int rank,
+                                   NcclConfig* config) = nullptr;
+  NcclAnswer (*CommGetAsyncError)(NcclComm* comm, NcclAnswer* answer) = nullptr;
+  NcclAnswer (*CommFinalize)(NcclComm* comm) = nullptr;
+  NcclAnswer (*CommDestroy)(NcclComm* comm) = nullptr;
+  NcclAnswer (*CommAbort)(NcclComm* comm) = nullptr;
+  NcclAnswer (*AllReduce)(const void* in, void* out, size_t count, int type, int op, NcclComm* comm,
+                          void* stream) = nullptr;
+  NcclAnswer (*ReduceScatter)(const void* in, void* out, size_t count, int type, int op,
+                              NcclComm* comm, void* stream) = nullptr;
+  NcclAnswer (*AllGather)(const void* in, void* out, size_t count, int type, NcclComm* comm,
+                          void* stream) = nullptr;
+  NcclAnswer (*Broadcast)(const void* in, void* out, size_t count, int type, int root,
+                          NcclComm* comm, void* stream) = nullptr;
+  NcclAnswer (*Send)(const void* in, size_t count, int type, int peer, NcclComm* comm,
+                     void* stream) = nullptr;
+  NcclAnswer (*Recv)(void* out, size_t count, int type, int peer, NcclComm* comm,
+                     void* stream) = nullptr;
+  NcclAnswer (*GroupStart)() = nullptr;
+  NcclAnswer (*GroupEnd)() = nullptr;
+  const char* (*GetErrorString)(NcclAnswer answer) = nullptr;
+  const char* (*GetLastError)(NcclComm* comm) = nullptr;
+
+  bool ok() const { return found.version != 0; }
+  // Ok, or kUnavailable: "NCCL could not begin a communicator: unhandled system error; its last
+  // words: ...". What is in progress is ok.
+  Status Check(NcclAnswer answer, const std::string& what) const;
+};
+
+// Never fails: what is missing is in `found`.
+NcclLibrary OpenNccl(const GpuLibraryPaths& paths);
+// Which cuBLAS there is.
+FoundLibrary FindCublas(const GpuLibraryPaths& paths);
+
+}  // namespace horon

@@ -1,0 +1,47 @@
+// What is said of an NCCL that cannot be used. Those that can need no GPU to be found, but are
+// large: they are tested where there is a GPU.
+#include "runtime/transport/nccl_library.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "test/support/catch.h"
+
+namespace horon {
+namespace {
+
+std::string Beside(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+TEST_CASE("an NCCL that is too old is named, with what it lacks") {
+  GpuLibraryPaths paths;
+  paths.nccl = Beside("libhoron_old_nccl.so");
+  const NcclLibrary nccl = OpenNccl(paths);
+  REQUIRE(!nccl.ok());
+  for (const char* word : {"NCCL 2.10.3 in /", "is too old: 2.18.0 is the least", "ncclAllReduce"})
+    REQUIRE(nccl.found.text.find(word) != std::string::npos);
+}
+
+TEST_CASE("a path that is no NCCL is not replaced by another one") {
+  GpuLibraryPaths paths;
+  paths.nccl = paths.cublas = "/nowhere/libnccl.so.2";
+  const NcclLibrary nccl = OpenNccl(paths);
+  REQUIRE(!nccl.ok());
+  REQUIRE(nccl.found.text.find("/nowhere/libnccl.so.2") != std::string::npos);
+  REQUIRE(nccl.found.text.find("HORON_NCCL_LIB") != std::string::npos);
+  const FoundLibrary cublas = FindCublas(paths);
+  REQUIRE(cublas.version == 0);
+  REQUIRE(cublas.text.find("/nowhere/libnccl.so.2") != std::string::npos);
+}
+
+TEST_CASE("a library that is not NCCL is not taken for it") {
+  GpuLibraryPaths paths;
+  paths.nccl = "libm.so.6";
+  REQUIRE(OpenNccl(paths).found.text.find("it has no ncclGetVersion") != std::string::npos);
+  paths.cublas = "libm.so.6";
+  REQUIRE(FindCublas(paths).text.find("not cuBLAS") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace horon
