@@ -186,6 +186,24 @@ int horon_mpi_available(void) {
   return code == HORON_OK ? 1 : 0;
 }
 
+int horon_cuda_built(void) { return GpuPlugin::built() ? 1 : 0; }
+
+void horon_gpu_parts(void (*visit)(const char*, int, const char*, void*), void* user) {
+  const Result<Config> config = ReadConfig();
+  const Result<GpuDriver*> driver =
+      config.ok() ? The().process.gpu.Open(config.value()) : config.status();
+  if (!driver.ok()) {
+    for (const char* part : {"driver", "nccl", "cublas"})
+      visit(part, 0, driver.status().message().c_str(), user);
+    return;
+  }
+  const GpuDriver& found = *driver.value();
+  const std::string text = std::to_string(found.devices()) + " GPUs, " + found.version();
+  visit("driver", found.devices(), text.c_str(), user);
+  visit("nccl", found.nccl().version, found.nccl().text.c_str(), user);
+  visit("cublas", found.cublas().version, found.cublas().text.c_str(), user);
+}
+
 int horon_add_process_set(const int* ranks, int count, int* id) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(const int made,
@@ -241,7 +259,7 @@ int horon_submit_group(const horon_request* requests, int count, const char* gro
 int horon_register(const horon_request* request, horon_tensor** tensor) {
   return Guard([&]() -> Status {
     HORON_ASSIGN(Request made, ReadRequest(*request));
-    *tensor = new horon_tensor(std::move(made));
+    *tensor = new horon_tensor(std::move(made), request->stream);
     return Status::Ok();
   });
 }
@@ -251,7 +269,8 @@ int horon_register_group(const horon_request* requests, int count, const char* g
   return Guard([&]() -> Status {
     const size_t some = static_cast<size_t>(std::max(0, count));
     HORON_ASSIGN(auto made, ReadGroup({requests, some}, group != nullptr ? group : ""));
-    for (Request& request : made) *tensors++ = new horon_tensor(std::move(request));
+    for (size_t i = 0; i < made.size(); ++i)
+      tensors[i] = new horon_tensor(std::move(made[i]), requests[i].stream);
     return Status::Ok();
   });
 }

@@ -31,9 +31,6 @@ Status CheckTensor(const horon_request& r) {
     return Status::InvalidArgument(who + "dtype " + std::to_string(r.dtype) + " is not supported");
   if (r.ndim < 0 || r.ndim > 64 || (r.ndim > 0 && r.shape == nullptr))
     return Status::InvalidArgument(who + std::to_string(r.ndim) + " dimensions");
-  if (r.device >= 0)
-    return Status::Unsupported(who + "it lies on GPU " + std::to_string(r.device) +
-                               ", and this build of Horon has no CUDA support");
   HORON_TRY(CheckElements(r, who));
   if (r.splits_count < 0 || r.weights_count < 0 || (r.splits_count > 0 && r.splits == nullptr) ||
       (r.weights_count > 0 && r.weights == nullptr))
@@ -61,11 +58,16 @@ struct Group {  // empty name: alone
   uint64_t hash = 0;
 };
 
+Device DeviceOf(const horon_request& r) {
+  return r.device < 0 ? Device{} : Device{DeviceKind::kCuda, r.device};
+}
+
 Request RequestOf(const horon_request& r, const Group& group) {
   Request request;
   request.name = r.name;
   request.op = r.op;
   request.dtype = static_cast<DataType>(r.dtype);
+  request.device = DeviceOf(r);
   request.shape.assign(r.shape, r.shape + r.ndim);
   request.prescale = r.prescale == 0 ? 1.0 : r.prescale;
   request.postscale = r.postscale == 0 ? 1.0 : r.postscale;
@@ -85,7 +87,7 @@ bool IsOf(const Request& request, const horon_request& r, const Group& group) {
     return static_cast<int>(known.size()) == count && std::equal(known.begin(), known.end(), given);
   };
   return r.op != nullptr && request.op == r.op && request.dtype == static_cast<DataType>(r.dtype) &&
-         r.device < 0 && same(request.shape, r.shape, r.ndim) &&
+         request.device == DeviceOf(r) && same(request.shape, r.shape, r.ndim) &&
          request.prescale == (r.prescale == 0 ? 1.0 : r.prescale) &&
          request.postscale == (r.postscale == 0 ? 1.0 : r.postscale) && request.round == r.round &&
          request.group_size == group.size && request.group_hash == group.hash &&
@@ -103,11 +105,28 @@ Result<SharedRegistration> Find(Runtime& runtime, const horon_request& r, const 
   return runtime.registry().Of(RequestOf(r, group));
 }
 
-Result<Submission> MakeSubmission(SharedRegistration what, const void* input, void* output) {
+// When the input on a GPU may be read: after what its stream has been given so far.
+Result<SharedEvent> ReadyOn(Runtime& runtime, const Request& request, void* stream) {
+  const auto record = [&]() -> Result<SharedEvent> {
+    HORON_ASSIGN(const std::shared_ptr<Gpu> gpu, runtime.GpuOf(request.device));
+    return gpu->Record(stream);
+  };
+  Result<SharedEvent> ready = record();
+  if (ready.ok()) return ready;
+  return Status(ready.status().code(),
+                "tensor '" + request.name + "': " + ready.status().message());
+}
+
+Result<Submission> MakeSubmission(Runtime& runtime, SharedRegistration what, const void* input,
+                                  void* output, void* stream) {
   if (input == nullptr && what->bytes > 0)
     return Status::InvalidArgument("tensor '" + what->request.name + "': input is null");
+  SharedEvent ready;
+  if (what->request.device.kind != DeviceKind::kHost) {
+    HORON_ASSIGN(ready, ReadyOn(runtime, what->request, stream));
+  }
   return Submission{std::move(what), static_cast<const std::byte*>(input),
-                    static_cast<std::byte*>(output)};
+                    static_cast<std::byte*>(output), std::move(ready)};
 }
 
 bool AnyReplaced(std::span<const Submission> submissions) {
@@ -169,7 +188,8 @@ Result<std::shared_ptr<Work>> Submit(Runtime& runtime, std::span<const horon_req
   HORON_ASSIGN(const Group group, GroupOf(requests, group_name));
   return SubmitAll(runtime, requests.size(), wake, [&](size_t i) -> Result<Submission> {
     HORON_ASSIGN(SharedRegistration what, Find(runtime, requests[i], group));
-    return MakeSubmission(std::move(what), requests[i].input, requests[i].output);
+    return MakeSubmission(runtime, std::move(what), requests[i].input, requests[i].output,
+                          requests[i].stream);
   });
 }
 
@@ -178,7 +198,7 @@ Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* co
   if (tensors.empty()) return Status::InvalidArgument("there is no tensor to start");
   return SubmitAll(runtime, tensors.size(), wake, [&](size_t i) -> Result<Submission> {
     HORON_ASSIGN(SharedRegistration what, tensors[i]->With(runtime));
-    return MakeSubmission(std::move(what), inputs[i], outputs[i]);
+    return MakeSubmission(runtime, std::move(what), inputs[i], outputs[i], tensors[i]->stream);
   });
 }
 

@@ -11,10 +11,11 @@
 
 // A registered tensor: its request, and its registration with the runtime that it was last used in.
 struct horon_tensor {
-  explicit horon_tensor(horon::Request of) : request(std::move(of)) {}
+  horon_tensor(horon::Request of, void* on) : request(std::move(of)), stream(on) {}
   horon::Result<horon::SharedRegistration> With(horon::Runtime& runtime);
 
   const horon::Request request;
+  void* const stream;  // of a GPU
   horon::Mutex mutex;
   horon::SharedRegistration what HORON_GUARDED_BY(mutex);
 };

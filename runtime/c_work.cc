@@ -1,5 +1,7 @@
 #include "runtime/c_work.h"
 
+#include "runtime/c_error.h"
+
 namespace horon {
 namespace {
 
@@ -27,6 +29,14 @@ using namespace horon;  // NOLINT: the functions below are C's
 extern "C" {
 
 int horon_work_done(const horon_work* work) { return work->done() ? 1 : 0; }
+
+int horon_work_hold_back(const horon_work* work, void* stream) {
+  return Guard([&] { return work->HoldBack(stream); });
+}
+int horon_work_settled(const horon_work* work) {
+  const Result<bool> settled = work->Settled();
+  return !settled.ok() || settled.value() ? 1 : 0;  // a lost device does nothing any more
+}
 
 const char* horon_work_message(const horon_work* work) {
   return work->done() ? work->status().message().c_str() : "";

@@ -60,6 +60,8 @@ RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topolo
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
   parts.losses = std::move(losses);
+  parts.gpus =
+      std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, config.nccl);
   parts.recorder = RecorderOf(config, process, rank);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;

@@ -8,6 +8,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/core/runtime.h"
+#include "runtime/gpu_plugin.h"
 #include "runtime/mpi_plugin.h"
 #include "runtime/transport/watch.h"
 
@@ -19,6 +20,7 @@ struct ProcessState {
   std::shared_ptr<LauncherSocket> launcher;  // under horonrun
   std::shared_ptr<Recorder> recorder;        // made by the first init; null when switched off
   MpiPlugin mpi;
+  GpuPlugin gpu;
 };
 
 // One membership in a job, from init to shutdown; stays where it is made. Members are destroyed

@@ -141,6 +141,7 @@ typedef struct horon_request {
   const double* weights; /* mixing weights, for ops that take them */
   int weights_count;
   int64_t round; /* for ops that count rounds: which one this is; 0: the next one */
+  void* stream;  /* device >= 0: the cudaStream_t that makes the input; null: the default stream */
 } horon_request;
 
 typedef struct horon_work horon_work; /* something pending; reference counted, starts with one */
@@ -192,7 +193,10 @@ HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* i
  * caller's to release. */
 HORON_API int horon_join(horon_work** work);
 
-/* 1 when finished (well or not), 0 when pending. */
+/* 1 when finished (well or not), 0 when pending.
+ * Tensors of a GPU: finished means that everything is enqueued on the device. Nothing waits for the
+ * device itself: horon_work_hold_back puts a stream behind the outputs, horon_work_settled asks.
+ * Input and output are lent until then. A process works with one GPU. */
 HORON_API int horon_work_done(const horon_work* work);
 /* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it
  * returns HORON_WAIT_TIMEOUT and the work goes on. */
@@ -200,6 +204,11 @@ HORON_API int horon_work_done(const horon_work* work);
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
 /* Waits for all; returns the first failure's code, in the order given. */
 HORON_API int horon_work_wait_all(horon_work* const* works, int count);
+/* What is enqueued on this cudaStream_t from now on starts when the outputs are there. For finished
+ * works; does nothing for tensors of the host. Does not block. */
+HORON_API int horon_work_hold_back(const horon_work* work, void* stream);
+/* 1 when a finished work's device, too, is done with input and output; always 1 on the host. */
+HORON_API int horon_work_settled(const horon_work* work);
 /* Sentence of a failed work; "" otherwise. Lives as long as the work. */
 HORON_API const char* horon_work_message(const horon_work* work);
 HORON_API void horon_work_retain(horon_work* work);
@@ -239,6 +248,16 @@ HORON_API double horon_graph_contraction(const horon_graph* graph, int64_t first
 /* The fewest rounds that leave at most `tolerance` of it; -1 if more than `most`. */
 HORON_API int64_t horon_graph_rounds_for(const horon_graph* graph, int64_t first, double tolerance,
                                          int64_t most);
+
+/* --- GPUs -------------------------------------------------------------------------------------- */
+
+/* 1 if this installation has the plugin for CUDA. Opens nothing. */
+HORON_API int horon_cuda_built(void);
+/* Calls `visit` for "driver", "nccl" and "cublas": its version as it counts (0: it cannot be used),
+ * and where it was found, or why it was not. Opens driver and plugin; needs no init. */
+HORON_API void horon_gpu_parts(void (*visit)(const char* part, int version, const char* text,
+                                             void* user),
+                               void* user);
 
 /* --- looking in
  * ------------------------------------------------------------------------------------ */
