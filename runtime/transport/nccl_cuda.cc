@@ -67,8 +67,7 @@ class NcclGroup final : public GpuGroup {
   ~NcclGroup() override {
     if (comm_ == nullptr) return;
     const cuda::OnDevice current(device_);
-    const bool parted = nccl_.CommFinalize(comm_) <= kNcclInProgress && Settle("leave").ok();
-    if (parted) {
+    if (Settle(nccl_.CommFinalize(comm_), "leave").ok()) {
       nccl_.CommDestroy(comm_);
     } else {
       nccl_.CommAbort(comm_);
