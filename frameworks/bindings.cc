@@ -54,6 +54,8 @@ std::unique_ptr<PyWork> Run(const py::handle& fields, py::object keep) {
   CheckSubmit(horon_begin(&parsed.request(), &work));
   auto pending = std::make_unique<PyWork>(work, std::move(keep));
   pending->Wait(-1);
+  if (parsed.request().device >= 0)
+    pending->HoldBack(reinterpret_cast<uintptr_t>(parsed.request().stream));
   return parsed.request().output == nullptr ? std::move(pending) : nullptr;
 }
 
@@ -123,6 +125,15 @@ py::list Knobs() {
   return knobs;
 }
 
+py::dict GpuParts() {
+  py::dict parts;
+  const auto visit = [](const char* part, int version, const char* text, void* user) {
+    (*static_cast<py::dict*>(user))[part] = py::make_tuple(version, text);
+  };
+  horon_gpu_parts(visit, &parts);
+  return parts;
+}
+
 void DefineQueries(py::module_& module) {
   module.def("version", &horon_version);
   module.def("is_initialized", [] { return horon_is_initialized() != 0; });
@@ -136,6 +147,8 @@ void DefineQueries(py::module_& module) {
   module.def("controller", &horon_controller);
   module.def("transport", &horon_transport);
   module.def("mpi_available", [] { return horon_mpi_available() == 1; });
+  module.def("cuda_built", [] { return horon_cuda_built() == 1; });
+  module.def("gpu_parts", &GpuParts);
   module.def("counter", &horon_counter);
   module.def("counters", &Counters);
   module.def("knobs", &Knobs);
@@ -170,6 +183,7 @@ PYBIND11_MODULE(_core, module) {
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)
       .def("wait", &PyWork::Wait, py::arg("timeout_ms") = -1)
+      .def("hold_back", &PyWork::HoldBack, py::arg("stream"))
       .def_property_readonly("message", &PyWork::message)
       .def("output", &PyWork::Output, py::arg("index"), py::arg("dtype"), py::arg("device") = -1)
       .def("received_splits", &PyWork::ReceivedSplits, py::arg("index"));

@@ -18,8 +18,8 @@ namespace py = pybind11;
 
 inline constexpr const char* kFields =
     "(name, spec, dtype, device, shape, input, output, prescale, postscale, process_set, splits, "
-    "round, weights)";
-inline constexpr Py_ssize_t kFieldCount = 13;
+    "round, weights, stream)";
+inline constexpr Py_ssize_t kFieldCount = 14;
 inline constexpr Py_ssize_t kMaxDimensions = 64;  // torch's limit
 
 inline void CheckPython() {
@@ -55,6 +55,7 @@ class ParsedRequest {
     ParseSplits(field(10));
     request_.round = Integer(field(11));
     ParseWeights(field(12));
+    request_.stream = Address(field(13));
     CheckPython();
   }
   const horon_request& request() const { return request_; }

@@ -33,6 +33,11 @@ inline void CheckSubmit(int code) {
   if (code != HORON_OK) ThrowError(code, horon_last_error(), false);
 }
 
+// Whether neither the runtime nor a GPU uses the tensors any more.
+inline bool Over(const horon_work* work) {
+  return horon_work_done(work) != 0 && horon_work_settled(work) != 0;
+}
+
 // Works that Python dropped while they were pending, with the tensors they still use.
 class Orphans {
  public:
@@ -41,7 +46,7 @@ class Orphans {
     if (works_.empty()) return;
     std::vector<Pair> pending, finished;
     for (Pair& pair : works_) {
-      (horon_work_done(pair.first) ? finished : pending).push_back(std::move(pair));
+      (Over(pair.first) ? finished : pending).push_back(std::move(pair));
     }
     works_ = std::move(pending);
     for (const Pair& pair : finished) horon_work_release(pair.first);
@@ -108,7 +113,7 @@ class PyWork {
   PyWork(const PyWork&) = delete;
   PyWork& operator=(const PyWork&) = delete;
   ~PyWork() {
-    if (horon_work_done(work_)) {
+    if (keep_.is_none() || Over(work_)) {
       horon_work_release(work_);
     } else {
       DroppedWorks().Add(work_, std::move(keep_));
@@ -131,9 +136,16 @@ class PyWork {
       if (code == HORON_WAIT_TIMEOUT && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     if (code == HORON_WAIT_TIMEOUT) return false;
-    keep_ = py::none();
+    if (horon_work_settled(work_) != 0) keep_ = py::none();
     if (code != HORON_OK) ThrowError(code, horon_work_message(work_), true);
     return true;
+  }
+
+  // After Wait, for a tensor of a GPU: this stream of the framework waits for the device. The
+  // framework hands memory on in the order of its streams, so the tensors need not be kept.
+  void HoldBack(uintptr_t stream) {
+    CheckSubmit(horon_work_hold_back(work_, reinterpret_cast<void*>(stream)));
+    keep_ = py::none();
   }
 
   // Output `index` as a DLPack capsule that shares the work's memory and keeps the work alive.

@@ -34,8 +34,8 @@ def report() -> int:
     mpi = bool(library.horon_mpi_available())
     why = "" if mpi else library.horon_last_error().decode(errors="replace")
     sections = {
-        "Built": _built(Path(where)),
-        "Found": _found(mpi),
+        "Built": _built(Path(where), bool(library.horon_cuda_built())),
+        "Found": [*_found(mpi), *_gpu_parts(library)],
         "Used": _used(why),
         "Variables": _variables(library),
     }
@@ -73,11 +73,14 @@ def _has(module: str) -> bool:
         return False
 
 
-def _built(library: Path) -> Iterator[str]:
+def _built(library: Path, cuda: bool) -> Iterator[str]:
     yield _line(True, "shared memory, inside a host")
     plugin = library.with_name("libhoron_mpi.so")
     missing = "no MPI was found when this was built"
     yield _line(plugin.exists(), "MPI, between hosts", str(plugin), missing)
+    missing = "no nvcc was found when this was built"
+    where = str(library.with_name("libhoron_cuda.so"))
+    yield _line(cuda, "CUDA, for tensors of GPUs", where, missing)
     for name, module in _FRAMEWORKS:
         shim = _has(f"horon.{module}")
         yield _line(shim, f"{name}, horon.{module}", "", "not in this version")
@@ -95,6 +98,20 @@ def _found(mpi: bool) -> Iterator[str]:
     for name, module in _FRAMEWORKS:
         yield _line(_has(module), name, _package_version(module), "not installed")
     yield f"around: {'; '.join(around(os.environ)) or 'no batch system, no other launcher'}"
+
+
+def _gpu_parts(library: ctypes.CDLL) -> list[str]:
+    """What tensors of GPUs need: each with the place where it is, or the reason why it is not."""
+    names = {"driver": "NVIDIA driver", "nccl": "NCCL", "cublas": "cuBLAS"}
+    lines = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    def add(part: bytes, version: int, text: bytes, user: object) -> None:
+        said = text.decode(errors="replace")
+        lines.append(_line(version > 0, names[part.decode()], said, said))
+
+    library.horon_gpu_parts(add, None)
+    return lines
 
 
 def _used(why_no_mpi: str) -> Iterator[str]:

@@ -55,6 +55,17 @@ def test_says_what_is_built_found_and_used(needs_mpi):
     assert not next(k for k in knobs if k.startswith("HORON_CYCLE_TIME ")).endswith("'")
 
 
+def test_says_what_gpus_need():
+    """On a machine without a driver nothing of a GPU is found, and each line says why."""
+    done = check_build(CUDA_VISIBLE_DEVICES="")
+    built, found = section(done.stdout, "Built"), section(done.stdout, "Found")
+    mark = "X" if (PACKAGE / "libhoron_cuda.so").exists() else " "
+    assert any(line.startswith(f"[{mark}] CUDA, for tensors of GPUs: ") for line in built)
+    for part in ("NVIDIA driver", "NCCL", "cuBLAS"):
+        why = next(line for line in found if line.startswith(f"[ ] {part}: "))
+        assert "GPU" in why or "CUDA" in why, why
+
+
 @pytest.mark.parametrize(
     "variables, words",
     [

@@ -21,10 +21,11 @@ def test_import_is_light():
     assert min(float(python(timed)) for _ in range(5)) < 0.150
 
 
-def test_no_mpi_in_a_one_host_job():
-    out = python("import horon; horon.init();"
-                 "print('libmpi' in open('/proc/self/maps').read(), horon.controller())")
-    assert out.split() == ["False", "self"]
+def test_no_mpi_and_no_gpu_library_in_a_one_host_job():
+    out = python("import horon; horon.init(); maps = open('/proc/self/maps').read();"
+                 "print('libmpi' in maps, 'libcuda' in maps or 'libhoron_cuda' in maps,"
+                 "      horon.controller())")
+    assert out.split() == ["False", "False", "self"]
 
 
 def test_ctrl_c_interrupts_a_wait(tmp_path):

@@ -28,8 +28,8 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version number; 0: none in this build."""
-    return 0
+    """NCCL's version number (22809 is 2.28.9) where there is a GPU to use it; else 0."""
+    return _core.gpu_parts()["nccl"][0]
 
 
 def ddl_built() -> bool:
@@ -41,7 +41,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    return False
+    """Whether this build takes tensors of GPUs."""
+    return _core.cuda_built()
 
 
 def rocm_built() -> bool:

@@ -8,26 +8,33 @@ import torch
 
 from horon import _core
 from horon.errors import HoronInvalidArgument
-from horon.torch.tensors import dtype_and_device, owned_output, shape_in_memory
+from horon.torch.tensors import dtype_and_device, owned_output, shape_in_memory, stream_of
+
+_DEVICE = 3  # place in a request
 
 
 class Handle:
     """Something started by an ..._async function; for poll() and synchronize()."""
 
-    __slots__ = ("_work", "_finish", "_result")
+    __slots__ = ("_work", "_finish", "_result", "_devices")
 
-    def __init__(self, work, finish, result=None):
+    def __init__(self, work, finish, result=None, devices=()):
         self._work = work
         self._finish = finish
         self._result = result
+        self._devices = devices  # CUDA ordinals; -1: the CPU
 
     def done(self) -> bool:
         return self._work is None or self._work.done()
 
     def wait(self):
-        """Blocks until done; the result, or the error, of the collective."""
+        """Blocks until done; the result, or the error, of the collective. On a GPU: until it is
+        enqueued, and the current stream waits for the rest."""
         if self._work is not None:
             self._work.wait()
+            for device in self._devices:
+                if device >= 0:
+                    self._work.hold_back(stream_of(device))
             self._result = self._finish(self._work, 0)
             self._work = self._finish = None
         return self._result
@@ -50,7 +57,7 @@ class Call:
     def is_on(self, tensor) -> bool:
         """Whether it reads and writes this dense tensor itself, and no copy."""
         return (isinstance(self._tensors, tuple) and all(t is tensor for t in self._tensors)
-                and tensor.is_contiguous())
+                and tensor.is_cpu and tensor.is_contiguous())
 
     def then(self, finish):
         """This call, whose result is what finish() makes of it."""
@@ -58,7 +65,8 @@ class Call:
         return Call(self._request, self._tensors, lambda *done: finish(first(*done)))
 
     def start(self) -> Handle:
-        return Handle(_core.submit(self._request, self._tensors), self._finish)
+        work = _core.submit(self._request, self._tensors)
+        return Handle(work, self._finish, None, (self._request[_DEVICE],))
 
     def run(self):
         return self._finish(_core.run(self._request, self._tensors), 0)
@@ -89,7 +97,9 @@ class GroupCall:
         tensors = [call._tensors for call in self._calls]
         finishes = [call._finish for call in self._calls]
         work = _core.submit_group(requests, self.group, tensors)
-        return Handle(work, lambda work, _: [f(work, i) for i, f in enumerate(finishes)])
+        devices = {request[_DEVICE] for request in requests}
+        return Handle(work, lambda work, _: [f(work, i) for i, f in enumerate(finishes)], None,
+                      devices)
 
     def run(self):
         return self.start().wait()
@@ -128,6 +138,7 @@ def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.
         splits,
         round,
         weights,
+        stream_of(device),
     )
 
 
@@ -194,7 +205,7 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
 
 def barrier_call(name, process_set) -> Call:
     request = (name, "barrier", 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0,
-               None)
+               None, 0)
     return Call(request, None, lambda work, index: None)
 
 

@@ -35,6 +35,11 @@ def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:
     raise HoronUnsupported(f"tensor '{name}' is on device {tensor.device}, which is not supported.")
 
 
+def stream_of(device: int) -> int:
+    """The CUDA stream that a tensor of this device is worked on now, as a number; 0 on the CPU."""
+    return 0 if device < 0 else torch.cuda.current_stream(device).cuda_stream
+
+
 def shape_in_memory(tensor: torch.Tensor):
     """Shape of a dense tensor in the order of its memory; None if it must be copied to be sent.
 

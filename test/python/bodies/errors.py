@@ -92,7 +92,7 @@ def check_mismatched_group():
     tensors = [torch.ones(2), torch.ones(2)]
     requests = [
         (f"grouping.{i}", "sum", 7, -1, (2,), t.data_ptr(), t.data_ptr(), 1.0, 1.0, 0, None, 0,
-         None)
+         None, 0)
         for i, t in enumerate(tensors)
     ]
     if odd():
