@@ -1,0 +1,154 @@
+"""Collectives of torch.cuda tensors against what one process computes from all data.
+
+All ranks of a node may share one GPU: this is about results, not about speed.
+"""
+
+import os
+
+import torch
+from common import all_values, close, raises, same, values
+
+import horon.torch as hvd
+from horon import _core
+from horon.errors import HoronInvalidArgument
+
+TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+         torch.bfloat16, torch.float32, torch.float64]
+COUNTS = [0, 1, 17, 5000]
+
+
+def device():
+    return torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+
+
+def check_device():
+    if os.environ.get("HORON_TEST_ONE_GPU"):  # read by NCCL when it begins
+        os.environ["NCCL_HOSTID"] = f"one-gpu-{hvd.rank()}"
+    torch.cuda.set_device(device())
+    if hvd.rank() == 0:
+        print(torch.cuda.get_device_name(), torch.__version__, _core.gpu_parts(), flush=True)
+
+
+def expected(op, stacked):
+    wide = stacked.to(torch.float64)
+    if op is hvd.Average:
+        mean = wide.sum(0) / len(stacked)
+        return (mean if stacked.dtype.is_floating_point else mean.trunc()).to(stacked.dtype)
+    made = {hvd.Sum: wide.sum(0), hvd.Min: wide.amin(0), hvd.Max: wide.amax(0),
+            hvd.Product: wide.prod(0)}
+    return made[op].to(stacked.dtype)
+
+
+def check_reductions():
+    for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
+        for dtype in TYPES:
+            for count in COUNTS:
+                stacked = all_values(hvd.size(), (count,), dtype, 7)
+                mine = stacked[hvd.rank()].to(device())
+                result = hvd.allreduce(mine, op=op, name=f"{op}.{dtype}.{count}")
+                assert result.is_cuda
+                close(result.cpu().double(), expected(op, stacked).double(), 1e-2)
+                if op in (hvd.Min, hvd.Max) and count:
+                    same(result.cpu(), expected(op, stacked))
+
+
+def check_moving():
+    size, me = hvd.size(), hvd.rank()
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        mine = values(me, (me + 1, 3), dtype).to(device())
+        rows = torch.cat([values(r, (r + 1, 3), dtype) for r in range(size)])
+        same(hvd.allgather(mine).cpu(), rows)
+        for root in range(size):
+            told = hvd.broadcast(values(me, (5,), dtype).to(device()), root)
+            same(told.cpu(), values(root, (5,), dtype))
+        sent = values(me, (size, 2), dtype).to(device())
+        received, splits = hvd.alltoall(sent, torch.ones(size, dtype=torch.int32))
+        same(received.cpu(), torch.stack([values(r, (size, 2), dtype)[me] for r in range(size)]))
+        assert splits.tolist() == [1] * size
+    whole = all_values(size, (size + 1, 2), torch.float32)
+    part = hvd.reducescatter(whole[me].to(device()), op=hvd.Sum)
+    begin = 0 if me == 0 else me + 1
+    close(part.cpu(), whole.sum(0)[begin:begin + (2 if me == 0 else 1)])
+
+
+def check_ops_of_the_host():
+    """Ops that have no way of their own on a GPU give what they give on the CPU."""
+    torch.manual_seed(hvd.rank())
+    for op in (hvd.Adasum, hvd.Dissemination(), hvd.TopK(1.0)):
+        tensor = torch.randn(1000)
+        name = f"host.{op}"
+        close(hvd.allreduce(tensor.to(device()), op=op, name=name + ".gpu").cpu(),
+              hvd.allreduce(tensor, op=op, name=name + ".cpu"))
+
+
+def check_streams():
+    """Kernels before and after a collective, on changing streams, and nothing waits on the host."""
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for step in range(200):
+        with torch.cuda.stream(streams[step % 3]):
+            tensor = torch.full((1 << 16,), float(hvd.rank()), device=device())
+            for _ in range(20):
+                tensor = tensor * 1.0 + 0.0
+            handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"stream.{step % 5}")
+            after = hvd.synchronize(handle) * 2.0
+            del tensor
+            total = after.sum().item()
+        assert total == (1 << 16) * hvd.size() * (hvd.size() - 1), (step, total)
+
+
+def check_training():
+    """The averages of a model's gradients, fused, on GPU and CPU."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    twin = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    twin.load_state_dict(model.state_dict())
+    model.to(device())
+    optimizers = []
+    for prefix, each in (("gpu", model), ("cpu", twin)):
+        optimizers.append(hvd.DistributedOptimizer(
+            torch.optim.SGD(each.parameters(), lr=0.1),
+            named_parameters=[(f"{prefix}.{name}", p) for name, p in each.named_parameters()]))
+    generator = torch.Generator().manual_seed(hvd.rank())
+    for _ in range(10):
+        batch = torch.randn(32, 64, generator=generator)
+        for each, optimizer in zip((model, twin), optimizers):
+            optimizer.zero_grad()
+            place = next(each.parameters()).device
+            each(batch.to(place)).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), twin.parameters()):
+        close(ours.detach().cpu(), theirs.detach(), 1e-4)
+
+
+def check_memory():
+    """Beyond the fusion buffer nothing grows from step to step."""
+    tensors = [torch.ones(1 << 18, device=device()) for _ in range(8)]
+
+    def step():
+        handles = [hvd.allreduce_async_(t, name=f"memory.{i}") for i, t in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        rows = hvd.allgather(tensors[0], name="memory.rows")
+        torch.cuda.synchronize()
+        return rows
+
+    for _ in range(20):
+        step()
+    free, _ = torch.cuda.mem_get_info()
+    for _ in range(200):
+        step()
+    later, _ = torch.cuda.mem_get_info()
+    if hvd.local_size() == 1:  # else the others' memory is in it
+        assert free - later < 64 << 20, (free, later)
+
+
+def check_errors():
+    if hvd.size() > 1:
+        tensor = torch.ones(2) if hvd.rank() == 1 else torch.ones(2, device=device())
+        with raises(HoronInvalidArgument, words=["CPU/GPU device selection", "GPU", "CPU"]):
+            hvd.allreduce(tensor, name="here and there")
+    if torch.cuda.device_count() > 1:
+        other = torch.ones(2, device=torch.device("cuda", (device().index + 1) % 2))
+        with raises(HoronInvalidArgument, words=["works with one GPU"]):
+            hvd.allreduce(other, name="other")

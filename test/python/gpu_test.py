@@ -1,0 +1,40 @@
+"""horon.torch with tensors of a GPU: as many ranks as wanted share the GPUs that there are."""
+
+import ctypes
+
+import pytest
+import torch
+
+# Several ranks of one GPU: each takes itself for a host of its own, over the loopback.
+SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none",
+          "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2", "NCCL_ALGO": "Ring",
+          "NCCL_PROTO": "Simple", "NCCL_DEBUG": "WARN", "HORON_TEST_ONE_GPU": "1"}
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def needs_gpu():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pytest.skip("no NVIDIA driver (libcuda.so.1) on this machine")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch sees no GPU")
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_horonrun(launch, np):
+    launch(np, "gpu", env=SHARED if np > torch.cuda.device_count() else {})
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_without_nccl(launch, np):
+    """The way through the host."""
+    launch(np, "gpu", env={"HORON_NCCL": "0"})
+
+
+@pytest.mark.parametrize("inter", ["mpi", "nccl"])
+def test_pretended_nodes(launch, needs_mpi, inter):
+    env = SHARED if torch.cuda.device_count() < 4 else {}
+    launch(4, "gpu", launcher="mpirun", env={**env, "HORON_LOCAL_SIZE": "2", "HORON_INTER": inter})
