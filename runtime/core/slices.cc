@@ -11,8 +11,8 @@ namespace {
 // Of a slice: what each node sends of it should be large beside what a message costs, and the first
 // and last slices small beside the bucket, because they leave one direction of the link idle.
 constexpr int64_t kSliceBytes = 1 << 20, kSliceBytesPerNode = 256 << 10;
-constexpr size_t kInFlight = 6;
-static_assert(kInFlight < Communicator::kLevels);
+constexpr size_t kInFlight = 16;
+static_assert(kInFlight <= Communicator::kPlaces);
 
 }  // namespace
 
@@ -37,13 +37,13 @@ bool Slices::Ready() {
   return moved || done();
 }
 
-// Slice k is slot k % slots' on every rank: its messages have that slot's level.
+// Slice k is slot k % slots' on every rank: its messages have that slot's tag.
 bool Slices::Advance(size_t slot) {
   Slice& slice = slots_[slot];
   if (slice.task == nullptr) {
     if (left_ == 0 || slot != turn_) return false;
     turn_ = (turn_ + 1) % slots_.size();
-    Begin(slice, slots_.size() == 1 ? stage_.comm() : stage_.comm().At(static_cast<int>(slot) + 1));
+    Begin(slice, slots_.size() == 1 ? stage_.comm() : stage_.comm().At(static_cast<int>(slot)));
   }
   const bool moved = slice.task->Advance();
   if (!slice.task->done()) return moved;

@@ -45,7 +45,7 @@ Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction re
 
 // Direct exchange: every rank sends part p to its owner, who adds the parts by ascending rank.
 // Afterwards parts[p] = {begin, count} (elements) holds the result on rank p; the rest of the block
-// is as it was. Sent per rank: S (P-1)/P. Scratch: at most P chunks of 256 KiB.
+// is as it was. Sent per rank: S (P-1)/P. Scratch: at most 4 P chunks of 128 KiB.
 Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> parts,
                    Reduction reduction);
 // The same with the result elsewhere: `out` holds parts[rank].count elements, the block is only

@@ -8,9 +8,10 @@
 namespace horon {
 namespace {
 
-// Two chunks are in flight, so that one is reduced while the next one travels.
+// Some chunks are in flight, so that one is reduced while the next ones travel, and nobody waits
+// for each of them in turn: between nodes that costs more than the bytes.
 constexpr int64_t kChunkBytes = 128 << 10;
-constexpr size_t kChunksInFlight = 2;
+constexpr size_t kChunksInFlight = 4;
 // Up to here a second step costs more than the bytes that it saves.
 constexpr int64_t kOneStepBytes = 4 << 10;
 
@@ -156,7 +157,7 @@ BlockReduction WholeBlock(const Communicator& comm, std::byte* block, int64_t co
 // With several nodes of several ranks not all see the same: a rank alone on its node has one
 // transport where others have two.
 bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
-  if (comm.level() != 0 || comm.size() == 1) return false;
+  if (!comm.top() || comm.size() == 1) return false;
   if (!comm.one_node() && !comm.all_apart()) return false;
   const Transport* const transport = comm.only_transport();
   return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, 0, reduction));
@@ -165,12 +166,12 @@ bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
 Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
                        std::byte* out, Reduction reduction) {
   DirectExchange exchange(comm, block, parts, out, reduction);
-  for (int64_t step = 0; step <= exchange.steps(); ++step) {
-    if (step < exchange.steps()) HORON_CO_TRY(exchange.Begin(step));
-    if (step == 0) continue;
-    for (Transfer& in : exchange.receives(step - 1)) HORON_CO_TRY(co_await Finished(in));
-    exchange.Reduce(step - 1);
-    for (Transfer& send : exchange.sends(step - 1)) HORON_CO_TRY(co_await Finished(send));
+  for (int64_t begun = 0, step = 0; step < exchange.steps(); ++step) {
+    const int64_t end = step + static_cast<int64_t>(kChunksInFlight);
+    for (; begun < std::min(exchange.steps(), end); ++begun) HORON_CO_TRY(exchange.Begin(begun));
+    for (Transfer& in : exchange.receives(step)) HORON_CO_TRY(co_await Finished(in));
+    exchange.Reduce(step);
+    for (Transfer& send : exchange.sends(step)) HORON_CO_TRY(co_await Finished(send));
   }
   co_return Status::Ok();
 }
@@ -189,9 +190,8 @@ Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction in
   size_t owners = mine.size();
   for (const auto& node : nodes) owners = std::min(owners, node.size());
 
-  // No two ranks share a node and are apart: one level of messages serves both.
-  const int level = std::max(1, comm.level());
-  Communicator node = comm.Sub(mine, level);
+  // No two ranks share a node and are apart: the same tags serve both.
+  Communicator node = comm.Part(mine);
   const auto parts = NearlyEqualParts(count, static_cast<int>(owners), node.size());
   const auto parts_bytes = InBytes(parts, inside.dtype);
   HORON_CO_TRY(co_await ReduceScatter(node, block, parts, inside));
@@ -199,7 +199,7 @@ Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction in
   if (local < owners) {
     std::vector<int> members;
     for (const auto& others : nodes) members.push_back(others[local]);
-    Communicator across = comm.Sub(members, level);
+    Communicator across = comm.Part(members);
     std::byte* part = block + parts_bytes[local].begin;
     HORON_CO_TRY(co_await between(across, part, parts[local].count));
   }

@@ -55,15 +55,21 @@ Communicator Communicator::Sub(const std::vector<int>& members, int level) const
   return Communicator(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
 }
 
-Communicator Communicator::At(int level) const {
-  HORON_CHECK(level > 0 && level < kLevels, "a communicator's other levels are 1..7");
+Communicator Communicator::Part(const std::vector<int>& members) const {
+  Communicator part = Sub(members, 1);
+  if (!top()) part.base_ = base_;
+  return part;
+}
+
+Communicator Communicator::At(int place) const {
+  HORON_CHECK(place >= 0 && place < kPlaces, "a communicator has 96 places");
   Communicator other = *this;
-  other.base_ = base_ / kTags * kTags + static_cast<Tag>(level * kStreams);
+  other.base_ = base_ / kTags * kTags + static_cast<Tag>(kStreams + place);
   other.lane_ = nullptr;
   return other;
 }
 
-int Communicator::level() const { return static_cast<int>(base_ % kTags / kStreams); }
+bool Communicator::top() const { return base_ % kTags == 0; }
 
 Transport* Communicator::only_transport() const {
   Transport* only = nullptr;

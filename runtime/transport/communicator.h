@@ -55,9 +55,14 @@ class Communicator {
   // numbered, and reductions add them, in the order given: ascending, or by node where that
   // differs. `level` (1..7) keeps its messages apart from those of other levels that run at once.
   Communicator Sub(const std::vector<int>& members, int level) const;
-  // All members, on another level (1..7).
-  Communicator At(int level) const;
-  int level() const;  // 0: this is the bucket's whole group, not made by Sub or At
+  // The same on this one's tags (level 1's, if this is the bucket's whole group): for parts in
+  // which no pair of members meets that meets in another part, or here, at the same time.
+  Communicator Part(const std::vector<int>& members) const;
+  // All members, with one stream for a collective of their own: the place-th of kPlaces.
+  static constexpr int kPlaces = (kLevels - 2) * kStreams;  // those of levels 1 to 6
+  Communicator At(int place) const;
+  // Whether this is the bucket's whole group, not made by Sub, Part or At.
+  bool top() const;
 
   // Node of a member, numbered within this communicator in the order of their first members;
   // whether all share one; members per node, ascending.
