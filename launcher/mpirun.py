@@ -27,6 +27,11 @@ _KEPT_BYTES = 8192
 KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
 # The keeper and the libraries it loads must be found before it can be told anything.
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+_TCP_LIMITS = (
+    "OMPI_MCA_btl_tcp_eager_limit",
+    "OMPI_MCA_btl_tcp_rndv_eager_limit",
+    "OMPI_MCA_btl_tcp_max_send_size",
+)
 
 
 def find_mpirun(environment: Mapping[str, str]) -> str | None:
@@ -107,6 +112,9 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
         # What it takes anyway. Left to choose, it tries another way out with a file in /dev/shm, of
         # a name common to all jobs, which stays when a rank ends in MPI_Init.
         "OMPI_MCA_shmem": "mmap",
+        # A slice's part between two hosts (runtime/core/slices.h) goes without asking first: MPI
+        # wakes nobody, so each answer costs as long as both sides take to look.
+        **dict.fromkeys(_TCP_LIMITS, str(640 << 10)),
     }
     if major >= 5:
         # Without "put". When a peer dies while a message is being put to it, Open MPI tells it of
