@@ -236,6 +236,7 @@ uint32_t Runtime::Sleeper() const {
 
 bool Runtime::parted() const {
   if (!told_to_leave_) return false;
+  if (told_to_give_up_ && launched_) return true;  // the others hear of it from the launcher
   return !failure_.ok() || Clock::now() >= leave_by_ || (negotiator_.left() && executor_.idle());
 }
 
@@ -253,6 +254,9 @@ void Runtime::Background() {
         " shut down while a collective was under way, and the others did not finish it in time"));
   }
   Fail(Status::Aborted("Horon was shut down before this tensor was done"));
+  if (told_to_give_up_) {
+    for (const auto& transport : transports_) transport->Abandon();  // nobody answers any more
+  }
   FlushRings();
   // The baton stays taken: from here on nobody runs the cycle.
 }
