@@ -53,25 +53,27 @@ TEST_CASE("what is enqueued ends well when the job is left", "[gpu]") {
 TEST_CASE("an output that is dropped while it is read is not used again before", "[gpu]") {
   GpuWorld world({2, 0, {kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
+    GpuRank beside(rank.me(), rank.gpu());  // a stream that knows nothing of the reading
+    const auto gather = [](GpuRank& on, const std::string& name, int64_t first) {
+      std::byte* const in = on.Put(Counting(on.me().rank() * 10 + first, 4));
+      return on.Submit(GpuRank::Of(name, "allgather", DataType::kFloat32, {4}), in, nullptr)
+          .value();
+    };
     Bytes seen(32);
     for (int round = 0; round < 5; ++round) {
-      const auto gather = [&](const std::string& name) {
-        std::byte* const in = rank.Put(Counting(rank.me().rank() * 10 + round, 4));
-        return rank.Submit(GpuRank::Of(name, "allgather", DataType::kFloat32, {4}), in, nullptr)
-            .value();
-      };
-      std::shared_ptr<Work> work = gather("first");
-      world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
+      std::shared_ptr<Work> work = gather(rank, "first", round);
+      world.Expect(rank.Synchronize(*work).ok(), "the first");
+      rank.stream().Finish();
       rank.stream().Hold();
       rank.Read(work->outputs()[0].data, seen);
       work.reset();
       // Takes another buffer: the reading has not happened.
-      std::shared_ptr<Work> other = gather("second");
-      world.Expect(rank.me().Wait(*other).ok(), "rank.me().Wait(*other).ok()");
+      const std::shared_ptr<Work> other = gather(beside, "second", -50);
+      world.Expect(beside.Synchronize(*other).ok(), "the second");
+      beside.stream().Finish();
       rank.stream().Release();
       rank.stream().Finish();
-      world.Expect(test::Decode(DataType::kFloat32, seen)[0] == round,
-                   "test::Decode(DataType::kFloat32, seen)[0] == round");
+      world.Expect(test::Decode(DataType::kFloat32, seen)[0] == round, "what was read");
     }
   });
   world.Check();
