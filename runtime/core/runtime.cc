@@ -20,7 +20,7 @@ constexpr std::chrono::microseconds kBackgroundSpin{5};
 // the others run.
 constexpr int kYieldFactor = 4;
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
-constexpr std::chrono::microseconds kMostPollWaitIdle{2000}, kMostPollWaitBusy{200};
+constexpr std::chrono::microseconds kMostPollWaitIdle{16000}, kMostPollWaitBusy{200};
 constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
 
 int Cores() {
@@ -192,10 +192,13 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
   return false;
 }
 
-// Doubles with every sleep that brought nothing.
+// Longer with every sleep that brought nothing. At work it doubles; idle it is an eighth of how long
+// nothing has come, so that a pause between two steps costs little of the next one.
 void Runtime::BackOff() {
-  const auto most = executor_.idle() && negotiator_.idle() ? kMostPollWaitIdle : kMostPollWaitBusy;
-  poll_wait_ = std::min(most, poll_wait_ * 2 + std::chrono::microseconds{50});
+  const bool idle = executor_.idle() && negotiator_.idle();
+  const auto more = idle ? poll_wait_ / 8 : poll_wait_;
+  const auto most = idle ? kMostPollWaitIdle : kMostPollWaitBusy;
+  poll_wait_ = std::min(most, poll_wait_ + more + std::chrono::microseconds{50});
 }
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
