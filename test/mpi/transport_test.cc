@@ -280,7 +280,7 @@ TEST_CASE("after a failure MPI keeps what it has and is not called any more", "[
   const std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
   REQUIRE(life != nullptr);
   Counters counters;
-  const auto transport = life->MakeTransport(counters);
+  const auto transport = life->MakeTransport(counters, false);
   std::vector<std::byte> first(100), second(100);  // received through a buffer of the transport's
   Transfer receive, late;
   REQUIRE(Receive(*transport, receive, Previous(), 9, {Whole(first), Whole(second)}).ok());

@@ -138,7 +138,7 @@ TEST_CASE("after a failure that left a tensor with MPI no other world is opened"
   std::unique_ptr<MpiWorld> life = OpenAnotherWorld();
   REQUIRE(life != nullptr);
   Counters counters;
-  auto transport = life->MakeTransport(counters);
+  auto transport = life->MakeTransport(counters, false);
   auto* theirs = new std::vector<std::byte>(100);  // MPI's from now on
   Transfer receive;
   REQUIRE(Receive(*transport, receive, Previous(), 9, {Whole(*theirs)}).ok());
