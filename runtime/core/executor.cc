@@ -47,6 +47,7 @@ class Executor::Running final : public GpuBucket {
     HORON_ASSIGN(Buffer owned, pool().Take(CountOf(shape) * SizeOf(dtype())));
     segments_[i].output = owned.data();
     Output& output = entries_[i].promise.output();
+    output.users = false;
     output.owned_shape = std::move(shape);
     output.data = owned.data();
     output.owned = std::move(owned);

@@ -162,6 +162,7 @@ Status GpuRoad::Own(GpuBucket& bucket, size_t i, Shape shape) {
   void* const stream = entry.ready ? entry.ready->stream : nullptr;
   Output& output = entry.promise.output();
   output.on_gpu = std::make_shared<GpuLoan>(gpu_, returns_, stream, std::move(buffer));
+  output.users = false;
   output.owned_shape = std::move(shape);
   output.data = bucket.segments()[i].output = output.on_gpu->data();
   return Status::Ok();
