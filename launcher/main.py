@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _EXHAUSTED:
             raise
-        _write_no_more()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _write_no_more()
         print(f"horonrun: {error.strerror}: {_EXHAUSTED[error.errno]}", file=sys.stderr)
         return 2
     except Refusal as refusal:
