@@ -19,8 +19,10 @@ constexpr std::chrono::microseconds kBackgroundSpin{5};
 // hands it over in a third of a microsecond where waking a sleeper takes 20, and takes as long as
 // the others run.
 constexpr int kYieldFactor = 4;
-// MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle or at work.
-constexpr std::chrono::microseconds kMostPollWaitIdle{16000}, kMostPollWaitBusy{200};
+// MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
+// have to submit, and while bytes travel.
+constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
+    kMostPollWaitBusy{200};
 constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
 
 int Cores() {
@@ -192,12 +194,13 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
   return false;
 }
 
-// Longer with every sleep that brought nothing. At work it doubles; idle it is an eighth of how long
-// nothing has come, so that a pause between two steps costs little of the next one.
+// Longer with every sleep that brought nothing: it doubles at first, then it is an eighth of how
+// long nothing has come, so that a pause between two steps costs little of the next one.
 void Runtime::BackOff() {
-  const bool idle = executor_.idle() && negotiator_.idle();
-  const auto more = idle ? poll_wait_ / 8 : poll_wait_;
-  const auto most = idle ? kMostPollWaitIdle : kMostPollWaitBusy;
+  const auto most = !executor_.idle()     ? kMostPollWaitBusy
+                    : !negotiator_.idle() ? kMostPollWaitAgreeing
+                                          : kMostPollWaitIdle;
+  const auto more = poll_wait_ < kMostPollWaitBusy ? poll_wait_ : poll_wait_ / 8;
   poll_wait_ = std::min(most, poll_wait_ + more + std::chrono::microseconds{50});
 }
 
