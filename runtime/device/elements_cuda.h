@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -56,28 +57,8 @@ __device__ T Narrow(W x) {
   }
 }
 
-template <typename T>
-__device__ double Largest();
-template <>
-__device__ inline double Largest<uint8_t>() {
-  return 255.0;
-}
-template <>
-__device__ inline double Largest<int8_t>() {
-  return 127.0;
-}
-template <>
-__device__ inline double Largest<int16_t>() {
-  return 32767.0;
-}
-template <>
-__device__ inline double Largest<int32_t>() {
-  return 2147483647.0;
-}
-template <>
-__device__ inline double Largest<int64_t>() {
-  return 9223372036854775807.0;
-}
+template <typename T>  // a constant: the function that it comes from is the host's alone
+constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
 
 // scale * x as kernels.h says. The conversion of a double saturates; narrower integers are bounded.
 template <typename W>
@@ -87,7 +68,7 @@ __device__ W Scaled(W x, double scale) {
   } else {
     const double value = static_cast<double>(x) * scale;
     if (value != value) return W{0};
-    const double most = Largest<W>();
+    constexpr double most = kLargest<W>;
     const double least = std::is_unsigned_v<W> ? 0.0 : -most - 1.0;
     const double bounded = value < least ? least : value > most ? most : value;
     return static_cast<W>(__double2ll_rz(bounded));
@@ -121,6 +102,19 @@ struct Table {
       }
     }
     return low;
+  }
+
+  // Where a tile lies: its segment, the first of its elements in that, and how many they are.
+  struct Place {
+    const Segment& segment;
+    int64_t begin;
+    int count;
+  };
+  __device__ Place PlaceOf(int tile) const {
+    const int index = SegmentOf(tile);
+    const int64_t begin = static_cast<int64_t>(tile - first_tile[index]) * kTile;
+    const int64_t left = segments[index].count - begin;
+    return {segments[index], begin, static_cast<int>(left < kTile ? left : kTile)};
   }
 };
 

@@ -45,17 +45,13 @@ __global__ void __launch_bounds__(kThreads)
     MoveKernel(const __grid_constant__ MoveTable table, double scale) {
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-    const int index = table.SegmentOf(tile);
-    const Piece& piece = table.segments[index];
-    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
+    const auto [piece, begin, n] = table.PlaceOf(tile);
     const auto* from = reinterpret_cast<const From*>(piece.from) + begin;
     auto* to = reinterpret_cast<To*>(piece.to) + begin;
-    const int64_t left = piece.count - begin;
-    if (left >= kTile && AlignedTo(from, kVectorBytes) && AlignedTo(to, kVectorBytes)) {
+    if (n == kTile && AlignedTo(from, kVectorBytes) && AlignedTo(to, kVectorBytes)) {
       MoveTile<From, To, kScaled>(from, to, scale);
       continue;
     }
-    const int n = static_cast<int>(left < kTile ? left : kTile);
     for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
       to[i] = Moved<From, To, kScaled>(from[i], scale);
   }

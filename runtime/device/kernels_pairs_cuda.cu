@@ -62,11 +62,7 @@ __global__ void __launch_bounds__(kThreads)
     DotKernel(const __grid_constant__ PairTable table, Dots* partials) {
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-    const int index = table.SegmentOf(tile);
-    const Pair& pair = table.segments[index];
-    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
-    const int64_t left = pair.count - begin;
-    const int n = static_cast<int>(left < kTile ? left : kTile);
+    const auto [pair, begin, n] = table.PlaceOf(tile);
     const Dots sum = SumOverBlock(DotTile(reinterpret_cast<const T*>(pair.x) + begin,
                                           reinterpret_cast<const T*>(pair.y) + begin, n));
     if (threadIdx.x == 0) partials[tile] = sum;
@@ -101,11 +97,7 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
   // fp32 where it can hold the coefficients, as on the host.
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-    const int index = table.SegmentOf(tile);
-    const Pair& pair = table.segments[index];
-    const int64_t begin = static_cast<int64_t>(tile - table.first_tile[index]) * kTile;
-    const int64_t left = pair.count - begin;
-    const int n = static_cast<int>(left < kTile ? left : kTile);
+    const auto [pair, begin, n] = table.PlaceOf(tile);
     const T* x = reinterpret_cast<const T*>(pair.x) + begin;
     const T* y = reinterpret_cast<const T*>(pair.y) + begin;
     T* out = reinterpret_cast<T*>(pair.out) + begin;
