@@ -9,6 +9,18 @@ namespace {
 
 Span Reading(const std::byte* data, int64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
 
+// Inputs of one length: what is read, and where the host finds it.
+struct Inputs {
+  Inputs(const FakeGpu& gpu, std::span<const std::byte* const> inputs, int64_t bytes) {
+    for (const std::byte* input : inputs) {
+      reads.push_back(Reading(input, bytes));
+      inside.push_back(gpu.Inside(input));
+    }
+  }
+  std::vector<Span> reads;
+  std::vector<const std::byte*> inside;
+};
+
 }  // namespace
 
 Status FakeStream::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -33,14 +45,9 @@ Status FakeStream::Move(DataType from, DataType to, double scale, std::span<cons
 Status FakeStream::Reduce(ReduceKind kind, DataType dtype, double scale,
                           std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
   const int64_t bytes = count * SizeOf(dtype);
-  std::vector<Span> reads;
-  std::vector<const std::byte*> inside;
-  for (const std::byte* input : inputs) {
-    reads.push_back(Reading(input, bytes));
-    inside.push_back(gpu_.Inside(input));
-  }
-  Enqueue("a reduction", reads, {{out, bytes}},
-          [=, this] { ReduceInto(kind, dtype, scale, inside, gpu_.Inside(out), count); });
+  const Inputs given(gpu_, inputs, bytes);
+  Enqueue("a reduction", given.reads, {{out, bytes}},
+          [=, this] { ReduceInto(kind, dtype, scale, given.inside, gpu_.Inside(out), count); });
   return Status::Ok();
 }
 
@@ -78,15 +85,10 @@ Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
 Status FakeStream::Mix(DataType dtype, std::span<const double> weights,
                        std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
   const int64_t bytes = count * SizeOf(dtype);
-  std::vector<Span> reads;
-  std::vector<const std::byte*> inside;
-  for (const std::byte* input : inputs) {
-    reads.push_back(Reading(input, bytes));
-    inside.push_back(gpu_.Inside(input));
-  }
+  const Inputs given(gpu_, inputs, bytes);
   const std::vector<double> own(weights.begin(), weights.end());
-  Enqueue("a mixture", reads, {{out, bytes}},
-          [=, this] { MixInto(dtype, own, inside, gpu_.Inside(out), count); });
+  Enqueue("a mixture", given.reads, {{out, bytes}},
+          [=, this] { MixInto(dtype, own, given.inside, gpu_.Inside(out), count); });
   return Status::Ok();
 }
 
