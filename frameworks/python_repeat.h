@@ -10,8 +10,6 @@
 // thousand of them live at once. Used by bindings.cc only, with the GIL held.
 #pragma once
 
-#include <memory>
-
 #include "frameworks/python_known.h"
 
 namespace horon_python {
@@ -88,7 +86,7 @@ inline PyObject* StartAgain(const Known& known, PyObject* given) {
   return SubmitAgain(known, given, false, [](horon_work* work, const py::object& kept) {
     auto* const started = PyObject_New(Started, started_type);
     if (started == nullptr) {
-      PyWork(work, kept).Wait(0);
+      const PyWork dropped(work, kept);
       throw py::error_already_set();
     }
     new (&started->work) PyWork(work, kept);

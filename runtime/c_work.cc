@@ -7,7 +7,7 @@ namespace {
 
 const Output* OutputOf(const horon_work* work, int index) {
   if (work == nullptr || !work->done() || !work->status().ok()) return nullptr;
-  const auto outputs = const_cast<horon_work*>(work)->outputs();
+  const auto outputs = work->outputs();
   return index >= 0 && index < static_cast<int>(outputs.size())
              ? &outputs[static_cast<size_t>(index)]
              : nullptr;

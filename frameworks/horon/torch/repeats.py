@@ -21,8 +21,8 @@ def remember(function, name, call, given, process_set):
     """The call, which `function` is about to make for what it was given under the user's name."""
     if name is not None:
         if call.is_on(given):
-            tensors = (given,) if call.group is None else given
-            _core.remember(function, name, call.requests(), tensors, call.group, process_set)
+            _core.remember(function, name, call.requests(), _tensors(call, given), call.group,
+                           process_set)
         else:
             _core.forget(function, name)
     return call
@@ -46,7 +46,12 @@ class Repeats:
         if len(self._known) >= _MOST:
             self._known.clear()
         again = key in self._known and call.is_on(given)
-        tensors = (given,) if call.group is None else given
         self._known[key] = (
-            _core.repeat(call.requests(), tensors, call.group, arguments) if again else None
+            _core.repeat(call.requests(), _tensors(call, given), call.group, arguments)
+            if again else None
         )
+
+
+def _tensors(call, given):
+    """One for each of the call's requests."""
+    return (given,) if call.group is None else given

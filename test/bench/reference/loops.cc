@@ -16,8 +16,8 @@
 namespace {
 
 constexpr int kMostRanks = 64;
-constexpr int kSpins = 1000;             // before yielding
-constexpr int64_t kChunk = 64 << 10;     // elements of a streamed chunk, of all ranks' slices
+constexpr int kSpins = 1000;                  // before yielding
+constexpr int64_t kChunk = 64 << 10;          // elements of a streamed chunk, of all ranks' slices
 constexpr int64_t kHeader = 64 * kMostRanks;  // bytes
 
 struct alignas(64) Line {
@@ -49,7 +49,7 @@ Slice SliceOf(int rank, int64_t count) {
   return {count * rank / world.size, count * (rank + 1) / world.size};
 }
 
-// to[i] = sum over `from`, ranks ascending; `also`: where else it goes.
+// The sum over `from`, ranks ascending, goes to all of `to`.
 void Add(float* const* from, float* const* to, int64_t begin, int64_t end) {
   if (world.size == 2) {  // as a compiler likes it best
     const float *a = from[0], *b = from[1];
@@ -88,20 +88,18 @@ void SumOwn(float* const* rows, float* tensor, Slice mine) {
   Add(from, from, mine.begin, mine.end);
 }
 
-void Gather(float* tensor, float* const* rows, int64_t count) {
-  // The owner of a slice wrote its sum to every row, ours too.
-  const Slice mine = SliceOf(world.rank, count);
-  CopyOthers(tensor, rows[world.rank], count, mine);
-}
-
 }  // namespace
 
 extern "C" {
 
 void loops_open(void* shared, int rank, int size, int cores) {
   auto* const bytes = static_cast<char*>(shared);
-  world = {reinterpret_cast<Line*>(bytes), reinterpret_cast<float*>(bytes + kHeader), rank, size,
-           size > cores, 0};
+  world = {reinterpret_cast<Line*>(bytes),
+           reinterpret_cast<float*>(bytes + kHeader),
+           rank,
+           size,
+           size > cores,
+           0};
 }
 
 // Bytes before the floats, of which loops_in_place takes `capacity` a rank.
@@ -131,7 +129,8 @@ void loops_streamed(float* const* tensors, const int64_t* counts, int n) {
       world.Meet();
       SumOwn(rows, tensors[t] + at, mine);
       world.Meet();
-      Gather(tensors[t] + at, rows, count);
+      // The owner of a slice wrote its sum to every row, ours too.
+      CopyOthers(tensors[t] + at, rows[world.rank], count, mine);
     }
   }
 }
