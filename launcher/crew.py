@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from . import version
+from . import siblings, version
 from .frames import Channel
 from .greeting import Hello, Order, Summons
 from .guard import Guard
@@ -97,7 +97,8 @@ class RemoteCrew:
         self._mpirun = Mpirun(
             self._command_line(), {**self._environment, **mca, **summons.variables()}
         )
-        guard.add(self._mpirun.process.pid, KILL_S)
+        pid = self._mpirun.process.pid
+        guard.add(pid, KILL_S, siblings.session_folder(pid))
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def _beat(self) -> None:

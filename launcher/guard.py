@@ -30,15 +30,18 @@ class Guard:
                 os._exit(0)
         os.close(reading)
 
-    def add(self, group: int, patience_s: float = 0.0) -> None:
-        """Takes a process group into care; it gets so long to end by itself."""
-        self._add(-group, patience_s)
+    def add(self, group: int, patience_s: float = 0.0, folder: str = "") -> None:
+        """Takes a process group into care; it gets so long to end by itself.
+
+        A folder that stays when it does not is removed after it.
+        """
+        self._add(-group, patience_s, folder)
 
     def add_process(self, pid: int, patience_s: float, folder: str) -> None:
-        """The same of a process, with a folder that stays when it does not end by itself."""
+        """The same of a process."""
         self._add(pid, patience_s, folder)
 
-    def _add(self, target: int, patience_s: float, folder: str = "") -> None:
+    def _add(self, target: int, patience_s: float, folder: str) -> None:
         line = f"{target} {int(patience_s * 1000)} {folder}\0"
         os.write(self._writing, line.encode(errors="surrogateescape"))
 
@@ -71,11 +74,18 @@ def _watch(reading: int) -> None:
 
 
 def _kill(target: int) -> None:
-    """A process, waiting for its end, or of a negative number a group."""
+    """A process, or of a negative number a group; waits for the end of the process, or its leader."""
+    ended = _pidfd(abs(target))
     try:
-        ended = os.pidfd_open(target) if target > 0 else None
         os.kill(target, signal.SIGKILL)
-        if ended is not None:
-            select.select([ended], [], [], _KILLED_S)
     except (ProcessLookupError, PermissionError):
-        pass  # all of it has ended
+        return  # all of it has ended
+    if ended is not None:
+        select.select([ended], [], [], _KILLED_S)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None  # it has ended; of its group some may live

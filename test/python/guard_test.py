@@ -6,16 +6,20 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 # A child that does not end by itself, in its parent's care with a folder; the parent is killed.
 PARENT = """
 import os, signal, subprocess, sys
 from horon.launcher.guard import Guard
 guard = Guard()
-child = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL)
+child = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, start_new_session=True)
 os.mkdir(sys.argv[1])
 open(os.path.join(sys.argv[1], "socket"), "w").close()
 if sys.argv[2] == "process":
     guard.add_process(child.pid, 0.1, sys.argv[1])
+elif sys.argv[2] == "group":
+    guard.add(child.pid, 0.1, sys.argv[1])
 else:
     guard.add_process(child.pid, 0.1, "")
 print(child.pid, flush=True)
@@ -46,9 +50,10 @@ def running(pid):
         return False
 
 
-def test_a_process_is_killed_and_its_folder_removed(tmp_path):
+@pytest.mark.parametrize("what", ["process", "group"])
+def test_what_is_killed_leaves_no_folder(tmp_path, what):
     folder = tmp_path / "left behind"
-    pid = killed(folder, "process")
+    pid = killed(folder, what)
     assert gone(lambda: running(pid)) and gone(folder.exists)
 
 

@@ -5,6 +5,7 @@ Each scene starts horonrun, does something to it, and prints what it saw as one 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT_S = 40
@@ -54,6 +56,13 @@ def processes() -> dict[int, str]:
             if state not in "ZX":
                 found[int(folder.name)] = line
     return found
+
+
+def links_of(pid: int) -> Iterator[str]:
+    """What a process has open."""
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(path)
 
 
 class Job:
@@ -206,7 +215,7 @@ def listeners() -> dict:
     while "keepers report to" not in job.output:
         job.output += job.process.stdout.readline()
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    own = {os.readlink(path) for path in Path(f"/proc/{job.process.pid}/fd").iterdir()}
+    own = set(links_of(job.process.pid))
     seen = {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
     job.process.send_signal(signal.SIGTERM)
     return {
