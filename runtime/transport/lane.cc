@@ -58,6 +58,7 @@ class Lane::Stream final : public Waitable {
 
  private:
   enum class Phase { kPacked, kReduced, kTaken };
+  static constexpr int64_t kBlockBytes = 8 << 10;  // what is reduced, then copied out of the cache
 
   // The lowest count among the members, mine included.
   bool AllReached(Phase phase, uint64_t chunk) {
@@ -131,16 +132,30 @@ class Lane::Stream final : public Waitable {
     }
   }
 
+  // f(tensor, offset in it, whose part, offset in the chunk, count) for what others own of a chunk;
+  // inline nobody owns anything, and it is for the whole chunk.
+  template <typename F>
+  void ForOthersParts(uint64_t chunk, size_t& tensor, int64_t& tensor_begin, F&& f) {
+    for (int m = 0; m < (inline_ ? 1 : members()); ++m) {
+      const auto [begin, end] = inline_ ? std::pair{int64_t{0}, Size(chunk)} : PartOf(chunk, m);
+      if (end == begin || (m == lane_.me_ && !inline_)) continue;
+      ForRange(Begin(chunk) + begin, end - begin, tensor, tensor_begin,
+               [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+                 f(t, offset, m, part + at, n);
+               });
+    }
+  }
+
   void Pack() {
     FaultPoint(FaultPhase::kCopyIn);
     std::byte* slot = Slot(lane_.me_, packed_);
     if (packed_ == 0)
       mine().bucket[first_ % slots_].store(reduction_.bucket, std::memory_order_relaxed);
-    ForRange(Begin(packed_), Size(packed_), pack_tensor_, pack_begin_,
-             [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-               ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
-                         slot + at * element_, n);
-             });
+    ForOthersParts(packed_, pack_tensor_, pack_begin_,
+                   [&](const LaneTensor& t, int64_t offset, int, int64_t at, int64_t n) {
+                     ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
+                               slot + at * element_, n);
+                   });
     ++packed_;
     mine().packed.store(first_ + packed_, std::memory_order_release);
     if (inline_) mine().reduced.store(first_ + packed_, std::memory_order_release);
@@ -151,28 +166,46 @@ class Lane::Stream final : public Waitable {
     FaultPoint(FaultPhase::kReduce);
     const auto [begin, end] = PartOf(reduced_, lane_.me_);
     if (end > begin) {
-      inputs_.clear();
-      for (int m = 0; m < members(); ++m) inputs_.push_back(Slot(m, reduced_) + begin * element_);
-      ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
-                 Slot(lane_.me_, reduced_) + begin * element_, end - begin);
+      ForRange(Begin(reduced_) + begin, end - begin, reduce_tensor_, reduce_begin_,
+               [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+                 for (int64_t done = 0; done < n; done += kBlockBytes / element_)
+                   ReduceBlock(t, offset + done, part + at + done,
+                               std::min(n - done, kBlockBytes / element_));
+               });
     }
     ++reduced_;
     mine().reduced.store(first_ + reduced_, std::memory_order_release);
     lane_.Ring();
   }
 
+  // Where a member's part is once it is reduced: in the next member's slot, where it read an input.
+  std::byte* Result(int member, uint64_t chunk) { return Slot((member + 1) % members(), chunk); }
+
+  // `n` elements of my part, at `offset` in the tensor and `at` in the slots. The result goes to
+  // the others while the cache has it.
+  void ReduceBlock(const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+    const std::byte* own = t.input + offset * element_;
+    if (reduction_.prescale != 1.0) {
+      std::byte* const scaled = Slot(lane_.me_, reduced_) + at * element_;
+      ScaleInto(reduction_.dtype, reduction_.prescale, own, scaled, n);
+      own = scaled;
+    }
+    inputs_.clear();
+    for (int m = 0; m < members(); ++m)
+      inputs_.push_back(m == lane_.me_ ? own : Slot(m, reduced_) + at * element_);
+    std::byte* const output = t.output + offset * element_;
+    ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, output, n);
+    std::memcpy(Result(lane_.me_, reduced_) + at * element_, output,
+                static_cast<size_t>(n * element_));
+  }
+
   void Take() {
     FaultPoint(FaultPhase::kCopyOut);
-    for (int m = 0; m < members(); ++m) {
-      const auto [begin, end] = PartOf(taken_, m);
-      if (end == begin) continue;
-      const std::byte* from = Slot(m, taken_) + begin * element_;
-      ForRange(Begin(taken_) + begin, end - begin, take_tensor_, take_begin_,
-               [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-                 std::memcpy(t.output + offset * element_, from + at * element_,
-                             static_cast<size_t>(n * element_));
-               });
-    }
+    ForOthersParts(taken_, take_tensor_, take_begin_,
+                   [&](const LaneTensor& t, int64_t offset, int m, int64_t at, int64_t n) {
+                     std::memcpy(t.output + offset * element_, Result(m, taken_) + at * element_,
+                                 static_cast<size_t>(n * element_));
+                   });
     FinishTaking();
   }
 
@@ -205,8 +238,9 @@ class Lane::Stream final : public Waitable {
   uint64_t chunks_ = 0, packed_ = 0, reduced_ = 0, taken_ = 0;
   bool inline_ = false, checked_ = false;
   Status status_;
-  size_t pack_tensor_ = 0, take_tensor_ = 0;  // where the packing and taking cursors are
-  int64_t pack_begin_ = 0, take_begin_ = 0;
+  // Where the three cursors are.
+  size_t pack_tensor_ = 0, reduce_tensor_ = 0, take_tensor_ = 0;
+  int64_t pack_begin_ = 0, reduce_begin_ = 0, take_begin_ = 0;
   std::vector<const std::byte*> inputs_;
 };
 

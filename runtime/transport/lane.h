@@ -1,13 +1,15 @@
 // Lane: elementwise reductions that stream through the node's segment in cache-sized chunks.
 //
 // The tensors of a bucket are one virtual row of elements, cut into chunks. For each chunk every
-// rank packs its input into its slot (scaling on the way), then reduces the part that it owns from
-// all slots, by ascending rank, into its own slot, then copies the finished parts from all slots
-// into the users' outputs. Three chunks are in flight in different phases, so packing one overlaps
-// waiting for another, and the segment never grows with the tensors. A bucket of at most
-// kInlineBytes takes one step less: every rank reduces everything for itself.
+// rank packs what others own of it into its slot (scaling on the way), then reduces the part that it
+// owns from its input and the others' slots, by ascending rank, into its output and over the input
+// of its right neighbour, then copies the other parts from there. Three chunks are in flight in
+// different phases, so packing one overlaps waiting for another, and the segment never grows with
+// the tensors. A bucket of at most kInlineBytes takes one step less: every rank packs all of it, and
+// reduces everything for itself.
 //
-// Bytes moved per rank for S bytes on P ranks: 2S packing, S + S/P reducing, 2S unpacking.
+// Bytes moved per rank for S bytes on P ranks: 2(P-1)/P S packing, S + 2S/P reducing, 2(P-1)/P S
+// taking; for two ranks 4S, of which 1S crosses between their caches in each direction.
 // Flags: three monotonic chunk counters per rank (LaneWords), one writer each; a slot is written
 // again only when every member has taken what was in it. Each rank also writes which bucket its
 // chunk belongs to; nobody writes to a user's tensor before all say the same.
