@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "frameworks/python_gradient_hook.h"
 #include "frameworks/python_graph.h"
 #include "frameworks/python_repeated.h"
 #include "frameworks/python_request.h"
@@ -169,6 +170,7 @@ PYBIND11_MODULE(_core, module) {
   DefineQueries(module);
   horon_python::DefineRepeat(module);
   horon_python::DefineRepeated(module);
+  horon_python::DefineGradientHook(module);
   horon_python::DefineGraph(module);
   module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
   module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);

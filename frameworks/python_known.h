@@ -1,7 +1,7 @@
 // Known: what a call of the shim was like, so that the same call can be recognised and submitted
 // without building requests: its arguments by identity, and its tensors' types and shapes.
 //
-// Used by python_repeat.h only, with the GIL held.
+// Used by python_repeat.h and what is built on it, with the GIL held.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 namespace horon_python {
 
 namespace attribute {
-inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *name, *set_number;
+inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *name, *set_number;
 }
 
 inline void DefineAttributes() {
@@ -23,6 +23,7 @@ inline void DefineAttributes() {
   attribute::is_cpu = PyUnicode_InternFromString("is_cpu");
   attribute::is_contiguous = PyUnicode_InternFromString("is_contiguous");
   attribute::data_ptr = PyUnicode_InternFromString("data_ptr");
+  attribute::grad = PyUnicode_InternFromString("grad");
   attribute::name = PyUnicode_InternFromString("name");
   attribute::set_number = PyUnicode_InternFromString("process_set_id");
 }
@@ -92,6 +93,11 @@ inline bool Equal(PyObject* given, PyObject* known) {
   const bool numbers = (PyFloat_CheckExact(given) && PyFloat_CheckExact(known)) ||
                        (PyLong_CheckExact(given) && PyLong_CheckExact(known));
   return numbers && PyObject_RichCompareBool(given, known, Py_EQ) == 1;
+}
+
+// A set that was removed has no number, and one that was made again has another.
+inline bool SameSet(const Known& known) {
+  return AttributeIs(known.set.ptr(), attribute::set_number, known.set_number.ptr());
 }
 
 inline bool Same(const Known& known, PyObject* const* given, Py_ssize_t count) {

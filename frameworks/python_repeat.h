@@ -1,10 +1,10 @@
 // Repeat and Started: the short way for a tensor, or a group of them, that is reduced in place
 // again and again.
 //
-// A Repeat remembers a whole call of the shim: the arguments that it was made with, by identity,
-// and what the tensors were like. Its start() looks whether this call is the same but for the
-// tensors' addresses, and if so submits it without building requests: half a microsecond instead of
-// ten. A Started is what came of it, and a handle like any other.
+// A Repeat is Known as an object of Python: a whole call of the shim, the arguments that it was
+// made with, by identity, and what the tensors were like. A call that is the same but for the
+// tensors' addresses is submitted without building requests: half a microsecond instead of ten. A
+// Started is what came of it, and a handle like any other.
 //
 // Plain CPython types, without pybind11's objects around them and without the garbage collector: a
 // thousand of them live at once. Used by bindings.cc only, with the GIL held.
@@ -104,12 +104,6 @@ inline PyObject* RunAgain(const Known& known, PyObject* given) {
 
 inline const Known& KnownTo(PyObject* repeat) { return *reinterpret_cast<Repeat*>(repeat)->known; }
 
-// start(tensor or tensors, *arguments) -> Started or None
-inline PyObject* RepeatStart(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  if (count < 1 || !Same(KnownTo(self), given + 1, count - 1)) Py_RETURN_NONE;
-  return StartAgain(KnownTo(self), given[0]);
-}
-
 inline void RepeatFree(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   delete reinterpret_cast<Repeat*>(self)->known;
@@ -122,13 +116,6 @@ inline py::object AsRepeat(Known known) {
   if (repeat == nullptr) throw py::error_already_set();
   repeat->known = new Known(std::move(known));
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(repeat));
-}
-
-// repeat(requests, tensors, group, arguments): for calls like this one, on one tensor if `group` is
-// None.
-inline py::object MakeRepeat(const py::sequence& requests, const py::sequence& tensors,
-                             const py::object& group, const py::tuple& arguments) {
-  return AsRepeat({Register(requests, tensors, group), !group.is_none(), arguments});
 }
 
 // A heap type that Python code can name but not make. More slots and flags where it needs them.
@@ -158,15 +145,10 @@ inline void DefineRepeat(py::module_& module) {
       {"wait", StartedWait, METH_NOARGS, "Blocks until done; the tensor. Raises what went wrong."},
       {"done", StartedDone, METH_NOARGS, "Whether wait() would return at once."},
       {nullptr, nullptr, 0, nullptr}};
-  static PyMethodDef of_repeat[] = {
-      {"start", Method(RepeatStart), METH_FASTCALL,
-       "start(tensor or tensors, *arguments): Started, or None if the call is another one."},
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef of_repeat[] = {{nullptr, nullptr, 0, nullptr}};
   started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started);
   repeat_type = MakeType("horon._core.Repeat", sizeof(Repeat), RepeatFree, of_repeat);
   module.attr("Started") = py::handle(reinterpret_cast<PyObject*>(started_type));
-  module.def("repeat", &MakeRepeat, py::arg("requests"), py::arg("tensors"), py::arg("group"),
-             py::arg("arguments"));
 }
 
 }  // namespace horon_python

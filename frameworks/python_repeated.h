@@ -52,11 +52,6 @@ inline bool SameKeywords(PyObject* given, PyObject* known) {
   return given != nullptr && known != nullptr && PyObject_RichCompareBool(given, known, Py_EQ) == 1;
 }
 
-// A set that was removed has no number, and one that was made again has another.
-inline bool SameSet(const Known& known) {
-  return AttributeIs(known.set.ptr(), attribute::set_number, known.set_number.ptr());
-}
-
 inline bool Matches(const Known& known, const Given& given) {
   return SameKeywords(given.keywords, known.keywords.ptr()) &&
          Same(known, given.all + 1, given.count() - 1) && SameSet(known);

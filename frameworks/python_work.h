@@ -35,7 +35,7 @@ inline void CheckSubmit(int code) {
 
 // Whether neither the runtime nor a GPU uses the tensors any more.
 inline bool Over(const horon_work* work) {
-  return horon_work_done(work) != 0 && horon_work_settled(work) != 0;
+  return horon_work_peek(work) != 0 && horon_work_settled(work) != 0;
 }
 
 // Works that Python dropped while they were pending, with the tensors they still use.
@@ -125,7 +125,7 @@ class PyWork {
 
   // True once finished well, false when the time is over; raises the work's error.
   bool Wait(int timeout_ms) {
-    int code = horon_work_done(work_) ? horon_work_wait(work_, 0) : HORON_WAIT_TIMEOUT;
+    int code = horon_work_peek(work_) ? horon_work_wait(work_, 0) : HORON_WAIT_TIMEOUT;
     while (code == HORON_WAIT_TIMEOUT && timeout_ms != 0) {
       const int slice = timeout_ms < 0 || timeout_ms > kSignalSliceMs ? kSignalSliceMs : timeout_ms;
       {

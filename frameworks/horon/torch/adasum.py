@@ -65,7 +65,7 @@ class DeltaReduction:
         self.process_set = reduction.process_set
         self.sparse_as_dense = True  # a delta is dense, whatever the gradient was
 
-    def start(self, name, parameter):
+    def start(self, name, parameter, hook):
         call, place = self._prepare(name, parameter)
         return UnderWay(call.start(), [place], self)
 
@@ -116,7 +116,7 @@ class DeltaReducer(GradientReducer):
 
     def _ready(self, parameter):
         if self.deferred:
-            self._count(parameter)
+            self._count(self._hooks[parameter])
         else:
             super()._ready(parameter)
 

@@ -8,7 +8,6 @@ import torch
 from horon.specs import Average, Sum, spec_of
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.reductions import sparse_allreduce_async
-from horon.torch.repeats import Repeats
 
 
 class Reduction:
@@ -20,7 +19,6 @@ class Reduction:
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
-        self._repeats = Repeats()  # by name; all else is this object's and stays as it is
         if predivide == 1.0:
             return
         if self.spec != Average.spec:
@@ -30,18 +28,14 @@ class Reduction:
         self.prescale = 1.0 / predivide
         self.postscale = predivide / process_set.size()
 
-    def start(self, name, parameter):
-        """Starts on one parameter's gradient."""
-        if parameter.grad.is_sparse and not self.sparse_as_dense:
-            return _Sparse(name, parameter, self)
+    def start(self, name, parameter, hook):
+        """Starts on one parameter's gradient. Its hook may do so itself the next time."""
         gradient = parameter.grad
-        set_id = self.process_set.process_set_id
-        handle = self._repeats.start(name, gradient, set_id)
-        if handle is not None:
-            return handle
+        if gradient.is_sparse and not self.sparse_as_dense:
+            return _Sparse(name, parameter, self)
         call, place = self._prepare(name, parameter)
-        if place is None:
-            self._repeats.remember(name, call, gradient, set_id)
+        if place is None and call.is_on(gradient):
+            hook.remember(*call.requests(), gradient, self.process_set)
         return UnderWay(call.start(), [place], self)
 
     def start_group(self, group, names, parameters):

@@ -6,6 +6,7 @@ on the thread that trains.
 
 import torch
 
+from horon import _core
 from horon.torch.groups import make_groups
 from horon.torch.parameters import name_parameters, refuse_sharded
 
@@ -24,9 +25,7 @@ class GradientReducer:
         self._reduction = reduction
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
-        self._left = {}  # parameter: backward passes until its reduction starts
-        self._pending = {}  # parameter, or its group: what is under way
-        self._hooks = {}
+        self._hooks = {}  # parameter: its hook, which knows what is under way
         self._was_sparse = set()
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
@@ -39,16 +38,18 @@ class GradientReducer:
     @property
     def pending(self) -> bool:
         """Whether any reduction has started that synchronize() has not waited for."""
-        return bool(self._pending)
+        return any(hook.pending is not None for hook in self._hooks.values())
 
     def set_passes(self, passes) -> None:
         self._passes = passes
-        self._count_anew()
+        for hook in self._hooks.values():
+            hook.left = passes
 
     def reset(self) -> None:
         """Forgets what is under way; the runtime keeps its tensors until it is done."""
-        self._pending = {}
-        self._count_anew()
+        for hook in self._hooks.values():
+            hook.pending = None
+            hook.left = self._passes
 
     def synchronize(self) -> None:
         """Starts what no backward pass has started, and waits until every gradient is reduced.
@@ -56,13 +57,11 @@ class GradientReducer:
         if not self.active:
             return
         self._hook_parameters()
-        for parameter in self._hooks:
-            group = self._group_of.get(parameter)
-            if group is None and parameter not in self._pending:
-                self._start(parameter)
-            elif group is not None and group not in self._pending:
-                self._start_group(group)
-        pending = list(self._pending.values())
+        for parameter, hook in self._hooks.items():
+            if hook.pending is None:
+                self._start(parameter, hook)
+        # The members of a group have the same.
+        pending = dict.fromkeys(hook.pending for hook in self._hooks.values())
         self.reset()
         failure = None
         for work in pending:
@@ -73,10 +72,6 @@ class GradientReducer:
         if failure is not None:
             raise failure
 
-    def _count_anew(self):
-        for parameter in self._left:
-            self._left[parameter] = self._passes
-
     def _hook_parameters(self):
         """Also finds parameters that were added, or began to require gradients, since last time."""
         if not self.active:
@@ -84,39 +79,45 @@ class GradientReducer:
         for options in self._param_groups:
             for parameter in options["params"]:
                 if parameter.requires_grad and parameter not in self._hooks:
-                    hook = parameter.register_post_accumulate_grad_hook(self._ready)
+                    hook = _core.gradient_hook(self._ready)
+                    hook.left = self._passes
                     self._hooks[parameter] = hook
-                    self._left[parameter] = self._passes
+                    parameter.register_post_accumulate_grad_hook(hook)
 
     def _ready(self, parameter):
-        """The hook: one backward pass is through with this parameter."""
-        if self._count(parameter) > 0:
+        """One backward pass is through with this parameter, and its hook could not do the rest."""
+        hook = self._hooks[parameter]
+        if self._count(hook) > 0:
             return
         group = self._group_of.get(parameter)
-        if group is None:
-            self._start(parameter)
-        elif all(self._left.get(member, 0) == 0 for member in group.parameters):
-            self._start_group(group)
+        if group is None or all(self._hooks[member].left == 0 for member in group.parameters):
+            self._start(parameter, hook)
 
-    def _count(self, parameter) -> int:
+    def _count(self, hook) -> int:
         """One pass less; how many are left until the reduction."""
-        left = self._left[parameter]
-        if left <= 0:
+        if hook.left <= 0:
             raise AssertionError(_TOO_MANY)
-        self._left[parameter] = left - 1
-        return left - 1
+        hook.left -= 1
+        return hook.left
 
-    def _start(self, parameter):
+    def _start(self, parameter, hook):
+        """Starts the parameter's reduction, or that of its group."""
+        group = self._group_of.get(parameter)
+        if group is not None:
+            self._start_group(group)
+            return
         self._fill_gradient(parameter)
         if parameter.grad is not None and parameter.grad.is_sparse:
             self._was_sparse.add(parameter)
-        self._pending[parameter] = self._reduction.start(self._name(parameter), parameter)
+        hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
 
     def _start_group(self, group):
         for parameter in group.parameters:
             self._fill_gradient(parameter)
         names = [self._name(parameter) for parameter in group.parameters]
-        self._pending[group] = self._reduction.start_group(group.name, names, group.parameters)
+        pending = self._reduction.start_group(group.name, names, group.parameters)
+        for parameter in group.parameters:
+            self._hooks[parameter].pending = pending
 
     def _fill_gradient(self, parameter):
         """The other ranks may have a gradient where we have none: then ours counts as zeros."""

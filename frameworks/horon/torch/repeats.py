@@ -2,14 +2,12 @@
 
 They skip everything that was found out the first time. A call is remembered when it comes for the
 second time, so that names that never return cost nothing; one that differs takes the long way.
+Gradients have their own way (_core.GradientHook).
 """
 
 import functools
 
 from horon import _core
-
-_MOST = 65536  # calls remembered in one place
-
 
 def repeated(blocking: bool):
     """For functions f(tensor, average, name, ...) that reduce a tensor, or a list, in place. They tell
@@ -26,30 +24,6 @@ def remember(function, name, call, given, process_set):
         else:
             _core.forget(function, name)
     return call
-
-
-class Repeats:
-    """Calls by some key, with `arguments` that are compared by identity (numbers by value)."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self):
-        self._known = {}
-
-    def start(self, key, given, *arguments):
-        """A handle, or None: start a Call, and tell remember(). `given`: a tensor, or a list."""
-        repeat = self._known.get(key)
-        return None if repeat is None else repeat.start(given, *arguments)
-
-    def remember(self, key, call, given, *arguments) -> None:
-        """`call` works on what is given in place."""
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        again = key in self._known and call.is_on(given)
-        self._known[key] = (
-            _core.repeat(call.requests(), _tensors(call, given), call.group, arguments)
-            if again else None
-        )
 
 
 def _tensors(call, given):
