@@ -298,6 +298,12 @@ int horon_run(const horon_request* request, horon_work** work) {
   });
 }
 
+int horon_work_done(const horon_work* work) {
+  if (work->done()) return 1;
+  if (const std::shared_ptr<Job> job = Current()) job->runtime->Nudge();
+  return 0;
+}
+
 int horon_work_wait(horon_work* work, int timeout_ms) {
   const auto limit = timeout_ms < 0
                          ? std::chrono::nanoseconds::max()

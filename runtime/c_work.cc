@@ -28,7 +28,7 @@ using namespace horon;  // NOLINT: the functions below are C's
 
 extern "C" {
 
-int horon_work_done(const horon_work* work) { return work->done() ? 1 : 0; }
+int horon_work_peek(const horon_work* work) { return work->done() ? 1 : 0; }
 
 int horon_work_hold_back(const horon_work* work, void* stream) {
   return Guard([&] { return work->HoldBack(stream); });

@@ -1,6 +1,6 @@
 // The C API's handle of a work: what it is, and what can be asked of it without the runtime (its
-// references, its outputs). Waiting and releasing are in c_api.cc, because they ask for the job.
-// Used on the user's threads.
+// references, its outputs). Asking whether it is done, waiting and releasing are in c_api.cc,
+// because they ask for the job. Used on the user's threads.
 #pragma once
 
 #include <atomic>

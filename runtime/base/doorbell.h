@@ -14,6 +14,9 @@
 // to a background thread is not rung for at once: the sender remembers it (ShmTransport::Flush) and
 // rings before it goes to sleep itself, or returns to its user, if the message has not been read by
 // then.
+//
+// A rank whose queue waits until there is more to do says so (Hold). Peers that go to sleep because
+// of it say that (Await); whoever comes second sees the first, and wakes it.
 #pragma once
 
 #include <atomic>
@@ -55,9 +58,31 @@ class Doorbell {
   }
   void Awake() { sleeper_.store(kAwake, std::memory_order_relaxed); }
 
+  // The rank's own threads. Work was published, and nobody woken for it. Whether a peer waits, so
+  // that it must ring all the same.
+  bool Hold() {
+    held_.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return awaited_.load(std::memory_order_relaxed) != 0;
+  }
+  bool holds() const { return held_.load(std::memory_order_relaxed) != 0; }
+  // Before it looks for work.
+  void LetGo() {
+    if (holds()) held_.store(0, std::memory_order_relaxed);
+  }
+
+  // A peer that is about to sleep, until this rank has done something; and afterwards.
+  void Await() {
+    awaited_.fetch_add(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (holds()) Ring(kAnyBackground);
+  }
+  void AwaitNoMore() { awaited_.fetch_sub(1, std::memory_order_relaxed); }
+
  private:
   std::atomic<uint32_t> rings_{0};
   std::atomic<uint32_t> sleeper_{kAwake};
+  std::atomic<uint32_t> held_{0}, awaited_{0};
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 

@@ -18,8 +18,15 @@ bool AnyUnscheduled(std::span<const Submission> submissions) {
 
 }  // namespace
 
+Queue::Wish Queue::WishFor(std::span<const Submission> submissions) {
+  const bool complete = entries_.size() + submissions.size() >= ring_from_;
+  if ((complete && bytes_ >= ring_from_bytes_) || AnyUnscheduled(submissions))
+    return std::exchange(rung_, true) ? Wish::kNothing : Wish::kRing;
+  return complete && !rung_ ? Wish::kRingIfAwaited : Wish::kNothing;
+}
+
 Status Queue::Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
-                   bool* wake) {
+                   Wish* wish) {
   for (size_t i = 0; i < submissions.size(); ++i) {
     if (submissions[i].what->Claim()) continue;
     ReleaseAll(submissions.first(i));
@@ -30,11 +37,8 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
     ReleaseAll(submissions);
     return closed_;
   }
-  if (wake != nullptr && *wake) {
-    const bool due =
-        entries_.size() + submissions.size() >= ring_from_ || AnyUnscheduled(submissions);
-    *wake = due && !std::exchange(rung_, true);
-  }
+  for (const Submission& s : submissions) bytes_ += s.what->bytes;
+  if (wish != nullptr) *wish = WishFor(submissions);
   for (size_t i = 0; i < submissions.size(); ++i) {
     const Submission& s = submissions[i];
     entries_.push_back({s.what,
@@ -51,13 +55,15 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
 void Queue::PopAll(std::vector<Entry>& entries) {
   MutexLock lock(mutex_);
   rung_ = false;
+  bytes_ = 0;
   entries_.swap(entries);
 }
 
-bool Queue::RingFrom(size_t entries) {
+bool Queue::RingFrom(size_t entries, int64_t bytes) {
   MutexLock lock(mutex_);
   ring_from_ = entries;
-  return entries_.size() < entries;
+  ring_from_bytes_ = bytes;
+  return entries_.size() < entries || bytes_ < bytes;
 }
 
 bool Queue::empty() const {

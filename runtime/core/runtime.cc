@@ -1,7 +1,6 @@
 #include "runtime/core/runtime.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <exception>
@@ -24,12 +23,6 @@ constexpr int kYieldFactor = 4;
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
     kMostPollWaitBusy{200};
 constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
-
-int Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
   std::vector<Transport*> pointers;
@@ -54,6 +47,7 @@ Runtime::Runtime(RuntimeParts parts)
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
       crowded_(parts.topology.local_size(parts.rank) > Cores()),
+      hold_bytes_(segment_ ? HoldBytes(parts.topology, parts.rank) : 0),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
@@ -86,18 +80,6 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
   return std::make_unique<Lane>(segment_, process_set, std::move(members), me);
 }
 
-Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
-                       bool wake) {
-  for (const Submission& s : submissions)
-    Record(recorder_, EventKind::kSubmitted, s.what->request.name, s.what->bytes);
-  const SharedRegistration& first = submissions[0].what;
-  work->set_first(first);
-  callers_.Submitted(Callers::Key(first, &first->key));
-  HORON_TRY(queue_.Push(submissions, work, &wake));
-  if (wake) bell_->Ring();
-  return Status::Ok();
-}
-
 // --- the cycle: holder of the baton
 
 // A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for
@@ -119,6 +101,7 @@ bool Runtime::Due() {
 Status Runtime::Cycle() {
   moved_ = false;
   if (Due()) {
+    bell_->LetGo();
     queue_.PopAll(popped_);
     moved_ = !popped_.empty();
     if (moved_) popped_at_ = Clock::now();
@@ -135,12 +118,6 @@ Status Runtime::Cycle() {
   moved_ = moved_ || negotiator_.moved() || progress || !RingWhenNeeded();
   if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
   return Status::Ok();
-}
-
-// In a locked schedule a submit wakes nobody before a batch is complete. False if it already is.
-bool Runtime::RingWhenNeeded() {
-  const size_t wanted = negotiator_.wanted();
-  return std::exchange(wanted_, wanted) == wanted || queue_.RingFrom(wanted);
 }
 
 bool Runtime::CycleMoved() {
@@ -283,6 +260,7 @@ void Runtime::SleepInBackground() {
   const auto limit = SleepLimit();
   BackOff();
   FlushRings();
+  const Awaiting awaiting(*this);
   baton_.Give();
   bell_->Sleep(ticket, Doorbell::kAnyBackground, limit);
   baton_.Take();

@@ -60,6 +60,8 @@ class Runtime {
                 bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Somebody looks whether a work is done, without waiting: it must not be held back. Any thread.
+  void Nudge();
   // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
   // error. Any thread; returns at once.
   void GiveUp(const std::string& what);
@@ -87,9 +89,27 @@ class Runtime {
  private:
   using Mark = std::optional<Callers::Waiting>;
   static constexpr std::chrono::seconds kIdleSleep{10};
+  // While it lives, peers that hold back what this rank waits for are asked not to.
+  class Awaiting {
+   public:
+    explicit Awaiting(Runtime& runtime);
+    ~Awaiting();
+
+   private:
+    template <typename F>
+    void ForEachPeer(F&& f) {
+      for (int i = 0; segment_ != nullptr && i < segment_->shape().ranks; ++i) {
+        if (i != me_) f(segment_->rank(i).bell);
+      }
+    }
+    SharedSegment* segment_ = nullptr;  // null: nobody
+    int me_ = 0;
+  };
   Status Cycle();
   Status CycleSafely();
   bool Due();
+  static int Cores();  // that this process may use
+  static int64_t HoldBytes(const Topology& topology, int rank);
   bool RingWhenNeeded();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);
@@ -121,7 +141,8 @@ class Runtime {
   std::function<void(int, const std::string&)> on_loss_;
   Doorbell* bell_;
   bool may_lend_;
-  bool crowded_;  // more ranks than cores
+  bool crowded_;        // more ranks than cores
+  int64_t hold_bytes_;  // what a locked schedule's queue holds back
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;
@@ -136,8 +157,10 @@ class Runtime {
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;
-  bool hurry_ = false;         // the holder waits for a work: nothing is held back
-  size_t wanted_ = 1;          // entries from which on the queue rings
+  bool hurry_ = false;  // the holder waits for a work: nothing is held back
+  // From which on the queue rings.
+  size_t wanted_ = 1;
+  int64_t wanted_bytes_ = 0;
   std::vector<Entry> popped_;  // empty; its memory is used again
   std::chrono::steady_clock::time_point popped_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;

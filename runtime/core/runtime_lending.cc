@@ -50,6 +50,7 @@ void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
                     SleepLimit() < kIdleSleep;
+  bell_->Announce(Sleeper());  // that look may have finished all: then only messages concern it
   hurry_ = false;
   FlushRings();
   baton_.Give();
@@ -64,6 +65,7 @@ void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
     const auto limit = std::min(SleepLimit(), left);
     BackOff();
     FlushRings();
+    const Awaiting awaiting(*this);
     bell_->Sleep(ticket, Doorbell::kLender, limit);
   }
   bell_->Awake();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <barrier>
 #include <random>
+#include <thread>
 
 #include "test/support/road.h"
 
@@ -35,6 +36,9 @@ class Step {
                     tensor.data(), tensor.data())
               .value());
     }
+  }
+  bool done() const {
+    return std::all_of(works_.begin(), works_.end(), [](auto& work) { return work->done(); });
   }
   // Whether all hold what the sum must be.
   bool Wait(Rank& me, float value, size_t tensors = 1000) {
@@ -232,6 +236,45 @@ TEST_CASE("a part of the step alone does not wait for the rest") {
     });
     RequireNone(verdicts);
   }
+}
+
+TEST_CASE("a rank that computes does not keep back what a peer waits for") {
+  for (int n : {2, 4}) {
+    World world(n);
+    Verdicts verdicts;
+    Settler settle(n);
+    std::atomic<int> served{0};
+    world.Run([&](Rank& me) {
+      Step step(10);
+      settle(me, step, verdicts);
+      const int64_t before = Count(me, "schedule.tensors");
+      for (int i = 1; i <= 50; ++i) {
+        step.Submit(me, static_cast<float>(i));
+        while (me.rank() > 0 && served < i) std::this_thread::yield();  // not in the runtime
+        EXPECT(step.Wait(me, static_cast<float>(i)), "wrong sum");
+        if (me.rank() == 0) served = i;
+      }
+      // Else rank 0 had to ask why it waits, which ends the schedule.
+      EXPECT(Count(me, "schedule.tensors") - before > 400, "the schedule was left");
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("who polls need not wait") {
+  World world(2);
+  Verdicts verdicts;
+  Settler settle(2);
+  world.Run([&](Rank& me) {
+    Step step(10);
+    settle(me, step, verdicts);
+    for (int i = 1; i <= 50; ++i) {
+      step.Submit(me, static_cast<float>(i));
+      for (; !step.done(); std::this_thread::yield()) me.runtime().Nudge();
+      EXPECT(step.Wait(me, static_cast<float>(i)), "wrong sum");
+    }
+  });
+  RequireNone(verdicts);
 }
 
 TEST_CASE("a rank that fails to agree in the middle of a schedule is told so") {

@@ -65,11 +65,14 @@ TEST_CASE("a closed queue fails what is in it and what comes later with one stat
   CHECK(Push(queue, {Named("b")}, after).message() == "rank 3 died");
 }
 
+Queue::Wish Wish(Queue& queue, const Submission& what) {
+  Queue::Wish wish{};
+  REQUIRE(queue.Push(std::array{what}, std::make_shared<Work>(1), &wish).ok());
+  return wish;
+}
 // Whether this push asks its caller to ring.
 bool Rings(Queue& queue, const Submission& what) {
-  bool wake = true;
-  REQUIRE(queue.Push(std::array{what}, std::make_shared<Work>(1), &wake).ok());
-  return wake;
+  return Wish(queue, what) == Queue::Wish::kRing;
 }
 Submission Scheduled(const std::string& name) {
   Submission made = Named(name);
@@ -87,15 +90,29 @@ TEST_CASE("only the first push after a pop rings") {
 
 TEST_CASE("in a locked schedule the push that completes a batch rings, and any stranger") {
   Queue queue;
-  REQUIRE(queue.RingFrom(3));
+  REQUIRE(queue.RingFrom(3, 0));
   CHECK_FALSE(Rings(queue, Scheduled("a")));
   CHECK_FALSE(Rings(queue, Scheduled("b")));
-  CHECK_FALSE(queue.RingFrom(2));  // there are two: whoever asks goes on
+  CHECK_FALSE(queue.RingFrom(2, 0));  // there are two: whoever asks goes on
   CHECK(Rings(queue, Scheduled("c")));
   CHECK_FALSE(Rings(queue, Named("d")));  // already asked
   Popped(queue);
-  CHECK(queue.RingFrom(3));
+  CHECK(queue.RingFrom(3, 0));
   CHECK(Rings(queue, Named("e")));
+}
+
+TEST_CASE("what is complete rings when it is enough, or if a peer waits for it") {
+  const int64_t each = Scheduled("a").what->bytes;
+  Queue queue;
+  REQUIRE(queue.RingFrom(2, 3 * each));
+  CHECK(Wish(queue, Scheduled("a")) == Queue::Wish::kNothing);
+  CHECK(Wish(queue, Scheduled("b")) == Queue::Wish::kRingIfAwaited);
+  CHECK(Wish(queue, Scheduled("c")) == Queue::Wish::kRing);
+  CHECK(Wish(queue, Scheduled("d")) == Queue::Wish::kNothing);  // already asked
+  Popped(queue);
+  CHECK(Wish(queue, Scheduled("e")) == Queue::Wish::kNothing);
+  CHECK(Wish(queue, Scheduled("f")) == Queue::Wish::kRingIfAwaited);
+  CHECK(Wish(queue, Named("g")) == Queue::Wish::kRing);
 }
 
 TEST_CASE("many threads push while one pops; every work finishes once") {

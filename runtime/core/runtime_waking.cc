@@ -1,0 +1,68 @@
+// When submitted work wakes whom.
+#include <sched.h>
+
+#include <limits>
+
+#include "runtime/core/runtime.h"
+
+namespace horon {
+
+int Runtime::Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// What a steady job's queue holds back while nobody waits. Each wake-up costs the user's threads
+// some 20 us of a core: too much for every gradient. With no core to spare the background thread
+// could only take turns with them, so it is left asleep until somebody waits. Between nodes links
+// would lie idle meanwhile: nothing is held back.
+int64_t Runtime::HoldBytes(const Topology& topology, int rank) {
+  if (topology.nodes() > 1) return 0;
+  const bool spare = topology.local_size(rank) < Cores();
+  return spare ? int64_t{1} << 20 : std::numeric_limits<int64_t>::max();
+}
+
+Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+                       bool wake) {
+  for (const Submission& s : submissions)
+    Record(recorder_, EventKind::kSubmitted, s.what->request.name, s.what->bytes);
+  const SharedRegistration& first = submissions[0].what;
+  work->set_first(first);
+  callers_.Submitted(Callers::Key(first, &first->key));
+  Queue::Wish wish = Queue::Wish::kNothing;
+  HORON_TRY(queue_.Push(submissions, work, wake ? &wish : nullptr));
+  if (wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold()))
+    bell_->Ring();
+  return Status::Ok();
+}
+
+void Runtime::Nudge() {
+  if (bell_->holds()) bell_->Ring();
+}
+
+// In a locked schedule a submit wakes nobody before a batch is complete and large enough. False if
+// there is such a one already.
+bool Runtime::RingWhenNeeded() {
+  const size_t wanted = negotiator_.wanted();
+  const int64_t bytes = negotiator_.locked() ? hold_bytes_ : 0;
+  const bool same = wanted == wanted_ && bytes == wanted_bytes_;
+  wanted_ = wanted;
+  wanted_bytes_ = bytes;
+  return same || queue_.RingFrom(wanted, bytes);
+}
+
+// A peer whose queue holds back what this rank waits for must not: from before this rank sleeps
+// until it wakes.
+Runtime::Awaiting::Awaiting(Runtime& runtime) {
+  if (runtime.hold_bytes_ == 0 || !runtime.negotiator_.locked() || runtime.executor_.idle()) return;
+  segment_ = runtime.segment_.get();
+  me_ = runtime.local_rank();
+  ForEachPeer([](Doorbell& bell) { bell.Await(); });
+}
+
+Runtime::Awaiting::~Awaiting() {
+  ForEachPeer([](Doorbell& bell) { bell.AwaitNoMore(); });
+}
+
+}  // namespace horon
