@@ -28,13 +28,15 @@ void LockedSchedule::Observe(uint64_t sequence, const std::vector<uint64_t>& ord
                     });
   if (!fits || !allowed) {
     finder_.Reset();
+    recall_.Interrupt();
     return;
   }
-  const ScheduleFinder::Batches batches = finder_.Observe(order);
-  if (!batches.empty()) Lock(sequence, batches, cache);
+  ScheduleFinder::Batches found = finder_.Observe(order), left = recall_.Observe(order);
+  if (found.empty()) found = std::move(left);
+  if (!found.empty()) Lock(sequence, std::move(found), cache);
 }
 
-void LockedSchedule::Lock(uint64_t sequence, const ScheduleFinder::Batches& batches,
+void LockedSchedule::Lock(uint64_t sequence, ScheduleFinder::Batches batches,
                           ResponseCache& cache) {
   since_ = sequence;
   locked_at_ = started_;
@@ -55,6 +57,7 @@ void LockedSchedule::Lock(uint64_t sequence, const ScheduleFinder::Batches& batc
       if (line->what->slot >= 0) Arrived(*line->what);
     }
   }
+  ids_ = std::move(batches);
 }
 
 void LockedSchedule::Arrived(const Registration& what) {
@@ -84,6 +87,7 @@ void LockedSchedule::Unlock(uint64_t first) {
   const bool soon = periods < static_cast<uint64_t>(finder_.periods());
   finder_.set_periods(soon ? std::min(2 * finder_.periods(), kMostPeriods) : kLeastPeriods);
   started_ = first;
+  recall_.Remember(periods > 0 ? std::move(ids_) : ScheduleFinder::Batches());
   Clear();
 }
 

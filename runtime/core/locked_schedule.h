@@ -18,6 +18,7 @@
 #include "runtime/core/pending_entries.h"
 #include "runtime/core/response_cache.h"
 #include "runtime/core/schedule_finder.h"
+#include "runtime/core/schedule_recall.h"
 
 namespace horon {
 
@@ -51,6 +52,8 @@ class LockedSchedule {
   // `plain`. `allowed`: rank 0 wants schedules. Locks it when that makes the job steady.
   void Observe(uint64_t sequence, const std::vector<uint64_t>& order, bool plain, bool allowed,
                ResponseCache& cache);
+  // Cache ids were taken from their tensors.
+  void ForgetIds() { recall_.Forget(); }
   // An entry of the schedule is pending now.
   void Arrived(const Registration& what);
   // The next batch, if all of it is pending: to be started now.
@@ -69,11 +72,13 @@ class LockedSchedule {
   void Clear();
 
  private:
-  void Lock(uint64_t sequence, const ScheduleFinder::Batches& batches, ResponseCache& cache);
+  void Lock(uint64_t sequence, ScheduleFinder::Batches batches, ResponseCache& cache);
   bool Fits(const ResponseCache::Line& line) const;
 
   bool possible_;
   ScheduleFinder finder_;
+  ScheduleRecall recall_;
+  ScheduleFinder::Batches ids_;  // of batches_
   std::vector<std::vector<Item>> batches_;
   std::vector<size_t> missing_;  // by batch: members that are not pending
   size_t next_ = 0;              // the batch that starts next

@@ -33,6 +33,7 @@ void Negotiator::RunSchedule() {
 }
 
 void Negotiator::ObserveSchedule(const Decision& decision) {
+  if (!decision.evicted.empty()) schedule_.ForgetIds();
   if (schedule_.locked() || (decision.order.empty() && !decision.resume)) return;
   const bool plain = decision.verdicts.empty() && decision.evicted.empty() &&
                      decision.left.empty() && !decision.inquire && !decision.resume;

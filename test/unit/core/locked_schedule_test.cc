@@ -219,6 +219,31 @@ TEST_CASE("what a rank has started ahead of a rank that turns away is taken back
   }
 }
 
+TEST_CASE("after an interruption one step brings the schedule back") {
+  for (const auto& [n, place] : SizesAndPlaces({2, 4})) {
+    World world(n, place);
+    Verdicts verdicts;
+    Settler settle(n);
+    std::atomic<int> locked{0};
+    world.Run([&](Rank& me) {
+      Step step(10);
+      settle(me, step, verdicts);
+      std::vector<float> metric(1);
+      for (int i = 0; i < 30; ++i) {
+        EXPECT(me.Reduce("metric", "max", metric).ok(), "the metric failed");
+        const int64_t before = Count(me, "schedule.tensors");
+        for (int s = 0; s < 4; ++s) {
+          step.Submit(me, 1);
+          EXPECT(step.Wait(me, 1), "wrong sum");
+        }
+        locked += Count(me, "schedule.tensors") - before >= 20;
+      }
+    });
+    RequireNone(verdicts);
+    CHECK(locked >= n * 15);  // a rank that gets no core for long may give it up
+  }
+}
+
 TEST_CASE("a part of the step alone does not wait for the rest") {
   for (auto& [lend, options] : SizesAndPlaces({0, 1})) {
     options.configure = [lend = lend != 0](Config& c) { c.lend = lend; };
