@@ -100,14 +100,18 @@ Status Init() {
   if (global.forked.load(std::memory_order_relaxed)) return NotInitialised();
   if (Current()) return Status::Ok();
   HORON_ASSIGN(global.config, ReadConfig());
-  HORON_TRY(
-      ConfigureLog(global.config.log, static_cast<int>(std::max<int64_t>(0, global.config.rank))));
+  const Config& config = global.config;
+  const int rank = static_cast<int>(std::max<int64_t>(0, config.rank));
+  HORON_TRY(ConfigureLog(config.log, rank, config.log_time));
   if (global.process.generation == 0) {
     pthread_atfork(nullptr, nullptr, [] { The().forked.store(true, std::memory_order_relaxed); });
     std::atexit(AtExit);
   }
   HORON_ASSIGN(std::shared_ptr<Job> job, Join(global.config, global.process));
-  HORON_TRY(ConfigureLog(global.config.log, job->runtime->rank()));
+  HORON_TRY(ConfigureLog(config.log, job->runtime->rank(), config.log_time));
+  if (job->runtime->rank() == 0) {
+    for (const std::string& sentence : IdleVariables()) Log(LogLevel::kWarn, "runtime", sentence);
+  }
   MutexLock lock(global.mutex);
   global.job = std::move(job);
   return Status::Ok();

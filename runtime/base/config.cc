@@ -1,5 +1,7 @@
 #include "runtime/base/config.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <climits>
 #include <cmath>
@@ -139,6 +141,8 @@ const std::vector<Knob>& Table() {
        Boolean(&Config::deterministic)},
       {"LOG", false, "log level, and levels by component: info,negotiator=trace",
        Text(&Config::log)},
+      {"LOG_HIDE_TIME", true, "whether log lines come without the time",
+       Inverted(&Config::log_time)},
       {"LOG_LEVEL", true, "Horovod's name of HORON_LOG", Text(&Config::log)},
       {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset",
        SetController},
@@ -215,6 +219,8 @@ Result<Config> ReadConfig(const Environment& get) {
 Result<Config> ReadConfig() {
   return ReadConfig([](const char* name) { return std::getenv(name); });
 }
+
+std::vector<std::string> IdleVariables() { return IdleVariables(environ); }
 
 const char* EnvironmentVariable(const char* name) { return std::getenv(name); }
 

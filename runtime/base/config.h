@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.h"
 
@@ -26,6 +27,7 @@ struct Config {
   bool lend = true;                         // LEND: blocking calls run the cycle themselves
   bool lock_schedule = true;                // LOCK_SCHEDULE: steady steps are not negotiated
   std::string log = "warn";                 // LOG
+  bool log_time = true;                     // LOG_HIDE_TIME, the other way round
   std::string controller;                   // CONTROLLER: "", "shm" or "mpi"
   std::string mpi_lib;                      // MPI_LIB: path of libmpi
   std::string python_prefix;                // PYTHON_PREFIX: set by the Python package
@@ -65,6 +67,10 @@ std::span<const Knob> Knobs();
 
 Result<Config> ReadConfig(const Environment& get);
 Result<Config> ReadConfig();  // the process's environment
+// Of the names in `environment` ("NAME=value", ending with null) those that are set for nothing,
+// each with why: HOROVOD_ names that mean nothing here, and names that are nearly a knob's.
+std::vector<std::string> IdleVariables(const char* const* environment);
+std::vector<std::string> IdleVariables();  // the process's environment
 // Other variables (launchers' own: OMPI_COMM_WORLD_RANK, ...), so that getenv stays in one file.
 const char* EnvironmentVariable(const char* name);
 

@@ -38,7 +38,7 @@ Sink& TheSink() {
 
 }  // namespace
 
-Status ConfigureLog(std::string_view spec, int rank) {
+Status ConfigureLog(std::string_view spec, int rank, bool with_time) {
   LogLevel level = LogLevel::kWarn;
   std::map<std::string, LogLevel, std::less<>> by_component;
   while (!spec.empty()) {
@@ -68,7 +68,8 @@ Status ConfigureLog(std::string_view spec, int rank) {
   sink.logger = std::make_shared<spdlog::logger>(
       "horon", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   sink.logger->set_level(spdlog::level::trace);
-  sink.logger->set_pattern("%Y-%m-%d %H:%M:%S.%f horon[" + std::to_string(rank) + "] %^%l%$ %v");
+  const std::string time = with_time ? "%Y-%m-%d %H:%M:%S.%f " : "";
+  sink.logger->set_pattern(time + "horon[" + std::to_string(rank) + "] %^%l%$ %v");
   return Status::Ok();
 }
 

@@ -45,6 +45,28 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
   }
 }
 
+TEST_CASE("variables that do nothing are told apart from those that do, and from other people's") {
+  const char* const environment[] = {"HOROVOD_FUSION_THRESHOLD=1",
+                                     "HOROVOD_TORUS_ALLREDUCE=1",
+                                     "HOROVOD_GLOO_IFACE=eth0",
+                                     "HOROVOD_FUSON_THRESHOLD=1",
+                                     "HORON_CACHE_CAPACTY=1",
+                                     "HORON_TORUS_ALLREDUCE=1",
+                                     "HOROVOD_WITH_PYTORCH=1",
+                                     "HORON_LOCAL_RANK=0",
+                                     "PATH=/bin",
+                                     nullptr};
+  const std::vector<std::string> found = IdleVariables(environment);
+  REQUIRE(found.size() == 4);
+  CHECK(found[0] ==
+        "HORON_CACHE_CAPACTY has no effect: it is unknown; did you mean HORON_CACHE_CAPACITY?");
+  CHECK(found[1] ==
+        "HOROVOD_FUSON_THRESHOLD has no effect: it is unknown; did you mean "
+        "HOROVOD_FUSION_THRESHOLD?");
+  CHECK(found[2].starts_with("HOROVOD_GLOO_IFACE has no effect: there is no gloo"));
+  CHECK(found[3].starts_with("HOROVOD_TORUS_ALLREDUCE has no effect: "));
+}
+
 TEST_CASE(
     "docs/configuration.md lists every knob, with Horovod's name where it is accepted, and no "
     "other") {

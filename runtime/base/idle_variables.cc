@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+
+#include "runtime/base/config.h"
+
+namespace horon {
+namespace {
+
+struct Idle {
+  std::string_view name;  // without HOROVOD_; with * at its end: whatever begins so
+  const char* why;
+};
+
+constexpr const char* kByPlace = "the way of a collective follows from where its ranks are";
+constexpr const char* kPlaced = "the launcher, or MPI, says where this rank is";
+constexpr const char* kUntuned = "this version does not tune itself";
+
+// What Horovod reads and Horon has no use for.
+constexpr std::array kIdle = {
+    Idle{"AUTOTUNE*", kUntuned},
+    Idle{"BATCH_D2D_MEMCOPIES", "a bucket on a GPU is always packed by one kernel"},
+    Idle{"CCL_CACHE", "oneCCL is not used"},
+    Idle{"CPU_OPERATIONS", "on one host it is shared memory, between hosts MPI"},
+    Idle{"CROSS_RANK", kPlaced},
+    Idle{"CROSS_SIZE", kPlaced},
+    Idle{"DISABLE_GROUP_FUSION", "a group is fused like other tensors"},
+    Idle{"DISABLE_NVTX_RANGES", "there are none"},
+    Idle{"DYNAMIC_PROCESS_SETS", "process sets can always be added"},
+    Idle{"ELASTIC", "this version runs no elastic jobs"},
+    Idle{"ELASTIC_TIMEOUT", "this version runs no elastic jobs"},
+    Idle{"ENABLE_ASYNC_COMPLETION", "the host never waits for a GPU before it is asked to"},
+    Idle{"ENABLE_XLA_OPS", "there are no XLA ops"},
+    Idle{"GLOO_*", "there is no gloo; horonrun --network-interfaces chooses networks"},
+    Idle{"HIERARCHICAL_ALLGATHER", kByPlace},
+    Idle{"HIERARCHICAL_ALLREDUCE", kByPlace},
+    Idle{"HOSTNAME", kPlaced},
+    Idle{"LOCAL_RANK", kPlaced},
+    Idle{"LOCAL_SIZE", kPlaced},
+    Idle{"MPI_THREADS_DISABLE", "HORON_LEND=0 leaves MPI to one thread"},
+    Idle{"NUM_NCCL_STREAMS", "each GPU has one stream for communication"},
+    Idle{"RANK", kPlaced},
+    Idle{"SIZE", kPlaced},
+    Idle{"THREAD_AFFINITY", "a collective runs on the thread that waits for it"},
+    Idle{"TIMELINE*", "this version writes no timeline"},
+    Idle{"TORUS_ALLREDUCE", kByPlace},
+};
+
+// Letters to insert, drop or change, to make one of the other.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+bool Matches(const Idle& idle, std::string_view name) {
+  if (!idle.name.ends_with('*')) return name == idle.name;
+  return name.starts_with(idle.name.substr(0, idle.name.size() - 1));
+}
+
+// Why `prefix` + `name` is set for nothing; empty when it is not, or none of our business.
+std::string WhyIdle(const std::string& prefix, std::string_view name) {
+  const bool horovod = prefix == "HOROVOD_";
+  const Knob* nearest = nullptr;
+  for (const Knob& knob : Knobs()) {
+    if (horovod && !knob.horovod) continue;
+    if (name == knob.name) return "";
+    constexpr size_t kTypo = 2;
+    if (Distance(name, knob.name) <= kTypo && name.size() > 2 * kTypo) nearest = &knob;
+  }
+  for (const Idle& idle : kIdle) {
+    if (Matches(idle, name)) return horovod ? idle.why : "";
+  }
+  return nearest == nullptr ? "" : "it is unknown; did you mean " + prefix + nearest->name + "?";
+}
+
+}  // namespace
+
+std::vector<std::string> IdleVariables(const char* const* environment) {
+  std::vector<std::string> found;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string_view full = entry.substr(0, entry.find('='));
+    for (const std::string prefix : {"HORON_", "HOROVOD_"}) {
+      if (!full.starts_with(prefix)) continue;
+      const std::string why = WhyIdle(prefix, full.substr(prefix.size()));
+      if (!why.empty()) found.push_back(std::string(full) + " has no effect: " + why);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace horon
