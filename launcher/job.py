@@ -16,7 +16,7 @@ from typing import Protocol
 
 from .guard import Guard
 from .options import Options
-from .output import Stream, screens
+from .output import Stream, copies, screens
 from .relay import Relay
 from .standing import Standing, Wiring
 
@@ -105,10 +105,13 @@ class Job:
 
     def _open_streams(self) -> None:
         out_screen, error_screen = screens()
-        prefix = self._options.prefix
-        for rank in range(self._options.np):
-            self._streams[rank, False] = Stream(out_screen, rank, prefix)
-            self._streams[rank, True] = Stream(error_screen, rank, prefix, _KEPT_LINES)
+        options = self._options
+        files = copies(options.output_folder, options.np)
+        for rank in range(options.np):
+            for errors, screen, kept in ((False, out_screen, 0), (True, error_screen, _KEPT_LINES)):
+                copy = files.get((rank, errors))
+                stream = Stream(screen, rank, options.prefix, kept, options.timestamps, copy)
+                self._streams[rank, errors] = stream
 
     # --- the loop ---------------------------------------------------------------------------------
 

@@ -82,8 +82,15 @@ def _run(options: Options) -> int:
         return check_build.report()
     if options.postmortem:
         return _show_postmortem(options.postmortem)
+    if options.completion:
+        from . import arguments, completion
+
+        print(completion.script(arguments.parser(), options.completion))
+        return 0
     from . import surroundings
 
+    for remark in options.remarks:
+        print(f"horonrun: {remark}", file=sys.stderr, flush=True)
     if options.verbose:
         _say_what_is_found(options)
     surroundings.refuse_nested(os.environ)

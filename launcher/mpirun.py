@@ -81,9 +81,9 @@ def command_line(
     flags = [
         "-np",
         str(options.np),
-        "--bind-to",
-        "none",
-    ]  # one core a rank would starve its threads
+        # One core a rank would starve its threads.
+        *(options.binding_args or ["--bind-to", "none"]),
+    ]
     if options.hosts:
         # Slots are counted exactly: --oversubscribe may put all ranks on the first host.
         flags += [
@@ -98,6 +98,7 @@ def command_line(
         flags += ["--with-ft", "ulfm"]  # else the death of one rank makes MPI kill all others
     if os.geteuid() == 0:
         flags += ["--allow-run-as-root"]
+    flags += options.mpi_args
     for name in (*SUMMONS_NAMES, *(name for name in _EXPORTED if name in environment)):
         flags += ["-x", name]  # the name only: values are not for ps to see
     return [mpirun, *flags, sys.executable, "-m", f"{__package__}.keeper"]

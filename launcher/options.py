@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from . import version
+from . import arguments
 from .hosts import Host, check_names, from_file, from_list, from_slurm, is_this_machine, place
 from .interfaces import addresses_by_name, described
 from .refusal import Refusal
@@ -36,113 +36,20 @@ class Options:
     verbose: bool = False
     check_build: bool = False
     postmortem: str = ""  # folder whose recorders are to be read
+    completion: str = ""  # the shell that completions are printed for
     variables: dict[str, str] = field(default_factory=dict)  # HORON_* set by options
+    mpi_args: list[str] = field(default_factory=list)
+    binding_args: list[str] = field(default_factory=list)
+    timestamps: bool = False
+    output_folder: str = ""
+    remarks: list[str] = field(default_factory=list)  # on options that do nothing
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(f"{message} (horonrun --help shows the options)")
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
-        print(f"horonrun {version()}")
-        sys.exit(0)
-
-
-# Horovod's options that stand for a variable: option, variable, what it is, factor to its unit.
-_TUNING = (
-    (
-        "--fusion-threshold-mb",
-        "HORON_FUSION_THRESHOLD",
-        "MiB fused into one bucket; 0: none",
-        1 << 20,
-    ),
-    ("--cycle-time-ms", "HORON_CYCLE_TIME", "ms to wait for more tensors before negotiating", 1),
-    ("--cache-capacity", "HORON_CACHE_CAPACITY", "tensors whose agreement is remembered", 1),
-    ("--start-timeout", "HORON_START_TIMEOUT", "s that ranks wait for each other at start", 1),
-)
-_LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "OFF")
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e12:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a non-negative number")
-    return value
-
-
-def _ranks(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of ranks (1 to 4096)")
-    return int(text)
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="horonrun",
-        allow_abbrev=False,
-        usage="horonrun [-np N] [-H h1:2,h2:2] [options] command [arguments]",
-        description="Starts N ranks of a command, on this machine or on the hosts named.",
-    )
-    add = parser.add_argument
-    add("-np", "-n", "--num-proc", dest="np", type=_ranks, metavar="N", help="number of ranks")
-    add("-H", "--hosts", metavar="LIST", help="hosts and how many ranks each takes: h1:2,h2:2")
-    add("--hostfile", "-hostfile", metavar="FILE", help="the same, a line a host: h1 slots=2")
-    add(
-        "--rsh-agent", default="", metavar="CMD", help="what runs a command on a host (default ssh)"
-    )
-    add(
-        "--network-interfaces",
-        default="",
-        metavar="A,B",
-        help="the only ones to use; of each host those that it has",
-    )
-    add(
-        "--host-timeout",
-        type=_number,
-        default=4.0,
-        metavar="S",
-        help="s without a sign of life after which a host counts as lost (default 4)",
-    )
-    add("--mpi", action="store_true", help="start through mpirun (as HORON_CONTROLLER=mpi does)")
-    add("--no-prefix", action="store_true", help="do not put [rank] before the lines of output")
-    add(
-        "--grace-period",
-        type=_number,
-        default=10.0,
-        metavar="S",
-        help="s that the other ranks have to end by themselves after one failed (default 10)",
-    )
-    add("--dry-run", action="store_true", help="print what would be started, and start nothing")
-    add("-v", "--verbose", action="store_true", help="say on stderr what is done")
-    add("--check-build", "-cb", action="store_true", help="show what is built and found, and stop")
-    add(
-        "--postmortem",
-        metavar="DIR",
-        default="",
-        help="show what the flight recorders in DIR (HORON_POSTMORTEM_DIR) hold, and stop",
-    )
-    add("--version", action=_Version, nargs=0, help="show the version, and stop")
-    tuning = parser.add_argument_group(
-        "tuning (each sets the variable named; docs/configuration.md)"
-    )
-    for option, variable, meaning, _ in _TUNING:
-        tuning.add_argument(option, type=_number, metavar="X", help=f"{variable}: {meaning}")
-    tuning.add_argument(
-        "--log-level", type=str.upper, choices=_LOG_LEVELS, metavar="LEVEL", help="HORON_LOG"
-    )
-    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
-def _use_mpi(asked: bool, np: int, hosts: list[Host], environment: Mapping[str, str]) -> bool:
-    controller = environment.get(
-        "HORON_CONTROLLER", environment.get("HOROVOD_CONTROLLER", "")
-    ).lower()
+def _use_mpi(
+    asked: str | None, np: int, hosts: list[Host], environment: Mapping[str, str]
+) -> bool:
+    set_to = environment.get("HORON_CONTROLLER", environment.get("HOROVOD_CONTROLLER", ""))
+    controller = asked or set_to.lower()
     local_size = environment.get("HORON_LOCAL_SIZE", "")
     # Blocks of ranks that pretend to be nodes talk to each other over MPI.
     blocks = local_size.isdigit() and 0 < int(local_size) < np
@@ -150,9 +57,9 @@ def _use_mpi(asked: bool, np: int, hosts: list[Host], environment: Mapping[str, 
         what = f"{len(hosts)} hosts" if hosts else f"HORON_LOCAL_SIZE={local_size} with {np} ranks"
         raise Refusal(
             f"{what} means several nodes, which negotiate over MPI: "
-            f"unset HORON_CONTROLLER={controller}"
+            + ("leave out --gloo" if asked else f"unset HORON_CONTROLLER={controller}")
         )
-    return asked or controller == "mpi" or blocks or bool(hosts)
+    return controller == "mpi" or blocks or bool(hosts)
 
 
 def _hosts(
@@ -186,7 +93,7 @@ def _interfaces(text: str) -> list[str]:
     found = addresses_by_name()
     if names and not any(found.get(name) for name in names):
         raise Refusal(
-            f"--network-interfaces {text}: host {socket.gethostname()} has no such interface "
+            f"--network-interfaces {text.strip(',')}: host {socket.gethostname()} has no such interface "
             f"with an address; it has {described(found)}"
         )
     return names
@@ -207,10 +114,6 @@ def _start_seconds(variables: Mapping[str, str], environment: Mapping[str, str])
     return 60.0
 
 
-def _plain(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
 def _command(words: list[str]) -> list[str]:
     command = words[1:] if words[:1] == ["--"] else words
     if not command:
@@ -222,33 +125,74 @@ def _command(words: list[str]) -> list[str]:
 
 
 def _variables(parsed: argparse.Namespace) -> dict[str, str]:
-    variables = {}
-    for option, variable, _, factor in _TUNING:
-        value = getattr(parsed, option[2:].replace("-", "_"))
-        if value is not None:
-            variables[variable] = _plain(value * factor)
+    variables = dict(parsed.variables)
     if parsed.log_level:
         variables["HORON_LOG"] = parsed.log_level.lower()
+    if parsed.controller == "shm":
+        variables["HORON_CONTROLLER"] = "shm"
+    if parsed.tcp:
+        variables["NCCL_IB_DISABLE"] = "1"
     return variables
+
+
+def _rsh_agent(parsed: argparse.Namespace) -> str:
+    agent = ["ssh"]
+    if parsed.ssh_port is not None:
+        agent += ["-p", str(parsed.ssh_port)]
+    if parsed.ssh_identity_file is not None:
+        agent += ["-i", parsed.ssh_identity_file]
+    if len(agent) == 1:
+        return parsed.rsh_agent
+    if parsed.rsh_agent:
+        raise Refusal("--rsh-agent is not ssh: put --ssh-port, --ssh-identity-file into its words")
+    return shlex.join(agent)
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Refusal(f"{option} '{text}': {error}") from None
+
+
+def _read(argv: list[str]) -> argparse.Namespace:
+    """The command line over the config file that it names."""
+    parser = arguments.parser()
+    parsed = parser.parse_args(argv)
+    if not parsed.config_file:
+        return parsed
+    from . import config_file
+
+    return parser.parse_args(argv, config_file.read(parsed.config_file, parser))
 
 
 def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
     """Options of a command line, or a Refusal."""
-    parsed = _parser().parse_args(argv)
-    if parsed.check_build:
-        return Options(np=1, command=[], check_build=True)
-    if parsed.postmortem:
-        return Options(np=1, command=[], postmortem=parsed.postmortem)
+    parsed = _read(argv)
+    if parsed.check_build or parsed.postmortem or parsed.print_completion:
+        return Options(
+            np=1,
+            command=[],
+            check_build=parsed.check_build,
+            postmortem=parsed.postmortem,
+            completion=parsed.print_completion or "",
+        )
     variables = _variables(parsed)
     start_s = _start_seconds(variables, environment)
     hosts, np = _hosts(parsed, environment, start_s)
+    use_mpi = _use_mpi(parsed.controller, np, hosts, environment)
+    mpi_args = _words("--mpi-args", parsed.mpi_args)
+    binding_args = _words("--binding-args", parsed.binding_args)
+    remarks = list(parsed.idle)
+    if (mpi_args or binding_args) and not use_mpi:
+        remarks.append("--mpi-args and --binding-args have no effect: this job needs no mpirun")
     return Options(
         np=np,
         command=_command(parsed.command),
-        use_mpi=_use_mpi(parsed.mpi, np, hosts, environment),
+        use_mpi=use_mpi,
         hosts=hosts,
-        interfaces=_interfaces(parsed.network_interfaces),
-        rsh_agent=parsed.rsh_agent,
+        interfaces=_interfaces(",".join([parsed.network_interfaces, *parsed.network_interface])),
+        rsh_agent=_rsh_agent(parsed),
         start_s=start_s,
         silence_s=max(1.5, parsed.host_timeout),  # a beat may be a second old
         prefix=not parsed.no_prefix,
@@ -256,6 +200,11 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         dry_run=parsed.dry_run,
         verbose=parsed.verbose,
         variables=variables,
+        mpi_args=mpi_args,
+        binding_args=binding_args,
+        timestamps=parsed.timestamps,
+        output_folder=parsed.output_filename,
+        remarks=remarks,
     )
 
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from .refusal import Refusal
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
 _CLEAR_LINE = b"\r\x1b[K"
@@ -58,8 +63,18 @@ class Screen:
 class Stream:
     """Output of one rank on stdout or stderr."""
 
-    def __init__(self, screen: Screen, rank: int, prefix: bool, kept_lines: int = 0) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        rank: int,
+        prefix: bool,
+        kept_lines: int = 0,
+        timestamps: bool = False,
+        copy: BinaryIO | None = None,  # gets what the rank wrote, as it is
+    ) -> None:
         self._screen = screen
+        self._timestamps = timestamps
+        self._copy = copy
         self._prefix = b""
         if prefix:
             self._prefix = f"[{rank}] ".encode()
@@ -72,7 +87,14 @@ class Stream:
     def unfinished(self) -> bytes:
         """The line that has not ended yet, as a terminal shows it."""
         shown = re.split(rb"[\r\n]", self._rest.rstrip(b"\r\n"))[-1]
-        return self._prefix + shown if shown else b""
+        return self._before() + shown if shown else b""
+
+    def _before(self) -> bytes:
+        if not self._timestamps:
+            return self._prefix
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+        return b"%s.%03d %s" % (stamp.encode(), now % 1 * 1000, self._prefix)
 
     @property
     def last_lines(self) -> list[str]:
@@ -82,6 +104,8 @@ class Stream:
 
     def feed(self, text: bytes) -> None:
         """Takes what the rank wrote."""
+        if self._copy is not None:
+            self._copy.write(text)
         lines = (self._rest + text).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > _LONGEST_LINE:
@@ -96,10 +120,12 @@ class Stream:
     def _shown(self, line: bytes) -> bytes:
         if self._screen.terminal:  # what was overwritten has been seen
             line = line.rstrip(b"\r").split(b"\r")[-1]
-        return self._prefix + line + b"\n"
+        return self._before() + line + b"\n"
 
     def end(self) -> None:
         """The rank has closed it."""
+        if self._copy is not None:
+            self._copy.close()
         if self._rest:
             self._last.append(self._rest)
             if not self._screen.terminal:
@@ -112,3 +138,18 @@ def screens(stdout: int = 1, stderr: int = 2) -> tuple[Screen, Screen]:
     """Where stdout and stderr go: one screen when both are the same terminal."""
     out = Screen(stdout)
     return out, out if out.terminal and out.same_as(stderr) else Screen(stderr)
+
+
+def copies(folder: str, ranks: int) -> dict[tuple[int, bool], BinaryIO]:
+    """A file for each rank's stdout and stderr, by rank and whether it is stderr."""
+    files: dict[tuple[int, bool], BinaryIO] = {}
+    digits = len(str(ranks - 1))
+    try:
+        for rank in range(ranks if folder else 0):
+            place = Path(folder) / f"rank.{rank:0{digits}d}"
+            place.mkdir(parents=True, exist_ok=True)
+            for errors, name in ((False, "stdout"), (True, "stderr")):
+                files[rank, errors] = open(place / name, "wb", buffering=0)
+    except OSError as error:
+        raise Refusal(f"--output-filename: {error.filename}: {error.strerror}") from None
+    return files

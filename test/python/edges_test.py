@@ -121,7 +121,7 @@ print("done", library.horon_rank(), flush=True)
 def test_the_end_of_a_program_shuts_down(way, request):
     if way:
         request.getfixturevalue("needs_mpi")
-    command = ["-np", "2", "-v", "--no-prefix", *way, "python", "-c", NO_SHUTDOWN]
+    command = ["-np", "2", "--verbose", "--no-prefix", *way, "python", "-c", NO_SHUTDOWN]
     code, output = horonrun(*command)
     assert code == 0 and sorted(re.findall(r"^done (\d)$", output, re.M)) == ["0", "1"], output
     assert output.count("exited with code 0 (left)") == 2, output

@@ -44,7 +44,7 @@ def _start(program: str, cell: Cell, mark: str, folder: str) -> subprocess.Popen
     if cell.hosts > 1:
         hosts = ",".join(f"h{i + 1}:{NP // cell.hosts}" for i in range(cell.hosts))
         where = ["-H", hosts, "--host-timeout", str(HOST_TIMEOUT_S)]
-    options = ["-v", "--no-prefix", "--grace-period", str(cell.grace_s)]
+    options = ["--verbose", "--no-prefix", "--grace-period", str(cell.grace_s)]
     return subprocess.Popen(
         [sys.executable, "-m", "launcher", *where, *options, program],
         env=_environment(cell, mark, folder),

@@ -158,7 +158,7 @@ def test_slurm_allocation(tmp_path: Path, mpi_home: str) -> None:
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
         "MPI_HOME": mpi_home,
     }
-    done = horonrun("-v", "--dry-run", "true", **slurm)
+    done = horonrun("--verbose", "--dry-run", "true", **slurm)
     assert "found Slurm job 7 on node[8-9]; mpirun (Open MPI) 5.0.11 at" in done.stderr
     assert "used: 4 ranks on 192.0.2.8:2, 192.0.2.9:2, started through mpirun" in done.stderr
     assert "-np 4 --bind-to none --host 192.0.2.8:2,192.0.2.9:2 --map-by slot" in done.stdout

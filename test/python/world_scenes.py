@@ -138,7 +138,7 @@ def interrupted() -> dict:
 
 def interrupted_while_starting() -> dict:
     subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
-    job = Job("-v", "-H", "h1:1,h2:1", "true", ups=0)
+    job = Job("--verbose", "-H", "h1:1,h2:1", "true", ups=0)
     while "keepers report to" not in job.output:
         job.output += job.process.stdout.readline()
     job.process.send_signal(signal.SIGTERM)
@@ -211,7 +211,7 @@ def secret() -> dict:
 def listeners() -> dict:
     """The addresses that horonrun listens on while it waits for a host that does not come."""
     subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
-    job = Job("-v", "-H", "h1:1,h2:1", "true", ups=0)
+    job = Job("--verbose", "-H", "h1:1,h2:1", "true", ups=0)
     while "keepers report to" not in job.output:
         job.output += job.process.stdout.readline()
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

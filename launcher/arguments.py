@@ -1,0 +1,199 @@
+"""What horonrun's command line may hold. options.py judges what it did hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from . import version
+from .refusal import Refusal
+from .settings import IDLE, REFUSED, SETTINGS, SWITCHES, Idle, Switch
+
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "OFF")
+SHELLS = ("bash", "zsh")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refusal(f"{message} (horonrun --help shows the options)")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        print(f"horonrun {version()}")
+        sys.exit(0)
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        raise Refusal(f"{option_string} {self.const}")
+
+
+class _SetVariable(argparse.Action):
+    """`const` is a variable with its value, or with the factor of the option's number."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        variable, value = self.const
+        text = value if isinstance(value, str) else _plain(values * value)
+        namespace.variables = {**namespace.variables, variable: text}
+
+
+class _NoteIdle(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        namespace.idle = [*namespace.idle, f"{option_string} has no effect: {self.const}"]
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a non-negative number")
+    return value
+
+
+def _ranks(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of ranks (1 to 4096)")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port (1 to 65535)")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the whole command line. Its errors are Refusals."""
+    made = _Parser(
+        prog="horonrun",
+        allow_abbrev=False,
+        usage="horonrun [-np N] [-H h1:2,h2:2] [options] command [arguments]",
+        description="Starts N ranks of a command, on this machine or on the hosts named.",
+    )
+    _add_job(made)
+    _add_hosts(made.add_argument_group("hosts (docs/launcher.md)"))
+    _add_questions(made.add_argument_group("questions: no job is started"))
+    _add_settings(
+        made.add_argument_group("tuning (each sets the variable named; docs/configuration.md)")
+    )
+    for one in IDLE:
+        _add_idle(made, one)
+    for names, words, why in REFUSED:
+        made.add_argument(
+            *names, action=_Refuse, nargs=words, const=why, help=argparse.SUPPRESS
+        )
+    made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
+
+
+def _add_job(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument
+    add("-np", "-n", "--num-proc", dest="np", type=_ranks, metavar="N", help="number of ranks")
+    controller = made.add_mutually_exclusive_group()
+    controller.add_argument(
+        "--mpi", dest="controller", action="store_const", const="mpi",
+        help="start through mpirun (as HORON_CONTROLLER=mpi does)",
+    )
+    controller.add_argument(
+        "--gloo", dest="controller", action="store_const", const="shm",
+        help="without MPI, on one host (as HORON_CONTROLLER=shm does)",
+    )
+    add("--no-prefix", action="store_true", help="do not put [rank] before the lines of output")
+    add(
+        "-prefix-timestamp", "--prefix-output-with-timestamp", dest="timestamps",
+        action="store_true", help="put the time before the lines of output",
+    )
+    add(
+        "--output-filename", default="", metavar="DIR",
+        help="write each rank's output to DIR/rank.N/stdout and stderr, too",
+    )
+    add(
+        "--grace-period", type=number, default=10.0, metavar="S",
+        help="s that the other ranks have to end by themselves after one failed (default 10)",
+    )
+    add("--config-file", default="", metavar="YAML", help="options; those given here win")
+    add("--mpi-args", default="", metavar="ARGS", help="further arguments of mpirun")
+    add(
+        "--binding-args", default="", metavar="ARGS",
+        help="mpirun's binding of ranks to cores, in place of --bind-to none",
+    )
+    add("--tcp", action="store_true", help="NCCL uses no InfiniBand; MPI takes TCP anyway")
+    add("--verbose", action="store_true", help="say on stderr what is done")
+
+
+def _add_hosts(made: argparse._ArgumentGroup) -> None:
+    add = made.add_argument
+    add("-H", "--hosts", metavar="LIST", help="hosts and how many ranks each takes: h1:2,h2:2")
+    add("--hostfile", "-hostfile", metavar="FILE", help="the same, a line a host: h1 slots=2")
+    add("--rsh-agent", default="", metavar="CMD",
+        help="what runs a command on a host (default ssh)")
+    add("-p", "--ssh-port", type=_port, metavar="PORT", help="ssh's port")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="ssh's key")
+    add(
+        "--network-interfaces", default="", metavar="A,B",
+        help="the only ones to use; of each host those that it has",
+    )
+    add("--network-interface", action="append", default=[], metavar="A", help="one of them")
+    add(
+        "--host-timeout", type=number, default=4.0, metavar="S",
+        help="s without a sign of life after which a host counts as lost (default 4)",
+    )
+
+
+def _add_questions(made: argparse._ArgumentGroup) -> None:
+    add = made.add_argument
+    add("--dry-run", action="store_true", help="print what would be started")
+    add("--check-build", "-cb", action="store_true", help="show what is built and found")
+    add(
+        "--postmortem", metavar="DIR", default="",
+        help="show what the flight recorders in DIR (HORON_POSTMORTEM_DIR) hold",
+    )
+    add(
+        "--print-completion", metavar="SHELL", choices=SHELLS,
+        help='print completions: eval "$(horonrun --print-completion bash)"; or zsh',
+    )
+    add("-v", "--version", action=_Version, nargs=0, help="show the version")
+
+
+def _add_settings(made: argparse._ArgumentGroup) -> None:
+    collect = {"action": _SetVariable, "dest": "variables", "default": {}}
+    for one in SETTINGS:
+        made.add_argument(
+            one.option, type=number, metavar="X", const=(one.variable, one.factor),
+            help=f"{one.variable}: {one.meaning}", **collect,
+        )
+    for switch in SWITCHES:
+        _add_switch(made, switch, collect)
+    made.add_argument(
+        "--log-level", type=str.upper, choices=LOG_LEVELS, metavar="LEVEL", help="HORON_LOG"
+    )
+
+
+def _add_switch(made: argparse._ArgumentGroup, switch: Switch, collect: dict) -> None:
+    for names, value in zip((switch.yes, switch.no), switch.values, strict=True):
+        made.add_argument(
+            *names, nargs=0, const=(switch.variable, value),
+            help=f"{switch.variable}={value}: {switch.meaning}", **collect,
+        )
+
+
+def _add_idle(made: argparse.ArgumentParser, one: Idle) -> None:
+    """Not in --help, which would be half of them; docs/configuration.md has them."""
+    collect = {
+        "action": _NoteIdle, "dest": "idle", "default": [], "const": one.why,
+        "help": argparse.SUPPRESS,
+    }
+    if one.takes is None:
+        made.add_argument(one.option, nargs=0, **collect)
+        made.add_argument(f"--no-{one.option[2:]}", action="store_true", help=argparse.SUPPRESS)
+    else:
+        kind = number if one.takes is float else str
+        made.add_argument(one.option, type=kind, **collect)

@@ -1,0 +1,131 @@
+"""Options that are more than a switch of horonrun itself: those that stand for a variable of the
+runtime, and those of horovodrun that have no meaning here.
+
+Each has its key in a config file (config_file.py). arguments.py makes a command line of the tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An option whose value becomes a variable's."""
+
+    option: str
+    variable: str
+    meaning: str
+    key: str = ""  # in a config file
+    factor: int = 1  # to the variable's unit
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A pair of options, and what the variable is for each."""
+
+    yes: tuple[str, ...]
+    no: tuple[str, ...]
+    variable: str
+    values: tuple[str, str]  # for yes and for no
+    meaning: str
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """An option of horovodrun that is accepted and does nothing; `why` is said when it is given."""
+
+    option: str
+    why: str
+    key: str = ""
+    takes: type | None = float  # what its value is; None: it has none, and a form with --no-
+
+
+SETTINGS = (
+    Setting(
+        "--fusion-threshold-mb", "HORON_FUSION_THRESHOLD", "MiB fused into one bucket; 0: none",
+        "params.fusion_threshold_mb", 1 << 20,
+    ),
+    Setting(
+        "--cycle-time-ms", "HORON_CYCLE_TIME", "ms to wait for more tensors before negotiating",
+        "params.cycle_time_ms",
+    ),
+    Setting(
+        "--cache-capacity", "HORON_CACHE_CAPACITY", "tensors whose agreement is remembered",
+        "params.cache_capacity",
+    ),
+    Setting("--start-timeout", "HORON_START_TIMEOUT", "s that ranks wait for each other at start"),
+    Setting(
+        "--stall-check-warning-time-seconds", "HORON_STALL_CHECK_TIME_SECONDS",
+        "s after which a tensor that waits for a rank is reported",
+        "stall_check.warning_time_seconds",
+    ),
+    Setting(
+        "--stall-check-shutdown-time-seconds", "HORON_STALL_SHUTDOWN_TIME_SECONDS",
+        "s after which a tensor that waits for a busy rank fails; 0: never",
+        "stall_check.shutdown_time_seconds",
+    ),
+)  # fmt: skip
+
+SWITCHES = (
+    Switch(
+        ("--stall-check",), ("--no-stall-check",), "HORON_STALL_CHECK_DISABLE", ("0", "1"),
+        "whether a tensor that waits too long for a busy rank is reported, and fails",
+        "stall_check.enabled",
+    ),
+    Switch(
+        ("--log-with-timestamp", "--no-log-hide-timestamp"),
+        ("--log-without-timestamp", "--log-hide-timestamp"),
+        "HORON_LOG_HIDE_TIME", ("0", "1"), "whether the runtime's log lines begin with the time",
+        "logging.with_timestamp",
+    ),
+)  # fmt: skip
+
+_UNTUNED = "this version does not tune itself: --fusion-threshold-mb and --cycle-time-ms set by hand"
+_BY_PLACE = "the way of a collective follows from where its ranks are"
+_NO_TIMELINE = "this version writes no timeline"
+
+IDLE = (
+    Idle("--disable-cache", "horonrun remembers nothing from job to job", takes=None),
+    Idle("--hierarchical-allreduce", _BY_PLACE, "params.hierarchical_allreduce", None),
+    Idle("--hierarchical-allgather", _BY_PLACE, "params.hierarchical_allgather", None),
+    Idle("--torus-allreduce", _BY_PLACE, "params.torus_allreduce", None),
+    Idle("--autotune", _UNTUNED, "autotune.enabled", None),
+    Idle("--autotune-log-file", _UNTUNED, "autotune.log_file", str),
+    Idle("--autotune-warmup-samples", _UNTUNED, "autotune.warmup_samples"),
+    Idle("--autotune-steps-per-sample", _UNTUNED, "autotune.steps_per_sample"),
+    Idle("--autotune-bayes-opt-max-samples", _UNTUNED, "autotune.bayes_opt_max_samples"),
+    Idle("--autotune-gaussian-process-noise", _UNTUNED, "autotune.gaussian_process_noise"),
+    Idle("--timeline-filename", _NO_TIMELINE, "timeline.filename", str),
+    Idle("--timeline-mark-cycles", _NO_TIMELINE, "timeline.mark_cycles", None),
+    Idle(
+        "--mpi-threads-disable", "Horon makes do with what MPI offers; HORON_LEND=0 leaves MPI to "
+        "one thread", "library_options.mpi_threads_disable", None,
+    ),
+    Idle(
+        "--num-nccl-streams", "each GPU has one stream for communication",
+        "library_options.num_nccl_streams",
+    ),
+    Idle(
+        "--thread-affinity", "a collective runs on the thread that waits for it; --binding-args "
+        "places whole ranks under mpirun", "library_options.thread_affinity", str,
+    ),
+    Idle(
+        "--gloo-timeout-seconds", "there is no gloo; --start-timeout bounds the start, "
+        "--stall-check-shutdown-time-seconds a collective", "library_options.gloo_timeout_seconds",
+    ),
+)  # fmt: skip
+
+_ELASTIC = "is for elastic jobs, which this version does not run: -np N starts a fixed number of ranks"
+# Option, how many words it takes, what to do instead.
+REFUSED = (
+    (("--min-np", "--min-num-proc"), 1, _ELASTIC),
+    (("--max-np", "--max-num-proc"), 1, _ELASTIC),
+    (("--slots-per-host",), 1, _ELASTIC),
+    (("--elastic-timeout",), 1, _ELASTIC),
+    (("--reset-limit",), 1, _ELASTIC),
+    (("--blacklist-cooldown-range",), 2, _ELASTIC),
+    (("--host-discovery-script",), 1, f"{_ELASTIC}; -H or --hostfile names the hosts"),
+    (("--jsrun",), 0, "is not known here: run the program with jsrun itself, without horonrun"),
+)
