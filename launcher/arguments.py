@@ -125,6 +125,7 @@ def _add_job(made: argparse.ArgumentParser) -> None:
         "--binding-args", default="", metavar="ARGS",
         help="mpirun's binding of ranks to cores, in place of --bind-to none",
     )
+    add("--task-socket", type=int, help=argparse.SUPPRESS)  # horon.run's
     add("--tcp", action="store_true", help="NCCL uses no InfiniBand; MPI takes TCP anyway")
     add("--verbose", action="store_true", help="say on stderr what is done")
 

@@ -157,7 +157,8 @@ class RemoteCrew:
                     self._options.interfaces,
                     self._options.command,
                     {**passed, **self._added()},
-                )
+                ),
+                self._options.task,
             )
 
     # --- while it runs ----------------------------------------------------------------------------

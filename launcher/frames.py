@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import enum
 import hmac
+import os
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 
 MAGIC = b"HORON\x001\n"  # with the number of the protocol
 NONCE_BYTES = 32
@@ -46,6 +48,8 @@ class Kind(enum.IntEnum):
     WANT = 11  # keeper: the rank reads its standard input, and has read what came so far
     INPUT = 12  # horonrun: raw bytes for it, empty at the end
     RECORDER = 13  # keeper: the next raw bytes of the rank's flight recorder
+    TASK = 14  # horonrun, before GO: the next raw bytes of the function that the rank shall call
+    RESULT = 15  # keeper: the next raw bytes of what it returned
 
 
 class Garbled(Exception):
@@ -89,6 +93,14 @@ def text(field: bytes, longest: int = 4096) -> str:
     """A field that people read: nothing in it that a terminal obeys."""
     shown = field[:longest].decode(errors="replace")
     return "".join(c if c.isprintable() else " " for c in shown)
+
+
+def pieces(descriptor: int) -> Iterator[bytes]:
+    """A file's bytes in payloads of frames."""
+    at = 0
+    while part := os.pread(descriptor, LARGEST_PAYLOAD // 4, at):
+        at += len(part)
+        yield part
 
 
 def proof(secret: bytes, who: bytes, theirs: bytes, ours: bytes) -> bytes:

@@ -60,6 +60,7 @@ class Job:
         self._relay = Relay(crew.ranks, self._say)
         self._streams: dict[tuple[int, bool], Stream] = {}  # by rank and whether it is stderr
         self._interrupt = 0  # number of the signal that asks us to stop
+        self.culprit: Standing | None = None  # whose failure ended the job, when it has failed
         self._unwritten = ""  # why the ranks' output could not be
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
@@ -225,6 +226,7 @@ class Job:
                   if rank.missed and first.returncode is not None and first.returncode > 0
                   and 0 <= first.trouble_at - rank.trouble_at <= _AT_ONCE_S]
         first = min(missed, default=first, key=lambda rank: rank.blame)
+        self.culprit = first
         more = sum(rank is not first for rank in failed)
         others = f" ({more} more failed after it)" if more else ""
         print(f"horonrun: {first.cause()}{others}", file=sys.stderr)

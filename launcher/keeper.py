@@ -23,7 +23,7 @@ from .interfaces import addresses_by_name
 from .kept import KeptRank
 from .meeting import call
 from .relay import dead_packet
-from .spawn import wake_when_parent_dies
+from .spawn import signal_when_parent_dies
 
 _BEAT_S = 1.0
 _TERM_S = 0.8  # between SIGTERM and SIGKILL, when mpirun's daemon wants us to end
@@ -45,6 +45,7 @@ class Keeper:
         self._daemon = os.getppid()  # mpirun, or its prted on this host
         self._selector = selectors.DefaultSelector()
         self._rank: KeptRank | None = None
+        self._task: int | None = None  # descriptor of the function that the rank shall call
         self._grace_s = 0.0
         self._next_beat = 0.0
         self._last_look = self._listening_since = 0.0
@@ -65,7 +66,7 @@ class Keeper:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.signal(signal.SIGTERM, self._on_term)
-        wake_when_parent_dies()
+        signal_when_parent_dies(signal.SIGCHLD)
         self._selector.register(
             self._wakeups, selectors.EVENT_READ, lambda: self._wakeups.recv(4096)
         )
@@ -139,6 +140,10 @@ class Keeper:
     def _obey(self, kind: Kind, payload: bytes) -> None:
         if kind == Kind.GO and self._rank is None:
             self._start(Order.parse(payload))
+        elif kind == Kind.TASK and self._rank is None:
+            if self._task is None:
+                self._task = os.memfd_create("task")
+            os.write(self._task, payload)
         elif kind == Kind.FINISH:
             self._finished = True
             self._recorder_wanted = bool(number(payload, 0, 1))
@@ -156,7 +161,9 @@ class Keeper:
     def _start(self, order: Order) -> None:
         self._grace_s = order.grace_s
         try:
-            self._rank = KeptRank(order, self._environment, self._selector, self._channel)
+            self._rank = KeptRank(
+                order, self._environment, self._selector, self._channel, self._task
+            )
         except OSError as error:
             self._reported = True
             sentence = (

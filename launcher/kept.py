@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from . import recorder
-from .frames import Channel, Kind
+from .frames import Channel, Kind, pieces
 from .greeting import Order
 from .input import InputSink
 from .interfaces import addresses_by_name
@@ -39,11 +39,16 @@ class KeptRank:
     """Started when it is made. The keeper's loop calls everything."""
 
     def __init__(
-        self, order: Order, own: dict[str, str], selector: selectors.BaseSelector, channel: Channel
+        self,
+        order: Order,
+        own: dict[str, str],
+        selector: selectors.BaseSelector,
+        channel: Channel,
+        task: int | None,
     ) -> None:
         stdin = subprocess.PIPE if order.takes_input else subprocess.DEVNULL
         environment = environment_of(order, own)
-        self._child = Child(order.command, environment, stdin)
+        self._child = Child(order.command, environment, stdin, task)
         self._stops = Stops(environment)
         self._input: InputSink | None = None
         if order.takes_input:
@@ -144,8 +149,10 @@ class KeptRank:
             for descriptor in files:  # memory does not travel to another host; a copy of it may
                 if packet.startswith(b"recorder ") and self._recorder is None:
                     self._recorder = descriptor
-                else:
-                    os.close(descriptor)
+                    continue
+                for piece in pieces(descriptor) if packet.startswith(b"result ") else ():
+                    self._channel.send(Kind.RESULT, piece)
+                os.close(descriptor)
             if packet:
                 self._channel.send(Kind.PACKET, packet)
             else:

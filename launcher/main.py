@@ -7,10 +7,14 @@ import os
 import resource
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from . import options as options_module
 from .options import Options
 from .refusal import Refusal
+
+if TYPE_CHECKING:
+    from .job import Crew
 
 _EXHAUSTED = {  # what this machine has too little of
     errno.EMFILE: f"raise ulimit -n (it is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})",
@@ -94,6 +98,10 @@ def _run(options: Options) -> int:
     if options.verbose:
         _say_what_is_found(options)
     surroundings.refuse_nested(os.environ)
+    if options.task_socket is not None:
+        from . import errand
+
+        options.task = errand.take(options.task_socket)
     return _run_through_mpi(options) if options.use_mpi else _run_here(options)
 
 
@@ -112,18 +120,18 @@ def _say_what_is_found(options: Options) -> None:
 
 
 def _run_here(options: Options) -> int:
-    from . import job, rank
+    from . import rank
 
     launches = rank.plan(options, os.environ)
     if options.dry_run:
         for launch in launches:
             print(launch.shell_line())
         return 0
-    return job.Job(options, rank.LocalCrew(launches)).run()
+    return _run_job(options, rank.LocalCrew(launches))
 
 
 def _run_through_mpi(options: Options) -> int:
-    from . import crew, job
+    from . import crew
 
     ranks = crew.RemoteCrew(options, os.environ)
     if options.dry_run:
@@ -131,4 +139,14 @@ def _run_through_mpi(options: Options) -> int:
         return 0
     # A stopped horonrun would be taken for a lost one: Ctrl-Z does nothing.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    return job.Job(options, ranks).run()
+    return _run_job(options, ranks)
+
+
+def _run_job(options: Options, ranks: Crew) -> int:
+    from . import errand, job
+
+    started = job.Job(options, ranks)
+    code = started.run()
+    if options.task_socket is not None:
+        errand.report(options.task_socket, ranks.ranks, started.culprit)
+    return code

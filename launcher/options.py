@@ -43,6 +43,8 @@ class Options:
     timestamps: bool = False
     output_folder: str = ""
     remarks: list[str] = field(default_factory=list)  # on options that do nothing
+    task_socket: int | None = None  # to the program that called horon.run
+    task: int | None = None  # descriptor of the function that came through it
 
 
 def _use_mpi(
@@ -205,6 +207,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         timestamps=parsed.timestamps,
         output_folder=parsed.output_filename,
         remarks=remarks,
+        task_socket=parsed.task_socket,
     )
 
 

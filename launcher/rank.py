@@ -29,6 +29,7 @@ class Launch:
     command: list[str]
     environment: dict[str, str]
     added: dict[str, str]
+    task: int | None = None  # descriptor of the function that it shall call
 
     def shell_line(self) -> str:
         words = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.added.items())]
@@ -64,7 +65,8 @@ def plan(options: Options, environment: Mapping[str, str]) -> list[Launch]:
             "HORON_SIZE": str(options.np),
             "HORON_LOCAL_RANK": str(rank),
         }
-        launches.append(Launch(rank, options.command, {**environment, **added}, added))
+        launch = Launch(rank, options.command, {**environment, **added}, added, options.task)
+        launches.append(launch)
     return launches
 
 
@@ -79,7 +81,8 @@ class Rank(Standing):
 
     def __init__(self, launch: Launch, wiring: Wiring) -> None:
         super().__init__(launch.rank)
-        self.child = Child(launch.command, launch.environment, standard_input(launch.rank))
+        stdin = standard_input(launch.rank)
+        self.child = Child(launch.command, launch.environment, stdin, launch.task)
         self._wiring = wiring
         self._open_pipes = 0
         self.stops = Stops(launch.environment)

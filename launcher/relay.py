@@ -3,8 +3,8 @@
 rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` when it met the others
     over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to end; `lost <rank> <sentence>`
     when it has given another one up; `recorder <bytes>` with the memfd of its flight recorder;
-    `bye`.
-horonrun -> rank: the same `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for
+    `result <bytes>` with a memfd of what the function of horon.run returned; `bye`.
+horonrun -> rank: `task` with the memfd of the function of horon.run, before all else; the same `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for
     the way to all others.
 """
 
@@ -44,6 +44,8 @@ class Relay:
             self._take_accusation(packet, now)
         elif words[:1] == [b"recorder"] and len(files) == 1:
             rank.recorder = files.pop()
+        elif words[:1] == [b"result"] and len(files) == 1:
+            rank.result = files.pop()
         elif words == [b"joined"]:
             self._take_joining(rank)
         elif words == [b"unjoined"]:

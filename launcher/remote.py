@@ -6,7 +6,7 @@ import os
 import selectors
 import time
 
-from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, number, text, unpack
+from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, number, pieces, text, unpack
 from .greeting import Hello, Order
 from .input import InputSource
 from .standing import Standing, Wiring
@@ -31,7 +31,9 @@ class RemoteRank(Standing):
         self.hello, self._channel, self._wiring = hello, channel, wiring
         wiring.selector.register(channel, selectors.EVENT_READ, self._on_ready)
 
-    def order(self, order: Order) -> None:
+    def order(self, order: Order, task: int | None) -> None:
+        for piece in () if task is None else pieces(task):
+            self._tell(Kind.TASK, piece)
         if order.takes_input:
             self._input = InputSource(
                 self._wiring.selector, lambda piece: self._tell(Kind.INPUT, piece)
@@ -132,6 +134,12 @@ class RemoteRank(Standing):
                 f"lost contact with rank {self.rank} on host {self.host} ({self._channel.closed})"
             )
 
+    def _kept(self, memory: int | None, piece: bytes) -> int:
+        if memory is None:
+            memory = os.memfd_create(f"from rank {self.rank}")
+        os.write(memory, piece)
+        return memory
+
     def _take(self, kind: Kind, payload: bytes) -> None:
         if kind in (Kind.OUTPUT, Kind.ERRORS):
             self._wiring.on_output(self.rank, kind == Kind.ERRORS, payload)
@@ -145,9 +153,9 @@ class RemoteRank(Standing):
             self.raised = self.raised or text(sentence)
             self._over = True
         elif kind == Kind.RECORDER:
-            if self.recorder is None:
-                self.recorder = os.memfd_create(f"recorder of rank {self.rank}")
-            os.write(self.recorder, payload)
+            self.recorder = self._kept(self.recorder, payload)
+        elif kind == Kind.RESULT:
+            self.result = self._kept(self.result, payload)
         elif kind == Kind.WANT and self._input is not None:
             self._input.on_want()
         elif kind != Kind.BEAT:

@@ -16,7 +16,13 @@ _PACKET_BYTES = 4096
 class Child:
     """A rank's process. Used by horonrun for ranks beside it, by a keeper for its one rank."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], stdin: int | None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        stdin: int | None,
+        task: int | None = None,  # a descriptor that the first packet brings
+    ) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.process = subprocess.Popen(
@@ -35,6 +41,8 @@ class Child:
         finally:
             theirs.close()
         self.socket.setblocking(False)
+        if task is not None:
+            self.send(b"task", task)
         self.read_all = True  # false once it has closed its end with packets of ours unread
 
     @property
@@ -83,6 +91,6 @@ def in_the_child(parent: int, when_it_dies: int):
     return prepare
 
 
-def wake_when_parent_dies() -> None:
-    """Its death becomes a SIGCHLD of this process."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)
+def signal_when_parent_dies(number: int) -> None:
+    """Its death becomes a signal of this process."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)

@@ -13,6 +13,7 @@ try:
         HoronInvalidArgument,
         HoronMismatch,
         HoronNotInitialized,
+        HoronRunError,
         HoronUnavailable,
         HoronUnsupported,
         HorovodInternalError,
@@ -24,6 +25,7 @@ try:
         global_process_set,
         remove_process_set,
     )
+    from horon.runner import run
     from horon.runtime import (
         controller,
         counter,

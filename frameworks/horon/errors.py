@@ -43,6 +43,19 @@ class HoronNotInitialized(HoronAborted, ValueError):
     """A call before init() or after shutdown()."""
 
 
+class HoronRunError(HoronError, RuntimeError):
+    """A job of horon.run has failed.
+
+    rank: whose failure ended it; None when no rank is to blame. exceptions: what the function
+    raised, by rank; each has the remote traceback as its cause. That of `rank` is the cause of this.
+    """
+
+    def __init__(self, sentence, rank=None, exceptions=None):
+        super().__init__(sentence)
+        self.rank = rank
+        self.exceptions = dict(exceptions or {})
+
+
 class HoronInternal(HoronError, HorovodInternalError):
     """A fault in Horon itself."""
 

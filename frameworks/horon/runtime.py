@@ -67,13 +67,20 @@ def _telling_others(hook):
     """An uncaught exception ends this process: the other ranks need not wait to find that out."""
 
     def tell(kind, value, traceback) -> None:
-        # Errors of the runtime itself are known to the others, who have the same.
-        if not issubclass(kind, (HoronUnavailable, HoronAborted, KeyboardInterrupt)):
-            lines = str(value).splitlines()
-            _core.abandon(f"raised {kind.__name__}{': ' + lines[0] if lines else ''}")
+        if what := trouble(value):
+            _core.abandon(what)
         hook(kind, value, traceback)
 
     return tell
+
+
+def trouble(error: BaseException) -> str:
+    """What the other ranks are to be told of an exception that ends this one; "" if nothing."""
+    # Errors of the runtime itself are known to the others, who have the same.
+    if isinstance(error, (HoronUnavailable, HoronAborted, KeyboardInterrupt)):
+        return ""
+    lines = str(error).splitlines()
+    return f"raised {type(error).__name__}{': ' + lines[0] if lines else ''}"
 
 
 def _static_sets(process_sets) -> list:
