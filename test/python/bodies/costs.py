@@ -66,3 +66,46 @@ def check_sixteen_bits_are_rounded_once():
         mine = torch.full((9,), large if hvd.rank() == 0 else 1).to(dtype)
         want = torch.full((9,), float(large + hvd.size() - 1)).to(dtype)
         same(hvd.allreduce(mine, op=hvd.Sum), want)
+
+
+def negotiated():
+    """Requests, messages and bytes that this rank has sent to agree."""
+    counters = hvd.counters()
+    return [sum(value for name, value in counters.items()
+                if name.startswith("negotiation.") and name.endswith(what))
+            for what in (".requests", ".messages", ".bytes")]
+
+
+def check_the_coordinator_does_not_read_every_tensor_of_every_rank():
+    """Steps of 200 tensors that come again: nothing is reported by name, and what is reported is
+    less than a byte a tensor."""
+    tensors = [torch.ones(3) for _ in range(200)]
+
+    def steps(count):
+        for _ in range(count):
+            handles = [hvd.allreduce_async(t, name=f"many.{i}") for i, t in enumerate(tensors)]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+    steps(5)
+    before = negotiated()
+    steps(20)
+    requests, messages, sent = (now - then for now, then in zip(negotiated(), before))
+    assert requests == 0, requests
+    # To a coordinator that has the others' reports, rank 0 answers each of them.
+    assert sent < 20 * 200 * hvd.size(), sent
+    assert messages < 20 * 200, messages
+
+
+def check_negotiation_and_other_ops_go_on_beside_a_large_reduction():
+    """A broadcast that is submitted later is agreed on and done while the reduction is under way."""
+    large = torch.ones(1 << 23)
+    overtaken = 0
+    for attempt in range(4):
+        hvd.barrier()
+        slow = hvd.allreduce_async_(large, name="large", op=hvd.Max)
+        hvd.broadcast(torch.ones(3), 0, name=f"small.{attempt}")
+        overtaken += not hvd.poll(slow)
+        hvd.synchronize(slow)
+    best = hvd.allreduce(torch.tensor([overtaken]), op=hvd.Max)
+    assert hvd.size() == 1 or best.item() > 0

@@ -85,6 +85,26 @@ TEST_CASE("dots have the same bits on every instruction set", "[kernels]") {
   }
 }
 
+TEST_CASE("half precision needs no instructions of its own", "[kernels]") {
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
+    Elements a(dtype, 5003), b(dtype, 5003);
+    for (int64_t i = 0; i < 5003; ++i) {
+      a.set(i, static_cast<double>(i % 7 - 3));
+      b.set(i, static_cast<double>(i % 5 - 2));
+    }
+    double ab = 0, aa = 0;
+    for (int64_t i = 0; i < 5003; ++i) {
+      ab += a.at(i) * b.at(i);
+      aa += a.at(i) * a.at(i);
+    }
+    Dots dots;
+    plain.dots(dtype, a.data(), b.data(), 5003, &dots);
+    CHECK(dots.ab == ab);  // small whole numbers: exact
+    CHECK(dots.aa == aa);
+  }
+}
+
 TEST_CASE("dots in several calls, cut at whole blocks, have the bits of one call", "[kernels]") {
   for (const DataType dtype : kFloats) {
     constexpr int64_t kCount = 7 * kDotBlock + 5;
