@@ -5,6 +5,7 @@ hvd.TopK(...) and any spec string. docs/api.md is the reference.
 """
 
 from horon import *  # noqa: F403  errors, queries, process sets, ops
+from horon.torch import callbacks, elastic
 from horon.torch.builds import (
     ccl_built,
     cuda_built,
