@@ -9,12 +9,11 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
-#include "runtime/c_error.h"
+#include "runtime/c_current.h"
 #include "runtime/c_process_sets.h"
 #include "runtime/c_request.h"
 #include "runtime/c_work.h"
 #include "runtime/include/horon/horon.h"
-#include "runtime/join.h"
 
 namespace horon {
 namespace {
@@ -32,6 +31,8 @@ Global& The() {
   return *global;
 }
 
+}  // namespace
+
 std::shared_ptr<Job> Current() {
   if (The().forked.load(std::memory_order_relaxed)) return nullptr;
   MutexLock lock(The().mutex);
@@ -46,6 +47,8 @@ Status NotInitialised() {
   return Status::Aborted("Horon has not been initialised, or was shut down; call init first");
 }
 
+namespace {
+
 template <typename F>
 int Query(F&& f) {
   const std::shared_ptr<Job> job = Current();
@@ -59,15 +62,6 @@ const char* WayOf(std::string Job::* name) {
     if (job && (*job).*name == way) return way;
   }
   return "";
-}
-
-// Runs f with the runtime that there is.
-template <typename F>
-int Command(F&& f) {
-  return Guard([&]() -> Status {
-    const std::shared_ptr<Job> job = Current();
-    return job ? f(*job->runtime) : NotInitialised();
-  });
 }
 
 int Enqueue(std::span<const horon_request> requests, const char* group, bool wake,

@@ -44,6 +44,7 @@ struct Config {
   std::chrono::milliseconds stall_warn{60000};        // STALL_CHECK_TIME_SECONDS; 0: never
   std::chrono::milliseconds stall_shutdown{1800000};  // STALL_SHUTDOWN_TIME_SECONDS; 0: never
   std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
+  std::chrono::milliseconds gossip_time{60000};       // GOSSIP_TIMEOUT (s): of a peer's answer
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
   std::string postmortem_dir;                         // POSTMORTEM_DIR
   OpDefaults op_defaults;                             // ADASUM_*

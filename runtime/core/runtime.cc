@@ -59,7 +59,8 @@ Runtime::Runtime(RuntimeParts parts)
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_, recorder_, gpus_, config_.inter == "nccl") {
+          *counters_, recorder_, gpus_, config_.inter == "nccl"),
+      peers_(fabric_, segment_, config_.gossip_time, *counters_) {
   background_ = std::thread([this] { Background(); });
 }
 
@@ -115,7 +116,8 @@ Status Runtime::Cycle() {
       executor_.Start(std::move(bucket));
   }
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
-  moved_ = moved_ || negotiator_.moved() || progress || !RingWhenNeeded();
+  const bool mixed = peers_.Advance();
+  moved_ = moved_ || negotiator_.moved() || progress || mixed || !RingWhenNeeded();
   if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
   return Status::Ok();
 }
@@ -141,7 +143,7 @@ bool Runtime::CycleMoved() {
   }
   const Status status = failure_.ok() ? Cause() : failure_;
   if (!status.ok()) Fail(status);  // and what came in since
-  return false;
+  return peers_.Advance();         // inside the node windows go on
 }
 
 Status Runtime::CycleSafely() {
@@ -162,7 +164,7 @@ int Runtime::local_rank() const { return fabric_.topology.local_rank(rank_); }
 
 // Looks for work for a short while before sleeping, if something is under way.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
-  if (executor_.idle() && negotiator_.idle()) return false;
+  if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
   const auto until = Clock::now() + (crowded_ ? spin * kYieldFactor : spin);
   do {
     if (CycleMoved()) return true;
@@ -174,9 +176,9 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
 // Longer with every sleep that brought nothing: it doubles at first, then it is an eighth of how
 // long nothing has come, so that a pause between two steps costs little of the next one.
 void Runtime::BackOff() {
-  const auto most = !executor_.idle()     ? kMostPollWaitBusy
-                    : !negotiator_.idle() ? kMostPollWaitAgreeing
-                                          : kMostPollWaitIdle;
+  const auto most = !executor_.idle() || !peers_.idle()    ? kMostPollWaitBusy
+                    : !negotiator_.idle() || peers_.open() ? kMostPollWaitAgreeing
+                                                           : kMostPollWaitIdle;
   const auto more = poll_wait_ < kMostPollWaitBusy ? poll_wait_ : poll_wait_ / 8;
   poll_wait_ = std::min(most, poll_wait_ + more + std::chrono::microseconds{50});
 }
@@ -184,6 +186,10 @@ void Runtime::BackOff() {
 std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = kIdleSleep;
   if (told_to_leave_) limit = kLeaveSleep;
+  if (const auto next = peers_.next_look(); next != Clock::time_point::max()) {
+    limit = std::clamp<std::chrono::nanoseconds>(next - Clock::now(), std::chrono::microseconds{1},
+                                                 limit);
+  }
   if (!failure_.ok()) return limit;
   if (!suspicion_.ok())
     return std::clamp<std::chrono::nanoseconds>(judge_at_ - Clock::now(),

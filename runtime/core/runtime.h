@@ -22,6 +22,7 @@
 #include "runtime/core/executor.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/queue.h"
+#include "runtime/peer/peer_engine.h"
 #include "runtime/transport/losses.h"
 
 namespace horon {
@@ -58,6 +59,8 @@ class Runtime {
   // start on it; false when the caller will Wait at once.
   Status Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
                 bool wake);
+  // An order to the windows' engine; the ranks it did not reach become the work's received splits.
+  Status Submit(Order order, const std::shared_ptr<Work>& work, bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
   // Somebody looks whether a work is done, without waiting: it must not be held back. Any thread.
@@ -84,6 +87,7 @@ class Runtime {
     return gpus_->Of(device);
   }
   Counters& counters() { return *counters_; }
+  PeerEngine& peers() { return peers_; }  // its functions for user threads
   int64_t memory_bytes() const;
 
  private:
@@ -154,6 +158,7 @@ class Runtime {
   // Touched by the holder of the baton only.
   Negotiator negotiator_;
   Executor executor_;
+  PeerEngine peers_;
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;

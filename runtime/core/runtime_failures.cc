@@ -55,6 +55,11 @@ void Runtime::Fail(const Status& status) {
   executor_.FailAll(status);
   queue_.Close(status);
   negotiator_.FailAll(status);
+  if (status.code() == Code::kAborted) {
+    peers_.FailAll(status);
+  } else {
+    peers_.CutLinks(status);
+  }
 }
 
 void Runtime::GiveUp(const std::string& what) {

@@ -25,6 +25,7 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
 void Runtime::MarkWaiting(Mark& mark, const Work& work) {
   if (mark) return;
   const SharedRegistration& first = work.first();
+  if (!first) return;  // an order to the windows' engine
   mark.emplace(callers_, Callers::Key(first, &first->key));
   Record(recorder_, EventKind::kWaits, first->key);
 }

@@ -37,6 +37,17 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
   return Status::Ok();
 }
 
+Status Runtime::Submit(Order order, const std::shared_ptr<Work>& work, bool wake) {
+  const auto promise = std::make_shared<Promise>(work, 0, nullptr);
+  order.done = [promise](const Status& status, std::vector<int64_t> unreached) {
+    promise->output().received_splits = std::move(unreached);
+    promise->Finish(status);
+  };
+  HORON_TRY(peers_.Submit(std::move(order)));
+  if (wake) bell_->Ring();
+  return Status::Ok();
+}
+
 void Runtime::Nudge() {
   if (bell_->holds()) bell_->Ring();
 }

@@ -252,7 +252,73 @@ HORON_API double horon_graph_contraction(const horon_graph* graph, int64_t first
 HORON_API int64_t horon_graph_rounds_for(const horon_graph* graph, int64_t first, double tolerance,
                                          int64_t most);
 
-/* --- GPUs -------------------------------------------------------------------------------------- */
+/* --- windows ------------------------------------------------------------------------------------
+ */
+
+/* A tensor that a rank mixes by itself with what its neighbors deliver, whenever each of them
+ * likes: nobody else takes part in an order, and none waits longer than HORON_GOSSIP_TIMEOUT. For
+ * each in-neighbor a window has a slot of the tensor's shape, the number of deliveries since it was
+ * last taken, and a push-sum weight. Values in a slot are never torn. Floating dtypes, on the host.
+ * docs/gossip.md says what each order does. */
+typedef struct horon_window horon_window;
+typedef struct horon_window_spec {
+  size_t struct_bytes; /* sizeof(horon_window_spec) */
+  const char* name;    /* of this window among those that there are; the same on all ranks */
+  int dtype;           /* horon_dtype */
+  const int64_t* shape;
+  int ndim;
+  void* values;  /* contiguous; lent until the window is freed */
+  const int* in; /* ranks that deliver to this one */
+  int in_count;
+  const int* out; /* ranks that this one delivers to */
+  int out_count;
+  int zero; /* 1: slots begin as zeros; 0: as copies of the values */
+} horon_window_spec;
+/* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them where they disagree. On
+ * success *window is the caller's to free, and then to release. */
+HORON_API int horon_window_create(const horon_window_spec* spec, horon_window** window);
+/* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them, and the window stays,
+ * where a rank has not waited for all that it ordered. */
+HORON_API int horon_window_free(horon_window* window);
+HORON_API void horon_window_release(horon_window* window); /* null is fine; frees nothing */
+
+typedef enum horon_window_act {
+  HORON_WINDOW_PUT = 0,        /* slot[me] of each rank = weight * values; values *= self_weight */
+  HORON_WINDOW_ACCUMULATE = 1, /* the same with += */
+  HORON_WINDOW_GET = 2,        /* slot[rank] = weight * what that rank published */
+  HORON_WINDOW_UPDATE = 3,     /* values = self_weight * values + the sum of weight * slot[rank] */
+  HORON_WINDOW_LOCK = 4,       /* takes the mutexes of the ranks; any order of one rank at a time */
+  HORON_WINDOW_UNLOCK = 5,
+  HORON_WINDOW_PUBLISH = 6, /* what others get from now on; the other orders do it too */
+  HORON_WINDOW_PAIR = 7,    /* values and those of one rank move towards each other by `weight` */
+  HORON_WINDOW_STEP = 8     /* values += input, then output = values; either may be null */
+} horon_window_act;
+
+typedef struct horon_window_order {
+  size_t struct_bytes;   /* sizeof(horon_window_order) */
+  int act;               /* horon_window_act */
+  const int* ranks;      /* neighbors; of update those whose slots are taken */
+  const double* weights; /* theirs; null: 1 */
+  int count;
+  double self_weight;
+  int push_sum;      /* 1: push-sum weights go along */
+  int reset;         /* update: 1 empties the slots that were taken */
+  int with_mutex;    /* 1: holds the ranks' mutexes meanwhile; update: this rank's own */
+  const void* input; /* step */
+  void* output;      /* step; update: instead of the values, and then slots stay as they are */
+} horon_window_order;
+/* Does not block; `will_wait` as in horon_start. The work's received splits are the ranks whose
+ * part was left out because they are gone, or did not answer in time: the others were reached, and
+ * what self_weight < 1 took from the values for those stays in them. */
+HORON_API int horon_window_start(horon_window* window, const horon_window_order* order,
+                                 int will_wait, horon_work** work);
+/* Deliveries of rank `from` since they were last taken; -1 if it is no in-neighbor. */
+HORON_API int64_t horon_window_deliveries(const horon_window* window, int from);
+/* The push-sum weight of this rank's values; 1 at first. */
+HORON_API double horon_window_share(const horon_window* window);
+
+/* --- GPUs --------------------------------------------------------------------------------------
+ */
 
 /* 1 if this installation has the plugin for CUDA. Opens nothing. */
 HORON_API int horon_cuda_built(void);

@@ -1,0 +1,22 @@
+// Making and freeing windows, which all ranks do together, and checking what a caller orders. Made
+// of collectives and of the PeerEngine; on the user's thread, blocking where it says so.
+#pragma once
+
+#include <memory>
+
+#include "runtime/core/runtime.h"
+
+namespace horon {
+
+// Collective over all ranks; blocks. `zero`: slots begin as zeros, not as copies of the values.
+Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, std::byte* values,
+                                           bool zero);
+// Collective over all ranks; blocks. kInvalidArgument, and the window stays, where a rank still has
+// orders under way.
+Status FreeWindow(Runtime& runtime, const std::shared_ptr<Window>& window);
+
+// Starts an order, whose ranks may come in any order. kInvalidArgument: not a neighbor, a weight
+// that is no number, a window that was freed.
+Result<std::shared_ptr<Work>> StartOrder(Runtime& runtime, Order order, bool wake);
+
+}  // namespace horon

@@ -1,0 +1,97 @@
+// horon_window_*: windows for C, over c_window.h.
+#include <algorithm>
+#include <memory>
+
+#include "runtime/c_current.h"
+#include "runtime/c_window.h"
+#include "runtime/c_work.h"
+#include "runtime/include/horon/horon.h"
+
+struct horon_window {
+  std::shared_ptr<horon::Window> window;
+};
+
+namespace horon {
+namespace {
+
+static_assert(HORON_WINDOW_PUT == static_cast<int>(OrderKind::kPut));
+static_assert(HORON_WINDOW_STEP == static_cast<int>(OrderKind::kStep));
+
+Result<WindowShape> ReadShape(const horon_window_spec& spec) {
+  if (spec.struct_bytes != sizeof(spec) || spec.name == nullptr || spec.ndim < 0 ||
+      spec.dtype < 0 || spec.dtype >= kDataTypes)
+    return Status::InvalidArgument("a window needs struct_bytes, a name, a shape and a dtype");
+  WindowShape shape;
+  shape.name = spec.name;
+  shape.dtype = static_cast<DataType>(spec.dtype);
+  shape.shape.assign(spec.shape, spec.shape + spec.ndim);
+  shape.in.assign(spec.in, spec.in + std::max(0, spec.in_count));
+  shape.out.assign(spec.out, spec.out + std::max(0, spec.out_count));
+  for (const int64_t extent : shape.shape) {
+    if (extent < 0) return Status::InvalidArgument("a window's shape has a negative extent");
+  }
+  if (spec.values == nullptr && CountOf(shape.shape) > 0)
+    return Status::InvalidArgument("the window '" + shape.name + "' has no values");
+  return shape;
+}
+
+Result<Order> ReadOrder(const horon_window& window, const horon_window_order& given) {
+  if (given.struct_bytes != sizeof(given) || given.act < HORON_WINDOW_PUT ||
+      given.act > HORON_WINDOW_STEP)
+    return Status::InvalidArgument("an order to a window needs struct_bytes and a known act");
+  Order order;
+  order.kind = static_cast<OrderKind>(given.act);
+  order.window = window.window;
+  for (int i = 0; i < given.count; ++i)
+    order.ranks.emplace_back(given.ranks[i], given.weights == nullptr ? 1 : given.weights[i]);
+  order.self_weight = given.self_weight;
+  order.carry = given.push_sum != 0;
+  order.reset = given.reset != 0;
+  order.with_mutex = given.with_mutex != 0;
+  order.input = static_cast<const std::byte*>(given.input);
+  order.output = static_cast<std::byte*>(given.output);
+  return order;
+}
+
+}  // namespace
+}  // namespace horon
+
+using namespace horon;  // NOLINT: the functions below are C's
+
+extern "C" {
+
+int horon_window_create(const horon_window_spec* spec, horon_window** window) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
+    HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape),
+                                       static_cast<std::byte*>(spec->values), spec->zero != 0));
+    *window = new horon_window{std::move(made)};
+    return Status::Ok();
+  });
+}
+
+int horon_window_free(horon_window* window) {
+  return Command([&](Runtime& runtime) { return FreeWindow(runtime, window->window); });
+}
+
+void horon_window_release(horon_window* window) { delete window; }
+
+int horon_window_start(horon_window* window, const horon_window_order* order, int will_wait,
+                       horon_work** work) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(Order made, ReadOrder(*window, *order));
+    HORON_ASSIGN(auto started, StartOrder(runtime, std::move(made), will_wait == 0));
+    *work = Handle(started);
+    return Status::Ok();
+  });
+}
+
+int64_t horon_window_deliveries(const horon_window* window, int from) {
+  if (window->window->slot_of(from) < 0) return -1;
+  return static_cast<int64_t>(
+      window->window->slot(from).head().deliveries.load(std::memory_order_relaxed));
+}
+
+double horon_window_share(const horon_window* window) { return window->window->share.load(); }
+
+}  // extern "C"

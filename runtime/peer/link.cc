@@ -1,0 +1,273 @@
+#include "runtime/peer/link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace horon {
+namespace {
+
+constexpr auto kHead = static_cast<int64_t>(sizeof(PeerHeader));
+constexpr int kAttempts = 16;  // of a question, in the time that it has
+
+}  // namespace
+
+Link::Link(int peer, Transport& transport, Pool& pool, std::chrono::milliseconds patience,
+           Counters& counters)
+    : peer_(peer),
+      transport_(&transport),
+      pool_(&pool),
+      patience_(patience),
+      resent_(counters["peer.resent"]),
+      dropped_(counters["peer.dropped"]),
+      silences_(counters["peer.silences"]),
+      late_(counters["peer.late"]) {}
+
+Status Link::Silence() const {
+  return Status::Unavailable("rank " + std::to_string(peer_) + " gave no answer within " +
+                             std::to_string(patience_.count()) +
+                             " ms (HORON_GOSSIP_TIMEOUT); what it would have got stays here");
+}
+
+void Link::Ask(const std::shared_ptr<Question>& question) {
+  question->deadline = Clock::now() + patience_;
+  if (closed_.ok() && !silent_) {
+    asked_.push_back(question);
+    return;
+  }
+  question->status = closed_.ok() ? Silence() : closed_;
+  question->done = true;
+}
+
+void Link::Close(const Status& why) {
+  if (!closed_.ok()) return;
+  closed_ = Status::Unavailable(why.message());
+  while (!asked_.empty()) Finish(closed_);
+  outbox_.clear();
+  incoming_.reset();
+  send_.Cancel();
+  receive_.Cancel();
+}
+
+bool Link::Progress(Answerer& answerer, Clock::time_point now) {
+  if (!closed_.ok()) return false;
+  const bool received = ProgressReceive(answerer);
+  const bool asked = closed_.ok() && ProgressAsked(now);
+  const bool sent = closed_.ok() && ProgressSend();
+  return received || asked || sent;
+}
+
+Link::Clock::time_point Link::next_look() const {
+  if (asked_.empty() || !closed_.ok()) return Clock::time_point::max();
+  return asking_ ? std::min(ask_again_, asked_.front()->deadline) : asked_.front()->deadline;
+}
+
+// --- my questions
+
+void Link::Finish(const Status& status) {
+  asked_.front()->status = status;
+  asked_.front()->done = true;
+  asked_.pop_front();
+  asking_ = false;
+}
+
+bool Link::ProgressAsked(Clock::time_point now) {
+  if (asked_.empty()) return false;
+  Question& question = *asked_.front();
+  if (now >= question.deadline) {
+    silences_.Add();
+    silent_ = true;
+    if (asking_) silenced_ = round_;
+    std::erase_if(outbox_,
+                  [](const Parcel& p) { return p.header.kind != PeerKind::kReply && !p.started; });
+    while (!asked_.empty()) Finish(Silence());
+    return true;
+  }
+  if (asking_ && now < ask_again_) return false;
+  if (!asking_) question.header.round = ++round_;
+  ask_again_ = now + patience_ / kAttempts;
+  const bool waits = std::any_of(outbox_.begin(), outbox_.end(), [&](const Parcel& p) {
+    return p.header.kind != PeerKind::kReply && p.header.round == round_;
+  });
+  if (waits) return false;  // it has not even gone
+  if (asking_) resent_.Add();
+  asking_ = true;
+  outbox_.push_back({question.header, question.values});
+  return true;
+}
+
+// --- sending
+
+bool Link::ProgressSend() {
+  bool moved = false;
+  while (send_.done && closed_.ok()) {
+    if (!send_.status.ok()) {
+      Close(send_.status);
+      return true;
+    }
+    if (!outbox_.empty() && outbox_.front().started &&
+        outbox_.front().sent == outbox_.front().header.total_bytes)
+      outbox_.pop_front();
+    if (outbox_.empty()) return moved;
+    SendNextPiece();
+    moved = true;
+  }
+  return moved;
+}
+
+void Link::SendNextPiece() {
+  Parcel& parcel = outbox_.front();
+  head_out_ = parcel.header;
+  head_out_.offset = parcel.sent;
+  head_out_.piece_bytes = std::min(kPieceBytes, parcel.header.total_bytes - parcel.sent);
+  send_.direction = Transfer::Direction::kSend;
+  send_.peer = peer_;
+  send_.tag = kPeerTag;
+  send_.spans = {Span{reinterpret_cast<std::byte*>(&head_out_), kHead}};
+  if (head_out_.piece_bytes > 0)
+    send_.spans.push_back({parcel.values->data() + parcel.sent, head_out_.piece_bytes});
+  parcel.sent += head_out_.piece_bytes;
+  parcel.started = true;
+  send_.status = Status::Ok();
+  const Status posted = transport_->Post(send_);
+  if (!posted.ok()) Close(posted);
+}
+
+// --- receiving
+
+Status Link::PostReceive() {
+  if (room_.data() == nullptr) {
+    HORON_ASSIGN(room_, pool_->Take(kHead + kPieceBytes));
+  }
+  receive_.direction = Transfer::Direction::kReceive;
+  receive_.peer = peer_;
+  receive_.tag = kPeerTag;
+  receive_.spans = {Span{room_.data(), room_.bytes()}};
+  receive_.status = Status::Ok();
+  receive_.bytes = 0;
+  return transport_->Post(receive_);
+}
+
+bool Link::ProgressReceive(Answerer& answerer) {
+  bool moved = false;
+  for (;;) {
+    if (incoming_ && incoming_->whole) {
+      if (!Deliver(answerer)) return moved;
+      incoming_.reset();
+      moved = true;
+    }
+    if (!receive_.done) return moved;
+    Status status = receive_.status;
+    if (status.ok() && receive_.bytes > 0) {
+      moved = true;
+      TakePiece(answerer);
+      receive_.bytes = 0;
+      if (incoming_ && incoming_->whole) continue;
+    }
+    if (status.ok() && closed_.ok()) status = PostReceive();
+    if (!status.ok()) Close(status);
+    if (!closed_.ok()) return true;
+  }
+}
+
+// What does not belong to the message under way, or does not follow its last piece, is dropped: it
+// is asked again.
+void Link::TakePiece(Answerer& answerer) {
+  PeerHeader header;
+  Status status = receive_.bytes >= kHead ? (std::memcpy(&header, room_.data(), sizeof(header)),
+                                             CheckPiece(header, receive_.bytes))
+                                          : CheckPiece({}, 0);
+  if (status.ok()) {
+    silent_ = false;
+    if (header.offset == 0) status = Begin(answerer, header);
+  }
+  const bool follows = status.ok() && incoming_ && header.kind == incoming_->header.kind &&
+                       header.round == incoming_->header.round &&
+                       header.total_bytes == incoming_->header.total_bytes &&
+                       header.offset == incoming_->got;
+  if (!follows) {
+    dropped_.Add();
+    return;
+  }
+  if (incoming_->fits && header.piece_bytes > 0) {
+    std::memcpy(incoming_->values.data() + header.offset, room_.data() + kHead,
+                static_cast<size_t>(header.piece_bytes));
+  }
+  incoming_->got += header.piece_bytes;
+  incoming_->whole = incoming_->got == header.total_bytes;
+}
+
+// A length is believed only where it is the one that is expected; else the values are not kept.
+Status Link::Begin(Answerer& answerer, const PeerHeader& header) {
+  incoming_.emplace();
+  incoming_->header = header;
+  const int64_t expected =
+      header.kind == PeerKind::kReply ? ExpectedReply(header) : answerer.Expected(peer_, header);
+  incoming_->fits = expected == header.total_bytes;
+  if (!incoming_->fits || expected == 0) return Status::Ok();
+  Result<Buffer> values = pool_->Take(expected);
+  if (!values.ok()) {
+    incoming_.reset();
+    return values.status();
+  }
+  incoming_->values = std::move(values).value();
+  return Status::Ok();
+}
+
+int64_t Link::ExpectedReply(const PeerHeader& header) const {
+  if (header.refused != 0) return 0;
+  return asking_ && header.round == round_ ? asked_.front()->answer_bytes : -1;
+}
+
+// False while it cannot be answered yet.
+bool Link::Deliver(Answerer& answerer) {
+  if (incoming_->header.kind != PeerKind::kReply) return DeliverQuestion(answerer);
+  DeliverReply();
+  return true;
+}
+
+void Link::DeliverReply() {
+  if (!asking_ || incoming_->header.round != round_ || !incoming_->fits) {
+    (incoming_->header.round == silenced_ ? late_ : dropped_).Add();
+    return;
+  }
+  Question& question = *asked_.front();
+  question.reply = incoming_->header;
+  question.answer = std::move(incoming_->values);
+  std::erase_if(outbox_, [](const Parcel& p) {  // asked once more meanwhile
+    return p.header.kind != PeerKind::kReply && !p.started;
+  });
+  Finish(question.reply.refused == 0
+             ? Status::Ok()
+             : Status::InvalidArgument("rank " + std::to_string(peer_) +
+                                       " has no such window: it was freed there, or made anew"));
+}
+
+bool Link::DeliverQuestion(Answerer& answerer) {
+  const PeerHeader& asked = incoming_->header;
+  if (asked.round < done_round_) {
+    dropped_.Add();
+    return true;
+  }
+  if (asked.round > done_round_) {
+    std::optional<Answerer::Answer> answer;
+    if (incoming_->fits) {
+      answer = answerer.Do(peer_, asked, incoming_->values);
+      if (!answer) return false;
+    } else {
+      answer = Answerer::Answer{.refused = true};
+    }
+    last_reply_ = {};
+    last_reply_.header.set = asked.set;
+    last_reply_.header.epoch = asked.epoch;
+    last_reply_.header.round = done_round_ = asked.round;
+    last_reply_.header.refused = answer->refused ? 1 : 0;
+    last_reply_.header.share = answer->share;
+    last_reply_.header.total_bytes = answer->values ? answer->values->bytes() : 0;
+    last_reply_.values = std::move(answer->values);
+  }
+  outbox_.push_back(last_reply_);
+  return true;
+}
+
+}  // namespace horon

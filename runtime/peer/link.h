@@ -1,0 +1,127 @@
+// Link: questions to one other rank and its answers, over the transport that reaches it. Each side
+// may ask; one question of each is under way at a time, and the next one waits behind it.
+//
+// A message is cut into pieces (peer_wire.h). A question is asked again when no answer comes; the
+// other side answers a number that it knows once more, without doing it twice, and takes no older
+// one: so lost, doubled and reordered pieces change nothing. A rank that stays silent for the time
+// of a question is not waited for again before it has been heard. Holder of the baton.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "runtime/base/counters.h"
+#include "runtime/device/memory.h"
+#include "runtime/peer/peer_wire.h"
+#include "runtime/transport/transport.h"
+
+namespace horon {
+
+inline constexpr Tag kPeerTag = 96;  // beside the negotiation's, below the buckets'
+
+using SharedBuffer = std::shared_ptr<const Buffer>;  // never changed once it is sent
+
+// What is asked, and then the answer.
+struct Question final : Waitable {
+  PeerHeader header;
+  SharedBuffer values;       // null: none
+  int64_t answer_bytes = 0;  // of values that the answer must have
+  std::chrono::steady_clock::time_point deadline;
+  // The answer, once done.
+  bool done = false;
+  Status status;  // kUnavailable: none came; kInvalidArgument: refused
+  PeerHeader reply;
+  Buffer answer;
+  bool Ready() override { return done; }
+};
+
+// Who answers.
+class Answerer {
+ public:
+  struct Answer {
+    bool refused = false;
+    double share = 0;
+    SharedBuffer values = nullptr;
+  };
+  virtual ~Answerer() = default;
+  // Bytes of values that this question must have; -1: it is about nothing that exists.
+  virtual int64_t Expected(int from, const PeerHeader& header) = 0;
+  // Does what is asked, once for each question; nothing while it cannot yet: it is called again.
+  virtual std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer& values) = 0;
+};
+
+class Link {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Link(int peer, Transport& transport, Pool& pool, std::chrono::milliseconds patience,
+       Counters& counters);
+
+  // Fails at once if the peer is silent. The number of the question is the link's business.
+  void Ask(const std::shared_ptr<Question>& question);
+  // Whether anything moved.
+  bool Progress(Answerer& answerer, Clock::time_point now);
+  // No message comes or goes any more; what is asked fails.
+  void Close(const Status& why);
+
+  bool idle() const { return asked_.empty() && outbox_.empty(); }
+  Clock::time_point next_look() const;
+  bool lost() const { return silent_ || !closed_.ok(); }
+
+ private:
+  struct Parcel {
+    PeerHeader header;
+    SharedBuffer values;
+    int64_t sent = 0;
+    bool started = false;
+  };
+  // A message of which some pieces have come.
+  struct Incoming {
+    PeerHeader header;
+    Buffer values;
+    int64_t got = 0;
+    bool whole = false, fits = false;
+  };
+
+  bool ProgressAsked(Clock::time_point now);
+  bool ProgressSend();
+  bool ProgressReceive(Answerer& answerer);
+  Status PostReceive();
+  void SendNextPiece();
+  void TakePiece(Answerer& answerer);
+  Status Begin(Answerer& answerer, const PeerHeader& header);
+  int64_t ExpectedReply(const PeerHeader& header) const;
+  bool Deliver(Answerer& answerer);
+  void DeliverReply();
+  bool DeliverQuestion(Answerer& answerer);
+  void Finish(const Status& status);
+  Status Silence() const;
+
+  int peer_;
+  Transport* transport_;
+  Pool* pool_;
+  std::chrono::milliseconds patience_;
+  Counter &resent_, &dropped_, &silences_, &late_;
+  Status closed_;
+  bool silent_ = false;
+
+  std::deque<std::shared_ptr<Question>> asked_;  // the first is under way once `asking_`
+  bool asking_ = false;
+  uint64_t round_ = 0;     // of my questions
+  uint64_t silenced_ = 0;  // the last one that got no answer in time
+  Clock::time_point ask_again_;
+
+  std::deque<Parcel> outbox_;
+  PeerHeader head_out_;
+
+  uint64_t done_round_ = 0;  // of the peer's questions: the last that was answered
+  Parcel last_reply_;
+  std::optional<Incoming> incoming_;
+  Buffer room_;  // of one piece with its header
+
+  Transfer send_, receive_;  // last: they use the others
+};
+
+}  // namespace horon

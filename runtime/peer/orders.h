@@ -1,0 +1,47 @@
+// What an order under way in the PeerEngine is: shared by the engine's own files.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/peer/peer_engine.h"
+
+namespace horon {
+
+class PeerEngine::Running {
+ public:
+  Running(PeerEngine& engine, Order made)
+      : order(std::move(made)),
+        deadline(Clock::now() + engine.patience_),
+        task(engine.Run(*this)) {}
+  Window& window() const { return *order.window; }
+  // The rank's part is left out.
+  void Miss(int rank) { unreached.push_back(rank); }
+  bool Missed(int rank) const {
+    return std::find(unreached.begin(), unreached.end(), rank) != unreached.end();
+  }
+  bool Late() const { return Clock::now() >= deadline; }
+
+  Order order;
+  Clock::time_point deadline;
+  std::vector<int64_t> unreached;
+  RootTask task;  // last: its frames use the others
+};
+
+// Ready in the next cycle: for slots that somebody else has for the moment.
+class PeerEngine::NextCycle final : public Waitable {
+ public:
+  explicit NextCycle(PeerEngine& engine) : engine_(engine), from_(engine.cycle_) {
+    engine.looks_again_ = true;
+  }
+  bool Ready() override {
+    if (engine_.cycle_ != from_) return true;
+    engine_.looks_again_ = true;
+    return false;
+  }
+
+ private:
+  PeerEngine& engine_;
+  uint64_t from_;
+};
+
+}  // namespace horon

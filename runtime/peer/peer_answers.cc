@@ -1,0 +1,119 @@
+// What this rank does when another one asks, and the mutexes that it keeps for them.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/peer/orders.h"
+
+namespace horon {
+
+PeerEngine::Shared PeerEngine::WindowOf(const PeerHeader& header) const {
+  MutexLock lock(mutex_);
+  for (const auto& [name, window] : windows_) {
+    if (window->set() == header.set && window->epoch() == header.epoch) return window;
+  }
+  return nullptr;
+}
+
+int64_t PeerEngine::Expected(int from, const PeerHeader& header) {
+  const Shared window = WindowOf(header);
+  if (!window) return -1;
+  if (header.kind == PeerKind::kPropose) return window->bytes();
+  if (header.kind != PeerKind::kPut && header.kind != PeerKind::kAdd) return 0;
+  return window->slot_of(from) > 0 ? window->bytes() : -1;
+}
+
+std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& header,
+                                               const Buffer& values) {
+  const Shared window = WindowOf(header);
+  if (!window) return Answer{.refused = true};  // freed while the last piece was on its way
+  switch (header.kind) {
+    case PeerKind::kPut:
+    case PeerKind::kAdd:
+      if (!Deliver(header, *window, window->slot(from), values.data())) return std::nullopt;
+      return Answer{};
+    case PeerKind::kGet:
+      return Read(*window);
+    case PeerKind::kPropose:
+      return Average(header, *window, values.data());
+    case PeerKind::kLock:
+      AddWaiter(*window, from);
+      return Answer{};
+    case PeerKind::kUnlock:
+      Unlock(*window, from);
+      return Answer{};
+    default:  // a grant; who asks no longer gives it back by itself
+      if (const auto mine = window->my_locks.find(from); mine != window->my_locks.end())
+        mine->second = true;
+      return Answer{};
+  }
+}
+
+std::optional<Answerer::Answer> PeerEngine::Read(Window& window) {
+  const SlotLock lock(window.published());
+  if (!lock.held()) {
+    looks_again_ = true;
+    return std::nullopt;
+  }
+  Result<Buffer> copy = fabric_->host_pool->Take(window.bytes());
+  if (!copy.ok()) return Answer{.refused = true};
+  if (window.bytes() > 0)
+    std::memcpy(copy.value().data(), window.published().values(),
+                static_cast<size_t>(window.bytes()));
+  return Answer{.share = window.published().head().share,
+                .values = std::make_shared<const Buffer>(std::move(copy).value())};
+}
+
+// The values as they were go back, and both ranks add the same difference, with opposite signs.
+Answerer::Answer PeerEngine::Average(const PeerHeader& header, Window& window,
+                                     const std::byte* values) {
+  const Result<SharedBuffer> before = CopyOf(window);
+  if (!before.ok()) return {.refused = true};
+  const std::byte* mine = before.value()->data();
+  if (!AddDifference(window, header.weight, values, mine).ok()) return {.refused = true};
+  ++window.averages;
+  pairs_.Add();
+  return {.values = before.value()};
+}
+
+// --- mutexes: in the order in which they are asked for
+
+void PeerEngine::AddWaiter(Window& window, int rank) {
+  window.lock_waiters.push_back(rank);
+  GrantNext(window);
+}
+
+// Or asks no longer.
+void PeerEngine::Unlock(Window& window, int rank) {
+  std::erase(window.lock_waiters, rank);
+  if (window.lock_holder != rank) return;
+  window.lock_holder = -1;
+  GrantNext(window);
+}
+
+void PeerEngine::GrantNext(Window& window) {
+  if (window.lock_holder >= 0 || window.lock_waiters.empty()) return;
+  const int rank = window.lock_holder = window.lock_waiters.front();
+  window.lock_waiters.pop_front();
+  if (rank == me()) {
+    window.my_locks[rank] = true;
+  } else {
+    MutexLock lock(mutex_);
+    grants_.push_back({windows_.at(window.shape().name), rank, nullptr});
+  }
+}
+
+// Who cannot be told has the mutex no longer.
+void PeerEngine::KeepGrants() {
+  std::vector<Grant> grants;
+  grants.swap(grants_);
+  for (Grant& grant : grants) {
+    if (!grant.told) grant.told = Ask(*grant.window, grant.rank, {.kind = PeerKind::kGrant});
+    if (!grant.told->done) {
+      grants_.push_back(grant);
+    } else if (!grant.told->status.ok()) {
+      Unlock(*grant.window, grant.rank);
+    }
+  }
+}
+
+}  // namespace horon

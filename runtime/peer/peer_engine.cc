@@ -1,0 +1,237 @@
+#include "runtime/peer/peer_engine.h"
+
+#include <cstring>
+
+#include "runtime/peer/accumulator.h"
+#include "runtime/peer/orders.h"
+
+namespace horon {
+namespace {
+
+constexpr std::chrono::microseconds kSlotWait{50};  // a slot's holder wakes nobody
+
+}  // namespace
+
+PeerEngine::PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segment,
+                       std::chrono::milliseconds patience, Counters& counters)
+    : fabric_(&fabric),
+      segment_(std::move(segment)),
+      patience_(patience),
+      counters_(&counters),
+      unreached_(counters["peer.unreached"]),
+      given_(counters["window.given"]),
+      overwritten_(counters["window.overwritten"]),
+      taken_(counters["window.taken"]),
+      unchanged_(counters["window.unchanged"]),
+      pairs_(counters["pair.averages"]),
+      pairs_lost_(counters["pair.lost"]) {}
+
+PeerEngine::~PeerEngine() { FailAll(Status::Aborted("the runtime was taken down")); }
+
+// --- user threads
+
+Status PeerEngine::Open(const std::shared_ptr<Window>& window) {
+  MutexLock lock(mutex_);
+  const auto [at, added] = windows_.emplace(window->shape().name, window);
+  if (!added)
+    return Status::InvalidArgument("there is a window '" + at->first + "' already: free it first");
+  news_.store(true, std::memory_order_release);
+  return Status::Ok();
+}
+
+void PeerEngine::Close(const Window& window) {
+  MutexLock lock(mutex_);
+  const auto at = windows_.find(window.shape().name);
+  if (at != windows_.end() && at->second.get() == &window) windows_.erase(at);
+}
+
+std::shared_ptr<Window> PeerEngine::Find(const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto at = windows_.find(name);
+  return at != windows_.end() ? at->second : nullptr;
+}
+
+uint64_t PeerEngine::NextEpoch(const std::string& name) {
+  MutexLock lock(mutex_);
+  return ++epochs_[name];
+}
+
+// Counted before it is looked at whether the window is closed, and the other way round in who
+// closes it: one of the two sees the other.
+Status PeerEngine::Submit(Order order) {
+  order.window->pending.fetch_add(1);
+  Status refused;
+  if (order.window->closed.load())
+    refused = Status::InvalidArgument("the window '" + order.window->shape().name + "' was freed");
+  MutexLock lock(mutex_);
+  if (refused.ok()) refused = over_;
+  if (!refused.ok()) {
+    order.window->pending.fetch_sub(1);
+    return refused;
+  }
+  ordered_.push_back(std::move(order));
+  news_.store(true, std::memory_order_release);
+  return Status::Ok();
+}
+
+// --- the holder of the baton
+
+bool PeerEngine::Advance() {
+  const bool news = news_.exchange(false, std::memory_order_acq_rel);
+  if (!news && links_.empty() && running_.empty()) return false;
+  ++cycle_;
+  looks_again_ = false;
+  if (news) OpenLinks();
+  if (news) StartOrders();
+  bool moved = news;
+  const auto now = links_.empty() ? Clock::time_point{} : Clock::now();
+  links_idle_ = true;
+  for (auto& [rank, link] : links_) {
+    moved = link->Progress(*this, now) || moved;
+    links_idle_ = links_idle_ && link->idle();
+  }
+  KeepGrants();
+  return AdvanceOrders() || moved;
+}
+
+void PeerEngine::OpenLinks() {
+  MutexLock lock(mutex_);
+  for (const auto& [name, window] : windows_) {
+    for (const auto* side : {&window->shape().in, &window->shape().out}) {
+      for (const int rank : *side) {
+        auto& link = links_[rank];
+        if (link) continue;
+        link = std::make_unique<Link>(rank, *fabric_->route[static_cast<size_t>(rank)],
+                                      *fabric_->host_pool, patience_, *counters_);
+        if (!cut_.ok()) link->Close(cut_);
+      }
+    }
+  }
+}
+
+void PeerEngine::StartOrders() {
+  std::vector<Order> started;
+  {
+    MutexLock lock(mutex_);
+    started.swap(ordered_);
+  }
+  for (Order& order : started)
+    running_.push_back(std::make_unique<Running>(*this, std::move(order)));
+}
+
+bool PeerEngine::AdvanceOrders() {
+  bool moved = false;
+  for (auto it = running_.begin(); it != running_.end();) {
+    Running& running = **it;
+    moved = running.task.Advance() || moved;
+    if (!running.task.done()) {
+      ++it;
+      continue;
+    }
+    const std::unique_ptr<Running> over = std::move(*it);
+    it = running_.erase(it);
+    const Status status = over->task.status();
+    unreached_.Add(static_cast<int64_t>(over->unreached.size()));
+    const auto done = std::move(over->order.done);
+    over->order.window->pending.fetch_sub(1);
+    done(status, std::move(over->unreached));
+  }
+  return moved;
+}
+
+PeerEngine::Clock::time_point PeerEngine::next_look() const {
+  auto next = Clock::time_point::max();
+  for (const auto& [rank, link] : links_) next = std::min(next, link->next_look());
+  for (const auto& running : running_) next = std::min(next, running->deadline);
+  return looks_again_ ? std::min(next, Clock::now() + kSlotWait) : next;
+}
+
+void PeerEngine::CutLinks(const Status& why) {
+  if (!cut_.ok()) return;
+  cut_ = why;
+  for (auto& [rank, link] : links_) link->Close(why);
+  links_idle_ = true;
+}
+
+void PeerEngine::FailAll(const Status& why) {
+  std::vector<Order> waiting;
+  {
+    MutexLock lock(mutex_);
+    if (over_.ok()) over_ = why;
+    waiting.swap(ordered_);
+  }
+  CutLinks(why);
+  while (!running_.empty()) {
+    const std::unique_ptr<Running> over = std::move(running_.front());
+    running_.pop_front();
+    waiting.push_back(std::move(over->order));
+  }
+  for (Order& order : waiting) {
+    order.window->pending.fetch_sub(1);
+    order.done(why, {});
+  }
+}
+
+// --- for orders and answers
+
+bool PeerEngine::Gone(int rank) const {
+  const Topology& topology = fabric_->topology;
+  if (!segment_ || topology.node_of(rank) != topology.node_of(me())) return false;
+  const auto state = static_cast<RankState>(
+      segment_->rank(topology.local_rank(rank)).state.load(std::memory_order_acquire));
+  return state == RankState::kDead || state == RankState::kLeft;
+}
+
+std::shared_ptr<Question> PeerEngine::Ask(const Window& window, int rank, PeerHeader header,
+                                          SharedBuffer values, int64_t answer_bytes) {
+  auto question = std::make_shared<Question>();
+  header.set = window.set();
+  header.epoch = window.epoch();
+  header.total_bytes = values ? values->bytes() : 0;
+  question->header = header;
+  question->values = std::move(values);
+  question->answer_bytes = answer_bytes;
+  links_.at(rank)->Ask(question);
+  links_idle_ = false;
+  return question;
+}
+
+Result<SharedBuffer> PeerEngine::CopyOf(const Window& window) {
+  HORON_ASSIGN(Buffer copy, fabric_->host_pool->Take(window.bytes()));
+  if (window.bytes() > 0)
+    std::memcpy(copy.data(), window.values(), static_cast<size_t>(window.bytes()));
+  return std::make_shared<const Buffer>(std::move(copy));
+}
+
+// values += weight * (x - y)
+Status PeerEngine::AddDifference(Window& window, double weight, const std::byte* x,
+                                 const std::byte* y) {
+  HORON_ASSIGN(Accumulator sum,
+               Accumulator::Make(*fabric_->host_pool, window.shape().dtype, window.count()));
+  sum.Begin(1, window.values());
+  sum.AddDifference(weight, x, y);
+  sum.Store(window.values());
+  return Status::Ok();
+}
+
+// False while somebody else has the slot.
+bool PeerEngine::Deliver(const PeerHeader& header, Window& window, const Slot& slot,
+                         const std::byte* values) {
+  const SlotLock lock(slot);
+  if (!lock.held()) return false;
+  SlotHead& head = slot.head();
+  const bool adds = header.kind == PeerKind::kAdd;
+  const DataType dtype = window.shape().dtype;
+  if (adds) {
+    CombineInto(dtype, 1, slot.values(), header.weight, values, slot.values(), window.count());
+  } else {
+    ScaleInto(dtype, header.weight, values, slot.values(), window.count());
+  }
+  if (header.carry != 0) head.share = (adds ? head.share : 0) + header.weight * header.share;
+  head.wiped = false;
+  given_.Add();
+  if (head.deliveries.fetch_add(1, std::memory_order_relaxed) > 0 && !adds) overwritten_.Add();
+  return true;
+}
+
+}  // namespace horon

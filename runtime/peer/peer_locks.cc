@@ -1,0 +1,91 @@
+// Taking the mutexes of other ranks. Several are taken in ascending order, so that no two ranks can
+// wait for each other.
+#include "runtime/peer/orders.h"
+
+namespace horon {
+namespace {
+
+// The mutex was granted, or the time is over.
+class Granted final : public Waitable {
+ public:
+  Granted(const bool& granted, Link::Clock::time_point deadline)
+      : granted_(granted), deadline_(deadline) {}
+  bool Ready() override { return granted_ || Link::Clock::now() >= deadline_; }
+
+ private:
+  const bool& granted_;
+  Link::Clock::time_point deadline_;
+};
+
+}  // namespace
+
+Task PeerEngine::LockAll(Running& running) {
+  if (running.order.kind == OrderKind::kUpdate) {
+    Task own = Lock(running, me());
+    HORON_CO_TRY(co_await own);
+    if (!running.Missed(me())) co_return Status::Ok();
+    co_return Status::Unavailable("the mutex of the window '" + running.window().shape().name +
+                                  "' was not free in time");
+  }
+  for (const auto& [rank, weight] : running.order.ranks) {
+    Task one = Lock(running, rank);
+    HORON_CO_TRY(co_await one);
+  }
+  co_return Status::Ok();
+}
+
+Task PeerEngine::Lock(Running& running, int rank) {
+  auto& mine = running.window().my_locks;
+  while (mine.contains(rank) && !running.Late()) {  // another order of this rank has it
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+  bool asked = !mine.contains(rank);
+  if (asked && rank == me()) {
+    mine[rank] = false;
+    AddWaiter(running.window(), rank);
+  } else if (asked) {
+    mine[rank] = false;
+    const auto question = Ask(running.window(), rank, {.kind = PeerKind::kLock});
+    co_await Until(*question);
+    if (question->status.code() == Code::kInvalidArgument) co_return question->status;
+    asked = question->status.ok();
+    if (!asked) mine.erase(rank);
+  }
+  if (asked) {
+    Granted granted(mine[rank], running.deadline);
+    co_await Until(granted);
+    if (mine[rank]) co_return Status::Ok();
+    Task giving_back = GiveBack(running, rank);
+    HORON_CO_TRY(co_await giving_back);
+  }
+  running.Miss(rank);
+  co_return Status::Ok();
+}
+
+Task PeerEngine::UnlockAll(Running& running) {
+  if (running.order.kind == OrderKind::kUpdate) {
+    Task own = GiveBack(running, me());
+    co_return co_await own;
+  }
+  for (const auto& [rank, weight] : running.order.ranks) {
+    const auto mine = running.window().my_locks.find(rank);
+    if (mine == running.window().my_locks.end() || !mine->second) continue;
+    Task one = GiveBack(running, rank);
+    HORON_CO_TRY(co_await one);
+  }
+  co_return Status::Ok();
+}
+
+Task PeerEngine::GiveBack(Running& running, int rank) {
+  running.window().my_locks.erase(rank);
+  if (rank == me()) {
+    Unlock(running.window(), rank);
+    co_return Status::Ok();
+  }
+  const auto question = Ask(running.window(), rank, {.kind = PeerKind::kUnlock});
+  co_await Until(*question);
+  co_return Status::Ok();  // who cannot be told gives the mutex to somebody else by himself
+}
+
+}  // namespace horon

@@ -1,0 +1,232 @@
+// What this rank asks of others: put, accumulate, get, and averages of pairs.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/peer/orders.h"
+
+namespace horon {
+
+Task PeerEngine::Run(Running& running) {
+  if (!running.order.with_mutex || running.order.kind == OrderKind::kLock) {
+    Task task = RunLocked(running);
+    co_return co_await task;
+  }
+  Task locking = LockAll(running);
+  HORON_CO_TRY(co_await locking);
+  Task task = RunLocked(running);
+  const Status status = co_await task;
+  Task unlocking = UnlockAll(running);
+  HORON_CO_TRY(co_await unlocking);
+  co_return status;
+}
+
+Task PeerEngine::RunLocked(Running& running) {
+  Task task;
+  switch (running.order.kind) {
+    case OrderKind::kPut:
+    case OrderKind::kAdd:
+      task = Give(running);
+      break;
+    case OrderKind::kGet:
+      task = Get(running);
+      break;
+    case OrderKind::kUpdate:
+      task = Update(running);
+      break;
+    case OrderKind::kLock:
+      task = LockAll(running);
+      break;
+    case OrderKind::kUnlock:
+      task = UnlockAll(running);
+      break;
+    case OrderKind::kPublish:
+      task = Publish(running);
+      break;
+    case OrderKind::kPair:
+      task = PairUp(running);
+      break;
+    case OrderKind::kStep:
+      Step(running);
+      co_return Status::Ok();
+  }
+  co_return co_await task;
+}
+
+// --- put and accumulate
+
+Task PeerEngine::Give(Running& running) {
+  Order& order = running.order;
+  Window& window = running.window();
+  SharedBuffer copy;
+  std::vector<std::pair<int, std::shared_ptr<Question>>> asked;
+  const PeerKind kind = order.kind == OrderKind::kPut ? PeerKind::kPut : PeerKind::kAdd;
+  for (const auto& [rank, weight] : order.ranks) {
+    if (window.near(rank) != nullptr || running.Missed(rank)) continue;
+    if (!copy) {
+      Result<SharedBuffer> made = CopyOf(window);
+      HORON_CO_TRY(made.status());
+      copy = made.value();
+    }
+    asked.emplace_back(
+        rank,
+        Ask(window, rank,
+            {.kind = kind, .weight = weight, .share = window.share, .carry = order.carry ? 1u : 0u},
+            copy));
+  }
+  for (const auto& [rank, weight] : order.ranks) {
+    if (window.near(rank) == nullptr || running.Missed(rank)) continue;
+    Task giving = GiveNear(running, rank, weight);
+    HORON_CO_TRY(co_await giving);
+  }
+  for (const auto& [rank, question] : asked) {
+    co_await Until(*question);
+    if (question->status.code() == Code::kInvalidArgument) co_return question->status;
+    if (!question->status.ok()) running.Miss(rank);
+  }
+  ScaleOwn(running);
+  Task publishing = Publish(running);
+  co_return co_await publishing;
+}
+
+Task PeerEngine::GiveNear(Running& running, int rank, double weight) {
+  Window& window = running.window();
+  const Window::Near* near = window.near(rank);
+  const Slot slot = near->memory->slot(near->my_slot);
+  const PeerHeader header{
+      .kind = running.order.kind == OrderKind::kPut ? PeerKind::kPut : PeerKind::kAdd,
+      .weight = weight,
+      .share = window.share,
+      .carry = running.order.carry ? 1u : 0u};
+  while (!Gone(rank) && !running.Late()) {
+    if (Deliver(header, window, slot, window.values())) co_return Status::Ok();
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+  running.Miss(rank);
+  co_return Status::Ok();
+}
+
+// Where parts of the values were given away, those that did not arrive stay here.
+void PeerEngine::ScaleOwn(Running& running) {
+  const Order& order = running.order;
+  Window& window = running.window();
+  double keep = order.self_weight;
+  for (const auto& [rank, weight] : order.ranks) {
+    if (order.self_weight < 1 && running.Missed(rank)) keep += weight;
+  }
+  if (keep == 1) return;
+  ScaleInto(window.shape().dtype, keep, window.values(), window.values(), window.count());
+  if (order.carry) window.share = window.share * keep;
+}
+
+Task PeerEngine::Publish(Running& running) {
+  Window& window = running.window();
+  const Slot slot = window.published();
+  for (;;) {
+    if (const SlotLock lock(slot); lock.held()) {
+      if (window.bytes() > 0)
+        std::memcpy(slot.values(), window.values(), static_cast<size_t>(window.bytes()));
+      slot.head().share = window.share;
+      slot.head().wiped = false;
+      co_return Status::Ok();
+    }
+    if (running.Late()) co_return Status::Ok();  // a reader is stopped: it reads what was there
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+}
+
+// --- get
+
+Task PeerEngine::Get(Running& running) {
+  Window& window = running.window();
+  Task publishing = Publish(running);
+  HORON_CO_TRY(co_await publishing);
+  std::vector<std::pair<size_t, std::shared_ptr<Question>>> asked;
+  const auto& ranks = running.order.ranks;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (window.near(ranks[i].first) != nullptr || running.Missed(ranks[i].first)) continue;
+    asked.emplace_back(
+        i, Ask(window, ranks[i].first, {.kind = PeerKind::kGet}, nullptr, window.bytes()));
+  }
+  for (const auto& [rank, weight] : ranks) {
+    if (window.near(rank) == nullptr || running.Missed(rank)) continue;
+    Task getting = GetNear(running, rank, weight);
+    HORON_CO_TRY(co_await getting);
+  }
+  for (const auto& [i, question] : asked) {
+    co_await Until(*question);
+    if (question->status.code() == Code::kInvalidArgument) co_return question->status;
+    Task keeping = KeepAnswer(running, ranks[i].first, ranks[i].second, *question);
+    HORON_CO_TRY(co_await keeping);
+  }
+  co_return Status::Ok();
+}
+
+Task PeerEngine::GetNear(Running& running, int rank, double weight) {
+  Window& window = running.window();
+  const Slot theirs = window.near(rank)->memory->slot(0);
+  while (!Gone(rank) && !running.Late()) {
+    if (const SlotLock lock(theirs); lock.held() && !theirs.head().wiped) {
+      const PeerHeader header{.kind = PeerKind::kPut,
+                              .weight = weight,
+                              .share = theirs.head().share,
+                              .carry = running.order.carry ? 1u : 0u};
+      if (Deliver(header, window, window.slot(rank), theirs.values())) co_return Status::Ok();
+    }
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+  running.Miss(rank);
+  co_return Status::Ok();
+}
+
+Task PeerEngine::KeepAnswer(Running& running, int rank, double weight, Question& asked) {
+  Window& window = running.window();
+  const PeerHeader header{.kind = PeerKind::kPut,
+                          .weight = weight,
+                          .share = asked.reply.share,
+                          .carry = running.order.carry ? 1u : 0u};
+  while (asked.status.ok() && !running.Late()) {
+    if (Deliver(header, window, window.slot(rank), asked.answer.data())) co_return Status::Ok();
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+  running.Miss(rank);
+  co_return Status::Ok();
+}
+
+// --- averages of pairs
+
+// Waits for one rank, which waits for nobody before it answers: so no ring of ranks can wait.
+Task PeerEngine::PairUp(Running& running) {
+  Window& window = running.window();
+  const auto [rank, weight] = running.order.ranks[0];
+  const Result<SharedBuffer> sent = CopyOf(window);
+  HORON_CO_TRY(sent.status());
+  const auto question = Ask(window, rank, {.kind = PeerKind::kPropose, .weight = weight},
+                            sent.value(), window.bytes());
+  co_await Until(*question);
+  if (question->status.ok()) {
+    ++window.averages;
+    pairs_.Add();
+    co_return AddDifference(window, weight, question->answer.data(), sent.value()->data());
+  }
+  pairs_lost_.Add();
+  running.Miss(rank);
+  co_return question->status.code() == Code::kInvalidArgument ? question->status : Status::Ok();
+}
+
+void PeerEngine::Step(Running& running) {
+  const Order& order = running.order;
+  Window& window = running.window();
+  if (order.input != nullptr)
+    CombineInto(window.shape().dtype, 1, window.values(), 1, order.input, window.values(),
+                window.count());
+  if (order.output != nullptr && window.bytes() > 0)
+    std::memcpy(order.output, window.values(), static_cast<size_t>(window.bytes()));
+  const int age = std::min(std::exchange(window.averages, 0), 4);
+  (*counters_)["pair.staleness." + std::to_string(age) + (age == 4 ? "+" : "")].Add();
+}
+
+}  // namespace horon

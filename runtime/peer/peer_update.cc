@@ -1,0 +1,124 @@
+// Mixing what has arrived with the rank's own values.
+#include <cmath>
+#include <cstring>
+
+#include "runtime/peer/accumulator.h"
+#include "runtime/peer/orders.h"
+
+namespace horon {
+namespace {
+
+constexpr double kRounding = 1e-9;
+
+}  // namespace
+
+// self_weight * own + the sum of weight * slot, in the order of the ranks. Where the weights sum to
+// 1 it is own + the sum of weight * (slot - own): equal values stay what they are, to the bit.
+class Mixture {
+ public:
+  Mixture(Accumulator sum, const std::byte* own, double self_weight, bool convex)
+      : sum_(std::move(sum)), own_(own), self_weight_(self_weight), convex_(convex) {
+    if (convex_) sum_.Begin(1, own_);
+    empty_ = own_pending_ = !convex_;
+  }
+
+  void Take(double weight, const std::byte* values) {
+    if (convex_) {
+      sum_.AddDifference(weight, values, own_);
+    } else {
+      AddTerm(weight, values);
+    }
+  }
+  // Of a neighbor that has nothing: its weight goes to this rank.
+  void Fold(double weight) {
+    if (!convex_) AddTerm(weight, own_);
+  }
+  // Neighbors below this rank were added; now its own values.
+  void TakeOwn() {
+    if (std::exchange(own_pending_, false)) AddTerm(self_weight_, own_);
+  }
+  void Store(std::byte* out) {
+    TakeOwn();
+    sum_.Store(out);
+  }
+
+ private:
+  void AddTerm(double weight, const std::byte* values) {
+    if (std::exchange(empty_, false)) {
+      sum_.Begin(weight, values);
+    } else {
+      sum_.Add(weight, values);
+    }
+  }
+
+  Accumulator sum_;
+  const std::byte* own_;
+  double self_weight_;
+  bool convex_, empty_, own_pending_;
+  friend class PeerEngine;
+  double share_ = 0;
+};
+
+Task PeerEngine::Update(Running& running) {
+  Order& order = running.order;
+  Window& window = running.window();
+  double total = order.self_weight;
+  for (const auto& [rank, weight] : order.ranks) total += weight;
+  Result<Accumulator> sum =
+      Accumulator::Make(*fabric_->host_pool, window.shape().dtype, window.count());
+  HORON_CO_TRY(sum.status());
+  Mixture mixture(std::move(sum).value(), window.values(), order.self_weight,
+                  !order.reset && std::abs(total - 1) < kRounding);
+  mixture.share_ = order.self_weight * window.share;
+  for (const auto& [rank, weight] : order.ranks) {
+    if (rank > me()) mixture.TakeOwn();
+    Task taking = TakeSlot(running, rank, weight, mixture);
+    HORON_CO_TRY(co_await taking);
+  }
+  mixture.Store(order.output != nullptr ? order.output : window.values());
+  if (order.output != nullptr) co_return Status::Ok();
+  if (order.carry) window.share = mixture.share_;
+  Task publishing = Publish(running);
+  co_return co_await publishing;
+}
+
+Task PeerEngine::TakeSlot(Running& running, int from, double weight, Mixture& mixture) {
+  while (!running.Late()) {
+    if (TryTakeSlot(running, from, weight, mixture)) co_return Status::Ok();
+    NextCycle next(*this);
+    co_await Until(next);
+  }
+  running.Miss(from);
+  if (running.order.reset) co_return Status::Ok();  // it is taken the next time
+  mixture.Fold(weight);
+  mixture.share_ += weight * running.window().share;
+  co_return Status::Ok();
+}
+
+// What a dead neighbor has delivered belongs to the sum that a reset collects; as a value to mix
+// with it is stale.
+bool PeerEngine::TryTakeSlot(Running& running, int from, double weight, Mixture& mixture) {
+  Window& window = running.window();
+  const bool looks = running.order.output != nullptr;  // leaves everything as it is
+  const Slot slot = window.slot(from);
+  const SlotLock lock(slot);
+  if (!lock.held()) return false;
+  SlotHead& head = slot.head();
+  if (!running.order.reset && (head.wiped || (Gone(from) && !looks))) {
+    if (!running.Missed(from)) running.Miss(from);
+    mixture.Fold(weight);
+    mixture.share_ += weight * window.share;
+    return true;
+  }
+  mixture.Take(weight, slot.values());
+  mixture.share_ += weight * head.share;
+  if (looks) return true;
+  (head.deliveries.exchange(0, std::memory_order_relaxed) > 0 ? taken_ : unchanged_).Add();
+  if (running.order.reset) {
+    std::memset(slot.values(), 0, static_cast<size_t>(slot.bytes()));
+    head.share = 0;
+  }
+  return true;
+}
+
+}  // namespace horon

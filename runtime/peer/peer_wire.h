@@ -1,0 +1,44 @@
+// PeerHeader: what every message between two peers of a window begins with, and the check that it
+// is one. A message's values travel in pieces of at most kPieceBytes, each behind such a header, so
+// that a receiver's buffer has one size whatever a sender claims. Used by link.h.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/status.h"
+
+namespace horon {
+
+enum class PeerKind : uint32_t {
+  kPut = 1,      // values replace what the edge holds
+  kAdd = 2,      // values are added to it
+  kGet = 3,      // asks for the window's published values
+  kLock = 4,     // asks for the window's mutex; kGrant follows
+  kUnlock = 5,   // gives it back, or asks no longer
+  kGrant = 6,    // the mutex is yours
+  kPropose = 7,  // a pair's average: my values, for yours
+  kReply = 8,    // answers any of these
+};
+
+struct PeerHeader {
+  static constexpr uint32_t kMagic = 0x50524e48;
+  uint32_t magic = kMagic;
+  PeerKind kind = PeerKind::kReply;
+  uint64_t set = 0;         // which window: a hash of its name, element type and shape
+  uint64_t epoch = 0;       // which making of it
+  uint64_t round = 0;       // the question's number on this link; a reply has its question's
+  double weight = 1;        // that the receiver gives the values
+  double share = 0;         // push-sum weight that goes with the values, not weighted yet
+  int64_t total_bytes = 0;  // of all the message's values
+  int64_t offset = 0;       // of this piece in them
+  int64_t piece_bytes = 0;  // behind this header
+  uint32_t refused = 0;     // of a reply: there is no such window, or not with such values
+  uint32_t carry = 0;       // whether `share` counts
+};
+
+inline constexpr int64_t kPieceBytes = 256 << 10;
+
+// kInternal unless the `received` bytes can be such a header and its piece.
+Status CheckPiece(const PeerHeader& header, int64_t received);
+
+}  // namespace horon

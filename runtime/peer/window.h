@@ -1,0 +1,74 @@
+// Window: a tensor that its rank mixes by itself with what its neighbors deliver, whenever each of
+// them likes. For every in-neighbor j it has a Slot B[j]; slot 0 is what the rank has published.
+//
+// Made by all ranks together (c_window.h), then worked on through the PeerEngine. Shape, links and
+// memory stay as they are; the rest is the holder of the baton's, but for the atomics.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/tensor.h"
+#include "runtime/peer/window_memory.h"
+
+namespace horon {
+
+struct WindowShape {
+  std::string name;
+  DataType dtype = DataType::kFloat32;
+  Shape shape;
+  std::vector<int> in, out;  // global ranks, ascending: who delivers to me, and to whom I do
+};
+
+class Window {
+ public:
+  // `values` is the rank's own tensor, lent until the window is freed.
+  Window(WindowShape shape, std::byte* values, std::shared_ptr<WindowMemory> memory,
+         uint64_t epoch);
+
+  const WindowShape& shape() const { return shape_; }
+  int64_t count() const { return count_; }
+  int64_t bytes() const { return bytes_; }
+  uint64_t set() const { return set_; }  // a hash of what must be equal on all ranks
+  uint64_t epoch() const { return epoch_; }
+  std::byte* values() const { return values_; }
+  const std::shared_ptr<WindowMemory>& memory() const { return memory_; }
+
+  Slot published() const { return memory_->slot(0); }
+  int slot_of(int from) const;  // -1: no in-neighbor
+  Slot slot(int from) const { return memory_->slot(slot_of(from)); }
+
+  // Another rank of this node, whose memory is mapped here; null: by messages.
+  struct Near {
+    std::shared_ptr<WindowMemory> memory;
+    int my_slot = -1;  // in it; -1: I am no in-neighbor of that rank
+  };
+  const Near* near(int rank) const;
+  void SetNear(int rank, Near near) { near_[rank] = std::move(near); }
+
+  std::atomic<double> share{1};  // push-sum weight of the values
+  std::atomic<int> pending{0};   // orders that are not done
+  std::atomic<bool> closed{false};
+
+  // The window's mutex of this rank: who has it (-1: nobody), and who asks, in order.
+  int lock_holder = -1;
+  std::deque<int> lock_waiters;
+  int averages = 0;  // of pairs, since the last step took the values
+  // Mutexes of others, or my own, that I was granted or ask for: rank -> granted.
+  std::map<int, bool> my_locks;
+
+ private:
+  WindowShape shape_;
+  std::byte* values_;
+  std::shared_ptr<WindowMemory> memory_;
+  uint64_t epoch_;
+  int64_t count_, bytes_;
+  uint64_t set_;
+  std::map<int, Near> near_;
+};
+
+}  // namespace horon

@@ -1,0 +1,240 @@
+// Windows when something goes wrong: lost, doubled and delayed messages, ranks that are silent or
+// dead, windows freed in use, and what no peer sends.
+#include <cmath>
+#include <random>
+
+#include "runtime/peer/peer_wire.h"
+#include "runtime/peer/window_row.h"
+#include "test/support/road.h"
+#include "test/support/window_rank.h"
+
+namespace horon {
+namespace {
+
+using test::Rank;
+using test::Ranks;
+using test::RequireNone;
+using test::Total;
+using test::Verdicts;
+using test::WindowRank;
+using test::World;
+using test::WorldOptions;
+
+// Every message of windows is lost, sent twice, or sent late, by the dice; all else passes.
+class Unreliable final : public Transport {
+ public:
+  Unreliable(std::unique_ptr<Transport> inner, unsigned seed, int lose, int twice, int late)
+      : inner_(std::move(inner)), random_(seed), lose_(lose), twice_(twice), late_(late) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
+  void Flush() override { inner_->Flush(); }
+  void Abandon() override { inner_->Abandon(); }
+  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
+
+  Status Post(Transfer& transfer) override {
+    if (transfer.tag != kPeerTag || transfer.direction == Transfer::Direction::kReceive)
+      return inner_->Post(transfer);
+    const int dice = static_cast<int>(random_() % 100);
+    if (dice >= lose_ + twice_ + late_) return inner_->Post(transfer);
+    if (dice >= lose_) Keep(transfer, dice < lose_ + twice_ ? 2 : 1);
+    transfer.status = Status::Ok();
+    transfer.done = true;
+    return Status::Ok();
+  }
+  Result<bool> Progress() override {
+    std::erase_if(copies_, [](const auto& copy) { return copy->posted && copy->transfer.done; });
+    for (const auto& copy : copies_) {
+      if (copy->posted || random_() % 8 != 0) continue;
+      copy->posted = true;
+      HORON_TRY(inner_->Post(copy->transfer));
+    }
+    return inner_->Progress();
+  }
+
+ private:
+  struct Copy {
+    std::vector<std::byte> bytes;
+    bool posted = false;
+    Transfer transfer;
+  };
+  // Sent later, after or between others, as often as said.
+  void Keep(const Transfer& transfer, int times) {
+    for (; times > 0; --times) {
+      auto copy = std::make_unique<Copy>();
+      for (const Span& span : transfer.spans)
+        copy->bytes.insert(copy->bytes.end(), span.data, span.data + span.bytes);
+      copy->transfer.peer = transfer.peer;
+      copy->transfer.tag = transfer.tag;
+      copy->transfer.spans = {Span{copy->bytes.data(), static_cast<int64_t>(copy->bytes.size())}};
+      copies_.push_back(std::move(copy));
+    }
+  }
+  std::unique_ptr<Transport> inner_;
+  std::mt19937 random_;
+  int lose_, twice_, late_;
+  std::vector<std::unique_ptr<Copy>> copies_;
+};
+
+WorldOptions Between(std::chrono::milliseconds patience, int lose, int twice, int late) {
+  WorldOptions options;
+  options.local_size = 1;
+  options.configure = [=](Config& config) { config.gossip_time = patience; };
+  options.wrap = [=](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Unreliable>(std::move(inner), static_cast<unsigned>(rank), lose, twice,
+                                        late);
+  };
+  return options;
+}
+
+int Next(const Rank& me, int by = 1) { return (me.rank() + by + me.size()) % me.size(); }
+
+TEST_CASE("lost, doubled, delayed and reordered messages change no sum") {
+  const size_t count = GENERATE(3, 70'001);  // one piece, so that a doubled piece is a message; two
+  Verdicts verdicts;
+  World(3, Between(std::chrono::milliseconds{4000}, 3, 15, 6)).Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    WindowRank w(me, std::vector<float>(count, static_cast<float>(1 << me.rank())), others, others);
+    const Ranks parts = {{others[0], 0.25}, {others[1], 0.25}};
+    for (int step = 0; step < 8; ++step) {
+      EXPECT(w.Add(parts, 0.5, true).empty() && w.status.ok(), "a share was given up");
+      w.Collect(true);
+    }
+    Total(me, "end", 0);
+    const auto held = w.Look();
+    for (const size_t i : {size_t{0}, held.size() / 2, held.size() - 1})
+      EXPECT(std::abs(Total(me, "mass " + std::to_string(i), held[i]) - 7) < 1e-4,
+             "mass was lost, or doubled");
+    w.Collect(true);
+    EXPECT(std::abs(Total(me, "weights", w.window->share) - 3) < 1e-9, "the weights' sum moved");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a silent rank costs one wait, its share stays, and the others go on") {
+  WorldOptions options = Between(std::chrono::milliseconds{1500}, 0, 0, 0);
+  options.wrap = [](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    return std::make_unique<Unreliable>(std::move(inner), 1u, rank == 2 ? 100 : 0, 0, 0);
+  };
+  Verdicts verdicts;
+  World(3, options).Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    WindowRank w(me, {4}, others, others);
+    if (me.rank() != 2) {
+      const int other = 1 - me.rank();
+      for (int step = 0; step < 4; ++step) {
+        const auto missed = w.Add({{other, 0.25}, {2, 0.25}}, 0.5, true);
+        EXPECT(missed == std::vector<int64_t>{2}, "the silent rank was not named");
+        Total(me, "step", 0);
+        w.Collect(true);
+        Total(me, "taken", 0);
+      }
+      EXPECT(w.values[0] == 4 && w.window->share == 1, "a share that did not arrive is gone");
+      EXPECT(me.runtime().counters()["peer.silences"].value() == 1,
+             "it was waited for again and again");
+    } else {
+      for (int step = 0; step < 4; ++step) Total(me, "step", 0), Total(me, "taken", 0);
+    }
+    Total(me, "end", 0);
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("when a rank of the node dies its share stays and windows go on") {
+  Verdicts verdicts;
+  World world(3, {.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{5000}; }});
+  std::vector<std::unique_ptr<WindowRank>> windows(3);
+  world.Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    auto& w = windows[static_cast<size_t>(me.rank())];
+    w = std::make_unique<WindowRank>(me, std::vector<float>{1}, others, others);
+    Total(me, "made", 0);
+  });
+  world.MarkDead(2, "rank 2 was killed");
+  world.Run([&](Rank& me) {
+    if (me.rank() == 2) return;
+    WindowRank& w = *windows[static_cast<size_t>(me.rank())];
+    std::vector<float> values = {1};
+    EXPECT(!me.Reduce("after", "sum", values).ok(), "a collective cannot go on");
+    for (int step = 0; step < 10; ++step) {
+      const auto missed = w.Add({{1 - me.rank(), 0.25}, {2, 0.25}}, 0.5, true);
+      EXPECT(missed == std::vector<int64_t>{2},
+             "the dead rank was not named: " + w.status.message());
+      EXPECT(w.Collect(true).empty(), w.status.message());
+    }
+  });
+  const auto held = [&](int r) { return windows[static_cast<size_t>(r)]->values[0]; };
+  world.Run([&](Rank& me) {
+    if (me.rank() == 2) return;
+    windows[static_cast<size_t>(me.rank())]->Collect(true);
+  });
+  CHECK(held(0) + held(1) == 2.0f);
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a window that is freed while an order is under way stays, and all ranks hear why") {
+  Verdicts verdicts;
+  World(2, Between(std::chrono::milliseconds{400}, 100, 0, 0)).Run([&](Rank& me) {
+    const int other = Next(me);
+    WindowRank w(me, {1}, {other}, {other});
+    std::shared_ptr<Work> work;
+    if (me.rank() == 0)
+      work = StartOrder(me.runtime(), w.Make(OrderKind::kPut, {{other, 1.0}}), true).value();
+    const Status freed = w.Free();
+    EXPECT(freed.message().find("rank 0 has not waited") != std::string::npos, freed.message());
+    if (work) me.Wait(*work).ok();
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("what no peer sends is refused") {
+  PeerHeader good;
+  good.kind = PeerKind::kPut;
+  good.total_bytes = 100;
+  good.offset = 40;
+  good.piece_bytes = 60;
+  constexpr auto kHead = static_cast<int64_t>(sizeof(PeerHeader));
+  CHECK(CheckPiece(good, kHead + 60).ok());
+  CHECK_FALSE(CheckPiece(good, kHead + 59).ok());
+  CHECK_FALSE(CheckPiece(good, kHead - 1).ok());
+  const auto spoilt = [&](auto&& spoil) {
+    PeerHeader bad = good;
+    spoil(bad);
+    return CheckPiece(bad, kHead + bad.piece_bytes).ok();
+  };
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.magic = 1; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.kind = static_cast<PeerKind>(99); }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.offset = 41; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.offset = -1; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.offset = INT64_MAX; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.piece_bytes = 0; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.weight = std::nan(""); }));
+}
+
+TEST_CASE("rows of a window survive the way, and nonsense is refused") {
+  WindowRow row;
+  row.dtype = DataType::kFloat64;
+  row.shape = {3, 4};
+  row.in = {1, 5};
+  row.out = {2};
+  row.address = {12, 3, -7, 99};
+  const auto numbers = Encode(row);
+  const auto back = DecodeWindowRow(numbers);
+  REQUIRE(back.ok());
+  CHECK(Encode(back.value()) == numbers);
+  for (size_t count = 0; count < numbers.size(); ++count)
+    CHECK_FALSE(DecodeWindowRow({numbers.data(), count}).ok());
+  for (const size_t place : {size_t{1}, size_t{6}, size_t{7}, size_t{8}}) {
+    for (const int64_t nonsense : {int64_t{-1}, int64_t{1000}, INT64_MAX, INT64_MIN}) {
+      auto bad = numbers;
+      bad[place] = nonsense;
+      CHECK_FALSE(DecodeWindowRow(bad).ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace horon

@@ -1,0 +1,219 @@
+// Windows on thread ranks: what each order does, inside a node and between nodes.
+#include <cmath>
+#include <random>
+
+#include "test/support/road.h"
+#include "test/support/window_rank.h"
+
+namespace horon {
+namespace {
+
+using test::Rank;
+using test::Ranks;
+using test::RequireNone;
+using test::Total;
+using test::Verdicts;
+using test::WindowRank;
+using test::World;
+using test::WorldOptions;
+
+constexpr size_t kCount = 70'001;  // several pieces of a message
+
+// One node: everything in shared memory. One rank a node: all messages. Two: both.
+int LocalSize() { return GENERATE(0, 1, 2); }
+
+int Next(const Rank& me, int by = 1) { return (me.rank() + by + me.size()) % me.size(); }
+
+bool All(const std::vector<float>& values, float expected) {
+  for (const float value : values) {
+    if (value != expected) return false;
+  }
+  return true;
+}
+
+TEST_CASE("a put replaces, an accumulate adds, an update mixes and counts") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    WindowRank w(me, std::vector<float>(kCount, static_cast<float>(me.rank() + 1)), {from}, {to});
+    EXPECT(w.status.ok(), w.status.message());
+    EXPECT(w.Put({{to, 1.0}}).empty() && w.status.ok(), w.status.message());
+    Total(me, "put", 0);
+    EXPECT(w.deliveries(from) == 1, "a delivery is not counted");
+    Total(me, "counted", 0);
+    w.Put({{to, 0.5}});
+    w.Add({{to, 2.0}});
+    Total(me, "added", 0);
+    EXPECT(w.deliveries(from) == 3, "three deliveries are not counted");
+    const float theirs = static_cast<float>(from + 1), own = static_cast<float>(me.rank() + 1);
+    EXPECT(All(w.Look(), own + 2.5f * theirs), "put and accumulate do not add up");
+    w.Update(0.5, {{from, 0.5}});
+    EXPECT(w.deliveries(from) == 0, "the update did not take the deliveries");
+    EXPECT(All(w.values, own + 0.5f * (2.5f * theirs - own)), "the update mixes wrongly");
+    w.Collect();
+    const std::vector<float> before = w.values;
+    w.Collect();
+    EXPECT(w.values == before, "what was collected is still there");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a get reads what the other rank published, weighted") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    WindowRank w(me, std::vector<float>(kCount, static_cast<float>(me.rank())), {from}, {to});
+    for (float& value : w.values) value += 10;
+    w.Do(w.Make(OrderKind::kPublish, {}));
+    Total(me, "published", 0);
+    EXPECT(w.Do(w.Make(OrderKind::kGet, {{from, 2.0}})).empty(), w.status.message());
+    EXPECT(w.deliveries(from) == 1, "a get is not counted");
+    Total(me, "got", 0);
+    w.Update(0, {{from, 1.0}});
+    EXPECT(All(w.values, 2 * static_cast<float>(from + 10)), "a get read something else");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("equal values stay what they are, to the bit") {
+  Verdicts verdicts;
+  World(4).Run([&](Rank& me) {
+    Ranks others;
+    std::vector<int> ranks;
+    for (int r = 0; r < me.size(); ++r) {
+      if (r != me.rank()) others.emplace_back(r, 1.0), ranks.push_back(r);
+    }
+    WindowRank w(me, std::vector<float>(kCount, 0.1f), ranks, ranks);
+    for (int round = 0; round < 5; ++round) {
+      w.Put(others);
+      Total(me, "round", 0);
+      for (auto& [rank, weight] : others) weight = 1.0 / 3;
+      w.Update(1 - 3 * (1.0 / 3), others);
+      for (auto& [rank, weight] : others) weight = 1;
+      EXPECT(All(w.values, 0.1f), "an average of equal values moved them");
+      Total(me, "mixed", 0);
+    }
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+// On an irregular graph, at any time: own values, and all that is delivered, add up to the sum at
+// the start, and so do the weights; a tensor of ones goes the way of the weights.
+TEST_CASE("push-sum keeps mass and weight with shares in flight, and ends at the mean") {
+  const int local_size = LocalSize();
+  constexpr int kSize = 4;
+  const std::vector<std::vector<int>> out = {{1, 2, 3}, {2}, {0, 3}, {0}};
+  Verdicts verdicts;
+  World(kSize, {.local_size = local_size}).Run([&](Rank& me) {
+    std::vector<int> in;
+    for (int r = 0; r < kSize; ++r) {
+      const auto& theirs = out[static_cast<size_t>(r)];
+      if (std::count(theirs.begin(), theirs.end(), me.rank()) > 0) in.push_back(r);
+    }
+    const auto& mine = out[static_cast<size_t>(me.rank())];
+    WindowRank x(me, {static_cast<float>(1 << me.rank()), 1}, in, mine, true, "x");
+    const double part = 1.0 / static_cast<double>(mine.size() + 1);
+    Ranks parts;
+    for (const int rank : mine) parts.emplace_back(rank, part);
+    std::mt19937 random(static_cast<unsigned>(me.rank()));
+    for (int step = 0; step < 60; ++step) {
+      if (random() % 3 != 0) x.Add(parts, part, true);
+      if (random() % 3 != 0) x.Collect(true);
+      if (step % 10 != 0) continue;
+      Total(me, "stop", 0);
+      const auto held = x.Look();
+      EXPECT(std::abs(Total(me, "mass", held[0]) - 15) < 1e-5, "the sum was not kept");
+      EXPECT(std::abs(Total(me, "ones", held[1]) - kSize) < 1e-5, "the weights' sum was not kept");
+      EXPECT(std::abs(x.values[1] - x.window->share) < 1e-6, "the weight left the tensor of ones");
+    }
+    for (int step = 0; step < 60; ++step) {
+      x.Add(parts, part, true);
+      Total(me, "step", 0);
+      x.Collect(true);
+    }
+    EXPECT(std::abs(x.values[0] / x.window->share - 3.75) < 1e-4, "the mean was not reached");
+    EXPECT(x.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("no update ever sees half of a put") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(2, {.local_size = local_size}).Run([&](Rank& me) {
+    const int other = Next(me);
+    WindowRank w(me, std::vector<float>(kCount, 0), {other}, {other});
+    for (int step = 1; step <= 200; ++step) {
+      std::fill(w.values.begin(), w.values.end(), static_cast<float>(step));
+      auto put = StartOrder(me.runtime(), w.Make(OrderKind::kPut, {{other, 1.0}}), true);
+      w.Do(w.Make(OrderKind::kGet, {{other, 1.0}}));
+      me.Wait(*put.value()).ok();
+      w.Update(0, {{other, 1.0}});
+      EXPECT(All(w.values, w.values[0]), "torn: a slot has parts of two deliveries");
+    }
+    Total(me, "end", 0);
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a mutex is one rank's at a time, and asked for in any order nobody waits for ever") {
+  const int local_size = LocalSize();
+  std::atomic<int> inside{0}, most{0};
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    std::vector<int> others;
+    for (int r = 0; r < me.size(); ++r) {
+      if (r != me.rank()) others.push_back(r);
+    }
+    WindowRank w(me, {1}, others, others);
+    for (int step = 0; step < 20; ++step) {
+      const Ranks both = {{(me.rank() + step) % 4, 1.0}, {(me.rank() + step + 2) % 4, 1.0}};
+      EXPECT(w.Do(w.Make(OrderKind::kLock, {{0, 1.0}})).empty(), "a mutex was not granted");
+      most = std::max(most.load(), ++inside);
+      --inside;
+      w.Do(w.Make(OrderKind::kUnlock, {{0, 1.0}}));
+      EXPECT(w.Do(w.Make(OrderKind::kLock, both)).empty(), "two mutexes were not granted");
+      w.Do(w.Make(OrderKind::kUnlock, both));
+    }
+    Total(me, "end", 0);
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+  CHECK(most == 1);
+}
+
+TEST_CASE("ranks that disagree about a window all hear of it, and it can be made after that") {
+  Verdicts verdicts;
+  World(3).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    const size_t count = me.rank() == 2 ? 3 : 2;
+    WindowRank shape(me, std::vector<float>(count), {from}, {to});
+    EXPECT(shape.status.code() == Code::kInvalidArgument &&
+               shape.status.message().find("rank 2 float32 [3]") != std::string::npos,
+           shape.status.message());
+    WindowRank edge(me, {1}, {from}, me.rank() == 1 ? std::vector<int>{} : std::vector<int>{to});
+    EXPECT(edge.status.message().find("rank 1 delivers to [], rank 2 hears of [1]") !=
+               std::string::npos,
+           edge.status.message());
+    WindowRank self(me, {1}, {from}, {me.rank() == 0 ? 0 : to});
+    EXPECT(self.status.code() == Code::kInvalidArgument, "a rank may not be its own neighbor");
+    WindowRank good(me, {1}, {from}, {to});
+    EXPECT(good.status.ok(), good.status.message());
+    good.Put({{from, 1.0}});
+    EXPECT(good.status.message().find("no such neighbor") != std::string::npos,
+           good.status.message());
+    EXPECT(good.Free().ok(), "the window cannot be freed");
+    good.Put({{to, 1.0}});
+    EXPECT(good.status.message().find("was freed") != std::string::npos, good.status.message());
+  });
+  RequireNone(verdicts);
+}
+
+}  // namespace
+}  // namespace horon
