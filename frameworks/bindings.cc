@@ -126,6 +126,16 @@ py::list Knobs() {
   return knobs;
 }
 
+// The GIL is not held: the runtime may have to wait for other ranks, and for the disk.
+void StartTimeline(const std::string& path, bool mark_cycles, uint64_t first, uint64_t end) {
+  int code;
+  {
+    const py::gil_scoped_release released;
+    code = horon_start_timeline(path.c_str(), mark_cycles ? 1 : 0, first, end);
+  }
+  CheckSubmit(code);
+}
+
 py::dict GpuParts() {
   py::dict parts;
   const auto visit = [](const char* part, int version, const char* text, void* user) {
@@ -167,6 +177,9 @@ PYBIND11_MODULE(_core, module) {
   module.def("shutdown", &Blocking<&horon_shutdown>);
   module.def("abandon", &horon_abandon);
   module.def("describe", &horon_describe);
+  module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"),
+             py::arg("first_step"), py::arg("end_step"));
+  module.def("stop_timeline", &Blocking<&horon_stop_timeline>);
   DefineQueries(module);
   horon_python::DefineRepeat(module);
   horon_python::DefineRepeated(module);

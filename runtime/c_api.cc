@@ -106,6 +106,9 @@ Status Init() {
   if (job->runtime->rank() == 0) {
     for (const std::string& sentence : IdleVariables()) Log(LogLevel::kWarn, "runtime", sentence);
   }
+  const Status recorded = job->runtime->StartConfiguredTimeline();
+  if (!recorded.ok()) job->Leave();
+  HORON_TRY(recorded);
   MutexLock lock(global.mutex);
   global.job = std::move(job);
   return Status::Ok();
@@ -349,6 +352,20 @@ void horon_counters(void (*visit)(const char*, int64_t, void*), void* user) {
   if (!job) return;
   for (const auto& [name, value] : job->runtime->counters().Snapshot())
     visit(name.c_str(), value, user);
+}
+int horon_start_timeline(const char* path, int mark_cycles, uint64_t first_step,
+                         uint64_t end_step) {
+  return Command([&](Runtime& runtime) {
+    TimelineOrder order;
+    order.path = path;
+    order.mark_cycles = mark_cycles != 0;
+    order.first_step = first_step;
+    if (end_step > 0) order.end_step = end_step;
+    return runtime.StartTimeline(std::move(order));
+  });
+}
+int horon_stop_timeline(void) {
+  return Command([](Runtime& runtime) { return runtime.StopTimeline(); });
 }
 int64_t horon_memory_bytes(void) {
   const auto job = Current();

@@ -60,6 +60,8 @@ try:
         TopK,
     )
 
+    from horon.timeline import start_timeline, stop_timeline
+
     __version__ = _core.version()
 except ImportError as _error:
     # horonrun does without the library, and --check-build says what is wrong with it; everybody

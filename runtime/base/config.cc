@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <climits>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -83,6 +84,18 @@ Status SetController(Config& config, const std::string& value) {
   if (lower == "gloo") lower = "shm";
   if (lower != "shm" && lower != "mpi") return Wrong(value, "a controller; use shm or mpi");
   config.controller = lower;
+  return Status::Ok();
+}
+
+Status SetTimelineSteps(Config& config, const std::string& value) {
+  unsigned long long first = 0, end = 0;
+  int used = 0;
+  const bool given = value.find_first_of("+-. ") == std::string::npos &&
+                     std::sscanf(value.c_str(), "%llu:%llu%n", &first, &end, &used) == 2;
+  if (!given || static_cast<size_t>(used) != value.size() || first >= end)
+    return Wrong(value, "a window of steps, first:end, such as 100:120");
+  config.timeline_first_step = first;
+  config.timeline_end_step = end;
   return Status::Ok();
 }
 
@@ -183,6 +196,12 @@ const std::vector<Knob>& Table() {
        Integer(&Config::recorder_events, 0, 1 << 24)},
       {"POSTMORTEM_DIR", false, "folder for the flight recorders' reports when a job fails",
        Text(&Config::postmortem_dir)},
+      {"TIMELINE", true, "file for a timeline of all ranks; DYNAMIC waits for start_timeline",
+       Text(&Config::timeline)},
+      {"TIMELINE_MARK_CYCLES", true, "whether the timeline shows when cycles of the runtime begin",
+       Boolean(&Config::timeline_mark_cycles)},
+      {"TIMELINE_STEPS", false, "first:end of the steps that the timeline records",
+       SetTimelineSteps},
       {"ADASUM_ALGO", false, "path of Adasum: auto, halving, doubling or tree",
        Parameter("adasum", "algo", "auto", CheckAdasumAlgorithm)},
       {"ADASUM_CHUNK_BYTES", false, "bytes of a chunk that Adasum exchanges; 0: whole messages",

@@ -47,9 +47,12 @@ struct Config {
   std::chrono::milliseconds gossip_time{60000};       // GOSSIP_TIMEOUT (s): of a peer's answer
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
   std::string postmortem_dir;                         // POSTMORTEM_DIR
-  OpDefaults op_defaults;                             // ADASUM_*
-  std::string fault;                                  // FAULT: fail on purpose (fault.h)
-  bool deterministic = true;                          // DETERMINISTIC: no reductions of MPI's own
+  std::string timeline;               // TIMELINE: file; "" and DYNAMIC: none at the start
+  bool timeline_mark_cycles = false;  // TIMELINE_MARK_CYCLES
+  uint64_t timeline_first_step = 0, timeline_end_step = UINT64_MAX;  // TIMELINE_STEPS
+  OpDefaults op_defaults;                                            // ADASUM_*
+  std::string fault;          // FAULT: fail on purpose (fault.h)
+  bool deterministic = true;  // DETERMINISTIC: no reductions of MPI's own
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

@@ -18,6 +18,12 @@ struct Locked {
   uint64_t number = 0;    // counted over the life of the job; 0: not locked
 };
 
+// When it passed what, by the steady clock in ns; 0 unless a timeline is recorded.
+struct Stamps {
+  int64_t submitted = 0;  // by the user
+  int64_t taken = 0;      // out of the queue
+};
+
 struct Entry {
   SharedRegistration what;           // pending until the promise is kept
   const std::byte* input = nullptr;  // lent by the user until then
@@ -28,6 +34,7 @@ struct Entry {
   SharedEvent ready;         // GPU: when the input may be read; null on the host
   bool joined = false;       // a rank that has joined takes part; set by the negotiator
   Locked locked{};           // the batch in which the locked schedule has started it
+  Stamps stamps{};
 
   const Request& request() const { return what->request; }
 };

@@ -1,8 +1,8 @@
 #include "runtime/core/executor.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "runtime/core/executor_running.h"
 #include "runtime/core/slices.h"
 
 namespace horon {
@@ -11,96 +11,6 @@ namespace {
 constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
 
 }  // namespace
-
-// One bucket in flight: its entries, its communicator, its Task, and what its op sees of all that.
-class Executor::Running final : public GpuBucket {
- public:
-  Running(Executor& executor, Bucket bucket, Group& group, Tag base)
-      : executor_(executor),
-        entries_(std::move(bucket.entries)),
-        group_(group),
-        comm_(executor.CommOf(group, entries_[0].agreed.away, base, on_gpu())) {
-    ++group_.running;
-    for (Entry& entry : entries_) {
-      const Request& r = entry.request();
-      segments_.push_back(
-          {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
-      if (entry.output == nullptr) continue;
-      entry.promise.output().data = entry.output;
-      entry.promise.output().users = true;
-    }
-  }
-
-  ~Running() override { --group_.running; }
-  Communicator& comm() override { return comm_; }
-  std::span<Segment> segments() override { return segments_; }
-  DataType dtype() const override { return entries_[0].request().dtype; }
-  double prescale() const override { return entries_[0].request().prescale; }
-  double postscale() const override { return entries_[0].request().postscale; }
-  int set_size() const override { return static_cast<int>(group_.ranks->size()); }
-  bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
-  std::span<Entry> entries() override { return entries_; }
-  Op& op() override { return *entries_[0].what->op; }
-  Pool& pool() { return executor_.gpu_road_.host_pool(on_gpu()); }
-  Result<Buffer> Scratch(int64_t bytes) override { return pool().Take(bytes); }
-  Status AllocateOutput(size_t i, Shape shape) override {
-    HORON_ASSIGN(Buffer owned, pool().Take(CountOf(shape) * SizeOf(dtype())));
-    segments_[i].output = owned.data();
-    Output& output = entries_[i].promise.output();
-    output.users = false;
-    output.owned_shape = std::move(shape);
-    output.data = owned.data();
-    output.owned = std::move(owned);
-    return Status::Ok();
-  }
-  void SetReceivedSplits(size_t i, std::vector<int64_t> splits) override {
-    entries_[i].promise.output().received_splits = std::move(splits);
-  }
-  std::unique_ptr<TensorState>& State(size_t i) override {
-    return group_.states.Of(entries_[i].request().op, entries_[i].what->key);
-  }
-
-  // This rank has joined: it was asked for nothing, so it has no input where others read one.
-  bool away() const {
-    const std::vector<int>& away = entries_[0].agreed.away;
-    return std::binary_search(away.begin(), away.end(), executor_.fabric_->rank);
-  }
-  Status FillMissingInputs() override {
-    for (Segment& s : segments_) {
-      if (s.input != nullptr || s.count == 0) continue;
-      HORON_ASSIGN(Buffer zeros, Scratch(s.count * SizeOf(dtype())));
-      std::memset(zeros.data(), 0, static_cast<size_t>(zeros.bytes()));
-      s.input = zeros.data();
-      zeros_.push_back(std::move(zeros));
-    }
-    return Status::Ok();
-  }
-
-  void Finish(const Status& status) {
-    const std::string& key = entries_[0].what->key;
-    if (status.ok())
-      Record(executor_.recorder_, EventKind::kFinished, key, static_cast<int64_t>(entries_.size()));
-    else
-      Record(executor_.recorder_, EventKind::kFailed, key + ": " + status.message());
-    for (Entry& entry : entries_) entry.promise.Finish(status);
-  }
-  void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
-  RootTask& task() { return *task_; }
-  const Locked& locked() const { return entries_[0].locked; }
-  std::vector<Entry> TakeEntries() { return std::move(entries_); }
-  void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
-  Group& group() { return group_; }
-  uint64_t ticket = 0;  // of its lane, or of its group
-
- private:
-  Executor& executor_;
-  std::vector<Entry> entries_;
-  Group& group_;
-  Communicator comm_;
-  std::vector<Segment> segments_;
-  std::vector<Buffer> zeros_;
-  std::unique_ptr<RootTask> task_;  // last: its frames use all the others
-};
 
 // Waits until few enough of the group's buckets are under way: what is packed for each takes
 // memory, and a transport's own collectives, of which one runs at a time, match by their order.
@@ -127,13 +37,14 @@ class Executor::GatePassed final : public Waitable {
 
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
-                   std::shared_ptr<Recorder> recorder, std::shared_ptr<Gpus> gpus,
-                   bool nccl_between_nodes)
+                   std::shared_ptr<Recorder> recorder, Timeline& timeline,
+                   std::shared_ptr<Gpus> gpus, bool nccl_between_nodes)
     : fabric_(&fabric),
       transports_(std::move(transports)),
       sets_(&sets),
       make_lane_(std::move(make_lane)),
       recorder_(std::move(recorder)),
+      timeline_(&timeline),
       gate_(fabric, counters),
       gpu_road_(fabric, std::move(gpus), nccl_between_nodes, counters),
       buckets_(counters["executor.buckets"]),
@@ -171,6 +82,7 @@ void Executor::Start(Bucket bucket) {
     return;
   }
   if (running->on_gpu()) {
+    running->algorithm = "GPU";
     running->Run(gpu_road_.Run(*running));
   } else if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
@@ -253,6 +165,10 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Communicator& comm = running.comm();
   Reduction reduction{running.dtype(), kind.kind, running.postscale()};
   if (kind.average) reduction.scale /= running.set_size();
+  const bool whole = ReducesWhole(comm, reduction);
+  running.algorithm = comm.lane() != nullptr ? "streamed through shared memory"
+                      : whole                ? "a block reduced by MPI"
+                                             : "messages in slices";
   if (comm.lane() != nullptr) {
     Task streamed = Stream(running, reduction);
     co_return co_await streamed;
@@ -262,7 +178,7 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
     co_await Until(all_have_started);
   }
   Group& group = running.group();
-  Turn turn(group, running.ticket, ReducesWhole(comm, reduction) ? 1 : kBucketsInFlight);
+  Turn turn(group, running.ticket, whole ? 1 : kBucketsInFlight);
   co_await Until(turn);
   Task sliced = RunSlices(running, reduction);
   const Status status = co_await sliced;
@@ -279,7 +195,8 @@ Task Executor::Stream(Running& running, const Reduction& reduction) {
   }
   return running.comm().lane()->Allreduce(
       running.ticket, std::move(tensors),
-      {reduction.dtype, reduction.kind, running.prescale(), reduction.scale, bucket});
+      {reduction.dtype, reduction.kind, running.prescale(), reduction.scale, bucket},
+      running.phases());
 }
 
 Task Executor::RunSlices(Running& running, Reduction reduction) {
@@ -296,7 +213,7 @@ Task Executor::RunSlices(Running& running, Reduction reduction) {
     fused_tensors_.Add(tensors);
     for (const Segment& s : running.segments()) fused_bytes_.Add(s.count * SizeOf(reduction.dtype));
   }
-  Slices slices(running, reduction);
+  Slices slices(running, reduction, running.phases());
   while (!slices.done()) co_await Until(slices);
   co_return slices.status();
 }

@@ -19,6 +19,7 @@
 #include "runtime/core/process_sets.h"
 #include "runtime/core/start_gate.h"
 #include "runtime/core/tensor_states.h"
+#include "runtime/core/timeline.h"
 #include "runtime/transport/communicator.h"
 #include "runtime/transport/lane.h"
 
@@ -32,7 +33,8 @@ class Executor {
 
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
            LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder,
-           std::shared_ptr<Gpus> gpus = nullptr, bool nccl_between_nodes = false);
+           Timeline& timeline, std::shared_ptr<Gpus> gpus = nullptr,
+           bool nccl_between_nodes = false);
   ~Executor();
 
   void Start(Bucket bucket);
@@ -75,6 +77,7 @@ class Executor {
   const ProcessSets* sets_;
   LaneFactory make_lane_;
   std::shared_ptr<Recorder> recorder_;  // may be null
+  Timeline* timeline_;
   StartGate gate_;
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;

@@ -34,7 +34,7 @@ std::string Way(int rank, const Topology& topology, const std::vector<Transport*
 
 Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
                        const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-                       ProcessSets& sets, Callers& callers, Counters& counters)
+                       ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters)
     : rank_(rank),
       fusion_bytes_(config.fusion_bytes),
       registry_(&registry),
@@ -45,6 +45,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
       may_lock_(config.lock_schedule),
       reports_of_(control.size()),
       callers_(&callers),
+      timeline_(&timeline),
       asker_(config, rank),
       requests_(counters["negotiation." + Way(rank, topology, control) + ".requests"]),
       bits_(counters["negotiation." + Way(rank, topology, control) + ".bits"]),
@@ -89,7 +90,8 @@ bool Negotiator::HasReport() const {
   if (over_) return false;
   if (schedule_.locked()) return HasLockedReport();
   return !waiting_to_report_.empty() || heard_ >= told_heard_ + kTellHeardEvery || ask_ ||
-         answer_ || describe_ || !given_up_.empty() || (leaving_ && !left_);
+         answer_ || describe_ || timeline_->wants_clock() || !given_up_.empty() ||
+         (leaving_ && !left_);
 }
 
 Status Negotiator::Report() {
@@ -102,6 +104,7 @@ Status Negotiator::Report() {
     ReportPending(report);
   }
   if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
+  if (timeline_->wants_clock()) report.clock = timeline_->AskClock();
   report.given_up = std::exchange(given_up_, {});
   if (traced_) Trace(report);
   return Send(std::move(report));

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "runtime/core/pending_entries.h"
 #include "runtime/core/response_cache.h"
 #include "runtime/core/stall_asker.h"
+#include "runtime/core/timeline.h"
 
 namespace horon {
 
@@ -39,7 +41,7 @@ class Negotiator {
   // `control[r]` reaches rank r, as far as the control tree needs it.
   Negotiator(const Config& config, int rank, const Topology& topology,
              const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-             ProcessSets& sets, Callers& callers, Counters& counters);
+             ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters);
 
   // Takes new entries, which are moved from. Those with a name that cannot be (unknown op) were
   // refused before, at submit.
@@ -62,6 +64,8 @@ class Negotiator {
   Clock::time_point next_look(bool awaited) const {
     return std::min(asker_.next_look(), schedule_.patience_ends(awaited));
   }
+  // Rank 0: what every rank's timeline is to do, at the same place in the stream of batches.
+  void Order(std::vector<TimelineOrder> orders);
   // Prints what is pending here now, and what the coordinator knows of it when it has answered.
   void Describe();
   // The rank that was given up; -1: none.
@@ -114,6 +118,7 @@ class Negotiator {
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);
   void ApplyLeft(const Decision& decision);
+  bool MustTell() const;
   Status Tell(Decision decision);
   void Trace(const horon::Report& report) const;  // HORON_LOG=negotiator=trace
   void Trace(const Decision& decision) const;
@@ -137,6 +142,7 @@ class Negotiator {
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
   uint64_t reports_ = 0;              // sent so far
   Callers* callers_;
+  Timeline* timeline_;
   StallAsker asker_;
   uint64_t agreed_ = 0;  // decisions that had verdicts
   bool ask_ = false, answer_ = false, describe_ = false, described_ = true;
@@ -147,6 +153,8 @@ class Negotiator {
   bool unlock_wanted_ = false;
   std::vector<std::optional<uint64_t>> started_;  // answers to `stop`, by rank
   std::string lost_because_;
+  std::deque<TimelineOrder> orders_;
+  std::vector<ClockAnswer> clocks_;  // for whom has asked since the last decision
   std::vector<std::string> description_;
   std::string given_up_;
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;

@@ -23,6 +23,9 @@ Status Negotiator::Apply(const Decision& decision) {
   lost_ = decision.lost;
   if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
   fusion_bytes_ = decision.fusion_bytes;
+  if (decision.timeline) timeline_->Obey(*decision.timeline);
+  for (const ClockAnswer& answer : decision.clocks)
+    timeline_->HearClock(answer, decision.clock_told);
   if (decision.stop) {
     schedule_.Stop();
     held_ = started_due_ = true;

@@ -6,7 +6,8 @@ namespace horon {
 
 // All else is said when negotiation goes on.
 bool Negotiator::HasLockedReport() const {
-  return started_due_ || answer_ || !given_up_.empty() || (!unlock_asked_ && WantsUnlock());
+  return started_due_ || answer_ || timeline_->wants_clock() || !given_up_.empty() ||
+         (!unlock_asked_ && WantsUnlock());
 }
 
 bool Negotiator::WantsUnlock() const {
@@ -97,8 +98,7 @@ Status Negotiator::DecideLocked() {
                                     [](const auto& started) { return started.has_value(); });
   const bool stop = unlock_wanted_ && !schedule_.stopped();
   const bool resume = schedule_.stopped() && all_said;
-  if (!stop && !resume && lost_because_.empty() && !std::exchange(reply_, false))
-    return Status::Ok();
+  if (!stop && !resume && !MustTell() && !std::exchange(reply_, false)) return Status::Ok();
   Decision decision = coordinator_->Pause();
   decision.stop = stop;
   if (resume) decision.resume = **std::min_element(started_.begin(), started_.end());

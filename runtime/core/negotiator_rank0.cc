@@ -41,6 +41,7 @@ Status Negotiator::HearReport(int rank, horon::Report report) {
     lost_ = rank;
     lost_because_ = report.given_up;
   }
+  if (report.clock) clocks_.push_back({rank, *report.clock, SteadyNow()});
   const std::optional<Activity> activity = std::exchange(report.activity, std::nullopt);
   HORON_TRY(coordinator_->Hear(rank, std::move(report)));
   if (activity) Follow(judge_->Answered(rank, *activity, now, coordinator_->Pending()));
@@ -64,9 +65,18 @@ void Negotiator::Follow(StallJudge::Findings findings) {
   lost_because_ = findings.lost_because;
 }
 
+void Negotiator::Order(std::vector<TimelineOrder> orders) {
+  orders_.insert(orders_.end(), orders.begin(), orders.end());
+}
+
+// What no rank has to report before it is told.
+bool Negotiator::MustTell() const {
+  return !lost_because_.empty() || !orders_.empty() || !clocks_.empty();
+}
+
 Status Negotiator::Decide() {
   if (schedule_.locked()) return DecideLocked();
-  const bool more = std::exchange(reply_, false) || !lost_because_.empty() || !description_.empty();
+  const bool more = std::exchange(reply_, false) || MustTell() || !description_.empty();
   if (!more && !coordinator_->HasNews()) return Status::Ok();
   Decision decision = coordinator_->Decide(more);
   decision.inquire = std::exchange(inquire_, false);
@@ -79,6 +89,12 @@ Status Negotiator::Tell(Decision decision) {
   decision.may_lock = may_lock_;
   decision.lost_because = std::exchange(lost_because_, {});
   if (!decision.lost_because.empty()) decision.lost = lost_;
+  if (!orders_.empty()) {
+    decision.timeline = std::move(orders_.front());
+    orders_.pop_front();
+  }
+  decision.clocks = std::exchange(clocks_, {});
+  if (!decision.clocks.empty()) decision.clock_told = SteadyNow();
   HORON_TRY(tree_.SendDecision(Encode(decision)));
   moved_ = true;
   return Apply(decision);

@@ -26,7 +26,7 @@ Queue::Wish Queue::WishFor(std::span<const Submission> submissions) {
 }
 
 Status Queue::Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
-                   Wish* wish) {
+                   Wish* wish, int64_t now) {
   for (size_t i = 0; i < submissions.size(); ++i) {
     if (submissions[i].what->Claim()) continue;
     ReleaseAll(submissions.first(i));
@@ -47,7 +47,10 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
                         Promise(work, static_cast<int>(i), s.what),
                         {},
                         nullptr,
-                        s.ready});
+                        s.ready,
+                        false,
+                        {},
+                        {now, 0}});
   }
   return Status::Ok();
 }

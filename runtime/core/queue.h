@@ -29,8 +29,9 @@ class Queue {
   // Any thread. The i-th submission is the work's i-th member. All or none: kInvalidArgument if one
   // is pending (or twice in `submissions`), the closing status after Close. `wish` is null if the
   // caller will see to it that they are popped.
+  // `now`: for the entries' stamps.
   Status Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
-              Wish* wish = nullptr);
+              Wish* wish = nullptr, int64_t now = 0);
 
   // Holder of the baton. What came since the last time goes to `entries`, which is empty; its
   // memory takes what comes next.

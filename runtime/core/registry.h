@@ -38,6 +38,7 @@ class Registration {
   // Holder of the baton.
   uint64_t cache_id = 0;  // under which exactly this request is remembered (response_cache.h)
   int slot = -1;          // where its entry waits in the negotiator
+  uint64_t runs = 0;      // how often it has started: the number of its next step
   // Of the locked schedule, if it is in it; any thread may read it.
   std::atomic<int> batch{-1};
 

@@ -54,12 +54,13 @@ Runtime::Runtime(RuntimeParts parts)
       ops_(config_.op_defaults),
       registry_(ops_),
       sets_(fabric_.topology.size()),
+      timeline_(rank_, fabric_.topology.node_of(rank_) == fabric_.topology.node_of(0), *counters_),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
-                  *counters_),
+                  timeline_, *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_, recorder_, gpus_, config_.inter == "nccl"),
+          *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl"),
       peers_(fabric_, segment_, config_.gossip_time, *counters_) {
   background_ = std::thread([this] { Background(); });
 }
@@ -106,10 +107,14 @@ Status Runtime::Cycle() {
     queue_.PopAll(popped_);
     moved_ = !popped_.empty();
     if (moved_) popped_at_ = Clock::now();
+    if (const int64_t now = timeline_.Stamp()) {
+      for (Entry& entry : popped_) entry.stamps.taken = now;
+    }
     negotiator_.Add(popped_);
     popped_.clear();
   }
   HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance(hurry_));
+  if (moved_ || !batches.empty()) timeline_.MarkCycle(timeline_.Stamp());
   for (Batch& batch : batches) {
     if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
     for (Bucket& bucket : PlanFusion(std::move(batch.entries), negotiator_.fusion_bytes()))
@@ -149,6 +154,7 @@ bool Runtime::CycleMoved() {
 Status Runtime::CycleSafely() {
   try {
     if (describe_.exchange(false, std::memory_order_relaxed)) negotiator_.Describe();
+    if (ordering_.exchange(false, std::memory_order_acquire)) PassOrders();
     HORON_TRY(Cycle());
     if (moved_) return Status::Ok();
     const Status status =
@@ -285,6 +291,7 @@ void Runtime::Shutdown() {
   leaving_.store(true, std::memory_order_release);
   bell_->Ring();
   background_.join();
+  timeline_.Close();
   registry_.Close(Status::Aborted("Horon was shut down; call init first"));
   if (segment_) segment_->MarkLeft(local_rank());
 }

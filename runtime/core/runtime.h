@@ -68,6 +68,14 @@ class Runtime {
   // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
   // error. Any thread; returns at once.
   void GiveUp(const std::string& what);
+  // Rank 0's call counts: every rank records from the same place in its stream of collectives on,
+  // all into one file (timeline.h). On other ranks it does nothing. Blocks until this rank does so.
+  // kInvalidArgument: the file cannot be made.
+  Status StartTimeline(TimelineOrder order);
+  // As HORON_TIMELINE says.
+  Status StartConfiguredTimeline();
+  // The same for the end; blocks until what this rank recorded is in the file.
+  Status StopTimeline();
   // Prints what is pending, and what it waits for, to stderr. Any thread; returns at once.
   void Describe();
   // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
@@ -129,6 +137,8 @@ class Runtime {
   void BackOff();
   void FlushRings();
   uint32_t Sleeper() const;
+  Status OrderTimeline(TimelineOrder order);
+  void PassOrders();
   bool parted() const;
   int local_rank() const;
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
@@ -155,6 +165,7 @@ class Runtime {
   Queue queue_;
   Baton baton_;
   Callers callers_;
+  Timeline timeline_;
   // Touched by the holder of the baton only.
   Negotiator negotiator_;
   Executor executor_;
@@ -173,6 +184,11 @@ class Runtime {
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false};
+  // Set by StartTimeline and StopTimeline, read by the holder.
+  Mutex orders_mutex_;
+  std::vector<TimelineOrder> orders_ HORON_GUARDED_BY(orders_mutex_);
+  uint64_t ordered_ HORON_GUARDED_BY(orders_mutex_) = 0;
+  std::atomic<bool> ordering_{false};
   // Set by GiveUp, read by the holder.
   Mutex given_up_mutex_;
   std::string given_up_ HORON_GUARDED_BY(given_up_mutex_);

@@ -31,7 +31,7 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
   work->set_first(first);
   callers_.Submitted(Callers::Key(first, &first->key));
   Queue::Wish wish = Queue::Wish::kNothing;
-  HORON_TRY(queue_.Push(submissions, work, wake ? &wish : nullptr));
+  HORON_TRY(queue_.Push(submissions, work, wake ? &wish : nullptr, timeline_.Stamp()));
   if (wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold()))
     bell_->Ring();
   return Status::Ok();

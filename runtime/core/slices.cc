@@ -16,8 +16,8 @@ static_assert(kInFlight <= Communicator::kPlaces);
 
 }  // namespace
 
-Slices::Slices(Stage& stage, Reduction reduction)
-    : stage_(stage), reduction_(reduction), element_(SizeOf(reduction.dtype)) {
+Slices::Slices(Stage& stage, Reduction reduction, Phases* phases)
+    : stage_(stage), reduction_(reduction), phases_(phases), element_(SizeOf(reduction.dtype)) {
   for (const Segment& s : stage.segments()) {
     // An input is only read; Span has one type for both directions.
     inputs_.push_back({const_cast<std::byte*>(s.input), s.count * element_});
@@ -29,6 +29,7 @@ Slices::Slices(Stage& stage, Reduction reduction)
   const auto nodes = static_cast<int64_t>(comm.nodes().size());
   slice_ = whole ? left_ : std::max(kSliceBytes, nodes * kSliceBytesPerNode);
   slots_.resize(whole ? 1 : kInFlight);
+  if (phases_ != nullptr) phases_->Begin();
 }
 
 bool Slices::Ready() {
@@ -77,10 +78,32 @@ bool Slices::InPlace(const Slice& slice) const {
 Task Slices::Run(Slice& slice, Communicator comm) {
   if (!InPlace(slice)) co_return co_await RunPacked(slice, comm);
   FaultPoint(FaultPhase::kCopyIn);
+  if (phases_ != nullptr) phases_->Sent();
   Task reduce = Allreduce(comm, slice.outputs[0].data, slice.bytes / element_, reduction_);
   HORON_CO_TRY(co_await reduce);
   FaultPoint(FaultPhase::kCopyOut);
+  if (phases_ != nullptr) phases_->Arrived();
   co_return Status::Ok();
+}
+
+void Slices::Pack(Slice& slice) {
+  FaultPoint(FaultPhase::kCopyIn);
+  const PhaseTimer timer(phases_, &Phases::packing);
+  std::byte* at = slice.scratch.data();
+  for (const Span& from : slice.inputs) {
+    ScaleInto(reduction_.dtype, stage_.prescale(), from.data, at, from.bytes / element_);
+    at += from.bytes;
+  }
+}
+
+void Slices::Unpack(Slice& slice) {
+  FaultPoint(FaultPhase::kCopyOut);
+  const PhaseTimer timer(phases_, &Phases::unpacking);
+  const std::byte* at = slice.scratch.data();
+  for (const Span& to : slice.outputs) {
+    std::memcpy(to.data, at, static_cast<size_t>(to.bytes));
+    at += to.bytes;
+  }
 }
 
 Task Slices::RunPacked(Slice& slice, Communicator& comm) {
@@ -89,20 +112,12 @@ Task Slices::RunPacked(Slice& slice, Communicator& comm) {
     if (!scratch.ok()) co_return scratch.status();
     slice.scratch = std::move(scratch).value();
   }
-  FaultPoint(FaultPhase::kCopyIn);
-  std::byte* at = slice.scratch.data();
-  for (const Span& from : slice.inputs) {
-    ScaleInto(reduction_.dtype, stage_.prescale(), from.data, at, from.bytes / element_);
-    at += from.bytes;
-  }
+  Pack(slice);
+  if (phases_ != nullptr) phases_->Sent();
   Task reduce = Allreduce(comm, slice.scratch.data(), slice.bytes / element_, reduction_);
   HORON_CO_TRY(co_await reduce);
-  FaultPoint(FaultPhase::kCopyOut);
-  at = slice.scratch.data();
-  for (const Span& to : slice.outputs) {
-    std::memcpy(to.data, at, static_cast<size_t>(to.bytes));
-    at += to.bytes;
-  }
+  if (phases_ != nullptr) phases_->Arrived();
+  Unpack(slice);
   co_return Status::Ok();
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/base/phases.h"
 #include "runtime/op/op.h"
 #include "runtime/transport/spans.h"
 
@@ -19,8 +20,8 @@ namespace horon {
 
 class Slices final : public Waitable {
  public:
-  // The stage's segments have their outputs. `stage` outlives this.
-  Slices(Stage& stage, Reduction reduction);
+  // The stage's segments have their outputs. `stage` outlives this, and `phases`, unless null.
+  Slices(Stage& stage, Reduction reduction, Phases* phases = nullptr);
 
   // Moves what can move; whether anything did.
   bool Ready() override;
@@ -39,10 +40,13 @@ class Slices final : public Waitable {
   void Begin(Slice& slice, Communicator comm);
   Task Run(Slice& slice, Communicator comm);
   Task RunPacked(Slice& slice, Communicator& comm);
+  void Pack(Slice& slice);
+  void Unpack(Slice& slice);
   bool InPlace(const Slice& slice) const;
 
   Stage& stage_;
   Reduction reduction_;
+  Phases* phases_;
   int64_t element_;
   std::vector<Span> inputs_, outputs_;  // the whole row
   SpanCursor next_input_, next_output_;

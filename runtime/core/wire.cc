@@ -4,7 +4,7 @@
 #include <bit>
 #include <limits>
 
-#include "runtime/core/wire_bytes.h"
+#include "runtime/core/wire_timeline.h"
 
 namespace horon {
 namespace {
@@ -73,22 +73,24 @@ std::vector<uint64_t> ReadOrder(WireReader& in) {
 
 // Flags of a message that usually has none of what they announce.
 constexpr uint8_t kLeaving = 1, kAsks = 2, kAnswers = 4, kCurious = 8, kGivesUp = 16, kUnlocks = 32,
-                  kStarted = 64;
+                  kStarted = 64, kAsksClock = 128;
 constexpr uint8_t kInquires = 1, kLoses = 2, kDescribes = 4, kMayLock = 8, kStops = 16,
-                  kResumes = 32;
+                  kResumes = 32, kOrdersTimeline = 64, kTellsClock = 128;
 
 uint8_t FlagsOf(const Report& report) {
   return static_cast<uint8_t>((report.leaving ? kLeaving : 0) | (report.ask ? kAsks : 0) |
                               (report.activity ? kAnswers : 0) | (report.describe ? kCurious : 0) |
                               (report.given_up.empty() ? 0 : kGivesUp) |
-                              (report.unlock ? kUnlocks : 0) | (report.started ? kStarted : 0));
+                              (report.unlock ? kUnlocks : 0) | (report.started ? kStarted : 0) |
+                              (report.clock ? kAsksClock : 0));
 }
 
 uint8_t FlagsOf(const Decision& decision) {
   return static_cast<uint8_t>(
       (decision.inquire ? kInquires : 0) | (decision.lost >= 0 ? kLoses : 0) |
       (decision.description.empty() ? 0 : kDescribes) | (decision.may_lock ? kMayLock : 0) |
-      (decision.stop ? kStops : 0) | (decision.resume ? kResumes : 0));
+      (decision.stop ? kStops : 0) | (decision.resume ? kResumes : 0) |
+      (decision.timeline ? kOrdersTimeline : 0) | (decision.clocks.empty() ? 0 : kTellsClock));
 }
 
 constexpr size_t kLeastText = 4;
@@ -184,6 +186,7 @@ std::vector<std::byte> Encode(const Report& report) {
   if (report.activity) Write(out, *report.activity);
   if (!report.given_up.empty()) out.Text(report.given_up);
   if (report.started) out.Number(*report.started);
+  if (report.clock) out.Number(*report.clock);
   return out.Take();
 }
 
@@ -203,6 +206,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
   if ((flags & kGivesUp) != 0) report.given_up = in.Text();
   if ((flags & kStarted) != 0) report.started = in.Number<uint64_t>();
+  if ((flags & kAsksClock) != 0) report.clock = in.Number<int64_t>();
   HORON_TRY(in.Finish());
   return report;
 }
@@ -267,6 +271,8 @@ std::vector<std::byte> Encode(const Decision& decision) {
   }
   if (!decision.description.empty()) Write(out, decision.description);
   if (decision.resume) out.Number(*decision.resume);
+  if (decision.timeline) Write(out, *decision.timeline);
+  if (!decision.clocks.empty()) Write(out, decision.clocks, decision.clock_told);
   return out.Take();
 }
 
@@ -311,6 +317,8 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   }
   if ((flags & kDescribes) != 0) decision.description = ReadTexts(in);
   if ((flags & kResumes) != 0) decision.resume = in.Number<uint64_t>();
+  if ((flags & kOrdersTimeline) != 0) decision.timeline = ReadTimelineOrder(in);
+  if ((flags & kTellsClock) != 0) ReadClocks(in, ranks, decision);
   HORON_TRY(in.Finish());
   return decision;
 }

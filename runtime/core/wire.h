@@ -10,6 +10,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/core/activity.h"
+#include "runtime/core/timeline_order.h"
 #include "runtime/op/request.h"
 
 namespace horon {
@@ -28,6 +29,7 @@ struct Report {
   std::string given_up;              // why this rank gives itself up, which ends the job
   bool unlock = false;               // it wants what the locked schedule has not
   std::optional<uint64_t> started;   // the answer to `stop`: batches of schedules so far
+  std::optional<int64_t> clock;      // what does rank 0's clock say? Asked at this time of mine
 };
 
 // What was decided about one name that ranks did not agree on before in just this way.
@@ -59,6 +61,9 @@ struct Decision {
   int32_t lost = -1;  // >= 0: this rank is given up, which ends the job
   std::string lost_because;
   std::vector<std::string> description;  // what is pending and why: answer to a rank that asked
+  std::optional<TimelineOrder> timeline;
+  std::vector<ClockAnswer> clocks;  // to the ranks that have asked
+  int64_t clock_told = 0;           // what rank 0's clock said when these were sent
 };
 
 std::vector<std::byte> Encode(const Report& report);

@@ -22,10 +22,11 @@ class Lane::Turn final : public Waitable {
 // One bucket on its way through the lane. Ready when one of its three cursors can move.
 class Lane::Stream final : public Waitable {
  public:
-  Stream(Lane& lane, std::span<const LaneTensor> tensors, LaneReduction reduction)
+  Stream(Lane& lane, std::span<const LaneTensor> tensors, LaneReduction reduction, Phases* phases)
       : lane_(lane),
         tensors_(tensors),
         reduction_(reduction),
+        phases_(phases),
         element_(SizeOf(reduction.dtype)),
         first_(lane.done_chunks_),
         slots_(static_cast<uint64_t>(lane.segment_->shape().slots)) {
@@ -45,11 +46,16 @@ class Lane::Stream final : public Waitable {
     if (!checked_ && (CanTake() || CanReduce())) {
       Check();
     } else if (CanTake()) {
+      if (phases_ != nullptr) phases_->Arrived();
+      const PhaseTimer timer(phases_, &Phases::unpacking);
       inline_ ? TakeInline() : Take();
     } else if (CanReduce()) {
+      const PhaseTimer timer(phases_, &Phases::reducing);
       Reduce();
     } else if (CanPack()) {
+      const PhaseTimer timer(phases_, &Phases::packing);
       Pack();
+      if (phases_ != nullptr) phases_->Sent();
     } else {
       return false;
     }
@@ -232,6 +238,7 @@ class Lane::Stream final : public Waitable {
   Lane& lane_;
   std::span<const LaneTensor> tensors_;
   LaneReduction reduction_;
+  Phases* phases_;
   int64_t element_;
   uint64_t first_, slots_;
   int64_t count_ = 0, chunk_ = 0;
@@ -266,12 +273,14 @@ void Lane::SkipChunks(uint64_t ticket) {
   Ring();
 }
 
-Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction) {
+Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
+                     Phases* phases) {
   Turn turn(*this, ticket);
   co_await Until(turn);
   SkipChunks(ticket);
   std::erase_if(tensors, [](const LaneTensor& t) { return t.count == 0; });
-  Stream stream(*this, tensors, reduction);
+  if (phases != nullptr) phases->Begin();
+  Stream stream(*this, tensors, reduction, phases);
   while (!stream.done()) {
     if (!stream.Step()) co_await Until(stream);
     HORON_CO_TRY(stream.status());

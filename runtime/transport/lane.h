@@ -24,6 +24,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/phases.h"
 #include "runtime/device/kernels.h"
 #include "runtime/transport/segment.h"
 #include "runtime/transport/transport.h"
@@ -59,8 +60,10 @@ class Lane {
   // Some members may have packed chunks of a bucket that they gave back. All members call this at
   // the same place in the order of buckets: later buckets begin beyond all such chunks.
   void Skip() { skips_.push_back(next_ticket_); }
-  // Reduces over the members. The tensors' list is copied, their memory lent until done.
-  Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction);
+  // Reduces over the members. The tensors' list is copied, their memory lent until done. `phases`:
+  // when what was done, unless null; lives until then.
+  Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
+                 Phases* phases = nullptr);
 
  private:
   class Stream;

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import _command, run_job
 
-ALL = ["join", "costs", "programs", "sync_batch_norm", "data"]
+ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

@@ -337,6 +337,15 @@ HORON_API int64_t horon_counter(const char* name);
 /* Calls `visit` for each counter, sorted by name, on this thread. */
 HORON_API void horon_counters(void (*visit)(const char* name, int64_t value, void* user),
                               void* user);
+/* Records from now on where each tensor's time goes, on all ranks, into one file of Chrome's trace
+ * format (docs/debugging.md). Rank 0's call counts, and blocks until rank 0 records; on other ranks
+ * it does nothing. Of a tensor the runs first_step, ..., end_step - 1 are recorded; end_step 0:
+ * all. A timeline that is recorded already ends. HORON_INVALID_ARGUMENT: the file cannot be made.
+ */
+HORON_API int horon_start_timeline(const char* path, int mark_cycles, uint64_t first_step,
+                                   uint64_t end_step);
+/* Ends it. On rank 0 what it recorded is in the file then. Harmless when nothing is recorded. */
+HORON_API int horon_stop_timeline(void);
 /* Bytes of memory that the runtime holds: pools, fusion buffers, its share of the segment touched
  * at most. */
 HORON_API int64_t horon_memory_bytes(void);

@@ -35,6 +35,7 @@ Report SampleReport(std::vector<uint64_t> bits) {
   report.given_up = "rank 1 raised ValueError: bad batch";
   report.unlock = true;
   report.started = 1 << 20;
+  report.clock = -99;
   report.bits = std::move(bits);
   for (int i = 0; i < 4; ++i) report.requests.push_back(Sample(i));
   return report;
@@ -50,6 +51,9 @@ Decision SampleDecision() {
   decision.lost = 1;
   decision.lost_because = "rank 1 has not answered for 30 s";
   decision.description = {"", "tensor 'a'"};
+  decision.timeline = TimelineOrder{3, true, true, 10, 20, "/tmp/t.json", "id", -5, 17};
+  decision.clocks = {{1, 2, 3}, {0, -4, 5}};
+  decision.clock_told = 6;
   decision.order = {7, 8, 9, 0, 1, 0, 0, 1000000, 999999, 1000000};
   for (int i = 0; i < 3; ++i) {
     Verdict v;
@@ -81,6 +85,7 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     CHECK(back.value().given_up == report.given_up);
     CHECK(back.value().unlock);
     CHECK(back.value().started == report.started);
+    CHECK(back.value().clock == report.clock);
     CHECK(back.value().bits == bits);
     CHECK(back.value().requests == report.requests);
   }
@@ -143,6 +148,9 @@ TEST_CASE("a decision comes back as it was sent") {
   CHECK(back.value().lost == 1);
   CHECK(back.value().lost_because == decision.lost_because);
   CHECK(back.value().description == decision.description);
+  CHECK(back.value().timeline == decision.timeline);
+  CHECK(back.value().clocks == decision.clocks);
+  CHECK(back.value().clock_told == 6);
 }
 
 TEST_CASE("a step in the usual order is a few bytes, and no length is believed") {

@@ -1,0 +1,135 @@
+// Executor::Running: one bucket in flight: its entries, its communicator, its Task, and what its op
+// sees of all that. Part of the executor, which includes it alone; holder of the baton only.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/core/executor.h"
+
+namespace horon {
+
+class Executor::Running final : public GpuBucket {
+ public:
+  Running(Executor& executor, Bucket bucket, Group& group, Tag base)
+      : executor_(executor),
+        entries_(std::move(bucket.entries)),
+        group_(group),
+        comm_(executor.CommOf(group, entries_[0].agreed.away, base, on_gpu())) {
+    ++group_.running;
+    started_ = executor.timeline_->Stamp();
+    bucket_ = static_cast<uint64_t>(executor.buckets_.value());
+    for (Entry& entry : entries_) {
+      const bool wanted = executor.timeline_->Wants(entry.what->runs++);
+      traced_ = traced_ || wanted;
+      const Request& r = entry.request();
+      segments_.push_back(
+          {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
+      if (entry.output == nullptr) continue;
+      entry.promise.output().data = entry.output;
+      entry.promise.output().users = true;
+    }
+  }
+
+  ~Running() override { --group_.running; }
+  Communicator& comm() override { return comm_; }
+  std::span<Segment> segments() override { return segments_; }
+  DataType dtype() const override { return entries_[0].request().dtype; }
+  double prescale() const override { return entries_[0].request().prescale; }
+  double postscale() const override { return entries_[0].request().postscale; }
+  int set_size() const override { return static_cast<int>(group_.ranks->size()); }
+  bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
+  std::span<Entry> entries() override { return entries_; }
+  Op& op() override { return *entries_[0].what->op; }
+  Pool& pool() { return executor_.gpu_road_.host_pool(on_gpu()); }
+  Result<Buffer> Scratch(int64_t bytes) override { return pool().Take(bytes); }
+  Status AllocateOutput(size_t i, Shape shape) override {
+    HORON_ASSIGN(Buffer owned, pool().Take(CountOf(shape) * SizeOf(dtype())));
+    segments_[i].output = owned.data();
+    Output& output = entries_[i].promise.output();
+    output.users = false;
+    output.owned_shape = std::move(shape);
+    output.data = owned.data();
+    output.owned = std::move(owned);
+    return Status::Ok();
+  }
+  void SetReceivedSplits(size_t i, std::vector<int64_t> splits) override {
+    entries_[i].promise.output().received_splits = std::move(splits);
+  }
+  std::unique_ptr<TensorState>& State(size_t i) override {
+    return group_.states.Of(entries_[i].request().op, entries_[i].what->key);
+  }
+
+  // This rank has joined: it was asked for nothing, so it has no input where others read one.
+  bool away() const {
+    const std::vector<int>& away = entries_[0].agreed.away;
+    return std::binary_search(away.begin(), away.end(), executor_.fabric_->rank);
+  }
+  Status FillMissingInputs() override {
+    for (Segment& s : segments_) {
+      if (s.input != nullptr || s.count == 0) continue;
+      HORON_ASSIGN(Buffer zeros, Scratch(s.count * SizeOf(dtype())));
+      std::memset(zeros.data(), 0, static_cast<size_t>(zeros.bytes()));
+      s.input = zeros.data();
+      zeros_.push_back(std::move(zeros));
+    }
+    return Status::Ok();
+  }
+
+  void Finish(const Status& status) {
+    const std::string& key = entries_[0].what->key;
+    if (status.ok())
+      Record(executor_.recorder_, EventKind::kFinished, key, static_cast<int64_t>(entries_.size()));
+    else
+      Record(executor_.recorder_, EventKind::kFailed, key + ": " + status.message());
+    if (traced_) Trace(status.ok());
+    for (Entry& entry : entries_) entry.promise.Finish(status);
+  }
+  // Where the movers of bytes note when they did what; null: nobody will read it.
+  Phases* phases() { return traced_ ? &phases_ : nullptr; }
+  const char* algorithm = "as the op says";
+  void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
+  RootTask& task() { return *task_; }
+  const Locked& locked() const { return entries_[0].locked; }
+  std::vector<Entry> TakeEntries() {
+    for (Entry& entry : entries_) --entry.what->runs;
+    return std::move(entries_);
+  }
+  void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
+  Group& group() { return group_; }
+  uint64_t ticket = 0;  // of its lane, or of its group
+
+ private:
+  void Trace(bool ok) {
+    TimelineEvent event;
+    event.started = started_;
+    event.finished = SteadyNow();
+    event.phases = phases_;
+    event.bucket = bucket_;
+    event.in_bucket = entries_.size();
+    event.locked = locked();
+    event.algorithm = algorithm;
+    event.ok = ok;
+    for (const Entry& entry : entries_) {
+      TimelineEvent of_tensor = event;
+      of_tensor.what = entry.what;
+      of_tensor.stamps = entry.stamps;
+      of_tensor.step = entry.what->runs - 1;
+      executor_.timeline_->Add(std::move(of_tensor));
+    }
+  }
+
+  Executor& executor_;
+  std::vector<Entry> entries_;
+  Group& group_;
+  Communicator comm_;
+  std::vector<Segment> segments_;
+  std::vector<Buffer> zeros_;
+  bool traced_ = false;
+  int64_t started_ = 0;
+  uint64_t bucket_ = 0;
+  Phases phases_;
+  std::unique_ptr<RootTask> task_;  // last: its frames use all the others
+};
+
+}  // namespace horon

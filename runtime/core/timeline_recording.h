@@ -1,0 +1,70 @@
+// TimelineRecording: one recording of a timeline, from its beginning to its end: the ring of events
+// and the thread that writes them down.
+//
+// Put: holder of the baton, never blocks. SetClock, End: holder of the baton, take a lock that is
+// held for moments only. The thread is the only one that sees the file.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/bounded_ring.h"
+#include "runtime/base/timeline_file.h"
+#include "runtime/core/timeline_event.h"
+#include "runtime/core/timeline_order.h"
+
+namespace horon {
+
+// How far the orders to a timeline are carried out, for those who wait for that. Any thread.
+class TimelineProgress {
+ public:
+  void Reached(uint64_t number);
+  bool Await(uint64_t number, std::chrono::milliseconds limit);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t reached_ = 0;
+};
+
+class TimelineRecording {
+ public:
+  static constexpr size_t kPlaces = 1 << 14;
+  TimelineRecording(int rank, const TimelineOrder& order,
+                    std::shared_ptr<TimelineProgress> progress, size_t places = kPlaces);
+  ~TimelineRecording();  // ends and waits
+
+  // False if the ring was full.
+  bool Put(TimelineEvent&& event);
+  // Nothing is written before it is known how times of this clock become rank 0's.
+  void SetClock(int64_t offset, int64_t bound);
+  // The thread writes what there is, says that it has reached this order, and ends.
+  void End(uint64_t number);
+  bool written() const { return written_.load(std::memory_order_acquire); }
+  uint64_t dropped() const { return ring_.dropped(); }
+
+ private:
+  void Write();
+  bool AwaitClock();
+  bool AwaitMore();
+  void Drain(TimelineFile& file, TimelineText& text);
+  bool Append(TimelineFile& file, std::string& out);
+
+  int rank_;
+  TimelineOrder order_;
+  std::shared_ptr<TimelineProgress> progress_;
+  BoundedRing<TimelineEvent> ring_;
+  uint64_t dropped_told_ = 0;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::optional<TimelineText::Clock> clock_;
+  uint64_t ended_by_ = 0;
+  bool ended_ = false;
+  std::atomic<bool> written_{false};
+  std::thread thread_;
+};
+
+}  // namespace horon

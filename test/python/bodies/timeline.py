@@ -1,0 +1,195 @@
+"""Timelines, read back by rank 0 after all ranks have left the job: OWN_LIFE."""
+
+import json
+import os
+import re
+import tempfile
+from collections import defaultdict
+
+import torch
+from common import raises
+
+import horon.torch as hvd
+from horon.errors import HoronInvalidArgument
+
+OWN_LIFE = True
+PHASES = ["QUEUE", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "PACK", "WIRE", "UNPACK"]
+
+
+def shared_path() -> str:
+    """A file's name that all ranks know; rank 0 makes its folder."""
+    return hvd.broadcast_object(os.path.join(tempfile.mkdtemp(), "t.json"), root_rank=0)
+
+
+def recorded(path) -> list:
+    """Its events, once every rank has left and so written all it had. Begins a new life."""
+    hvd.shutdown()
+    hvd.init()
+    hvd.barrier()
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def rows(events) -> dict:
+    """Spans by rank and tensor, in time's order."""
+    names = {(e["pid"], e["tid"]): re.sub(r"^(allreduce|allgather)\.", "", e["args"]["name"])
+             for e in events if e["name"] == "thread_name"}
+    spans = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            spans[event["pid"], names[event["pid"], event["tid"]]].append(event)
+    for of_row in spans.values():
+        of_row.sort(key=lambda e: (e["ts"], -e["dur"]))
+    return spans
+
+
+def check_phases_of_every_tensor_on_every_rank():
+    hvd.init()
+    path, n = shared_path(), hvd.size()
+    name = 'layer "1"\\weight'
+    hvd.start_timeline(path, mark_cycles=True)
+    hvd.barrier()
+    big = [torch.ones(300_000) for _ in range(3)]
+    for _ in range(4):
+        handles = [hvd.allreduce_async_(t, name=f"{name}.{i}") for i, t in enumerate(big)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        hvd.allgather(torch.ones(3), name="rows")
+    hvd.stop_timeline()
+    spans = rows(events := recorded(path))
+    for rank in range(n):
+        for i in range(3):
+            of_tensor = spans[rank, f"{name}.{i}"]
+            runs = [e for e in of_tensor if e["name"] == "ALLREDUCE"]
+            assert len(runs) == 4 and [e["args"]["step"] for e in runs] == [0, 1, 2, 3], runs
+            assert runs[0]["args"]["bytes"] == 1_200_000 and runs[0]["args"]["dtype"] == "float32"
+            assert runs[0]["args"]["shape"] == [300_000] and runs[0]["args"]["op"] == "average"
+            expect_order(of_tensor, 4, n)
+        assert sum(e["name"] == "ALLGATHER" for e in spans[rank, "rows"]) == 4
+    assert any(e["name"] == "CYCLE_START" for e in events)
+    assert not any(e["name"] == "DROPPED_EVENTS" for e in events)
+    expect_clocks(events, spans, f"{name}.0")
+
+
+def expect_order(spans, runs, size):
+    """The phases of each run one after the other, those of the wire inside its ALLREDUCE."""
+    want = PHASES if size > 1 or hvd.transport() != "self" else PHASES[:3]
+    for phase in want:
+        assert sum(e["name"] == phase for e in spans) == runs, (phase, spans)
+    kept = [e for e in spans if e["name"] in want]
+    for at in range(0, len(kept), len(want)):
+        run = kept[at : at + len(want)]
+        assert [e["name"] for e in run] == want, run
+        for before, after in zip(run, run[1:]):
+            end = before["ts"] + (0 if before["name"] == "ALLREDUCE" else before["dur"])
+            assert end <= after["ts"] + 0.002, (before, after)
+        assert run[-1]["ts"] + run[-1]["dur"] <= run[2]["ts"] + run[2]["dur"] + 0.002, run
+
+
+def expect_clocks(events, spans, tensor):
+    """No rank ends a run before the last one has submitted to it: that would be a wrong clock."""
+    clocks = {e["args"]["rank"]: e["args"] for e in events if e["name"] == "clock_offset"}
+    assert set(clocks) == set(range(hvd.size())), clocks
+    error = max(clock["error_us"] for clock in clocks.values())
+    assert 0 <= error < 100_000, clocks
+    for clock in clocks.values():  # one machine: the clocks are the same in truth
+        assert abs(clock["offset_us"]) <= clock["error_us"] + 0.002, clock
+    submitted, ended = defaultdict(list), defaultdict(list)
+    for rank in range(hvd.size()):
+        of_tensor = spans[rank, tensor]
+        for run, queued in enumerate(e for e in of_tensor if e["name"] == "QUEUE"):
+            submitted[run].append(queued["ts"])
+        for run in (e for e in of_tensor if e["name"] == "ALLREDUCE"):
+            ended[run["args"]["step"]].append(run["ts"] + run["dur"])
+    for run, times in ended.items():
+        assert min(times) >= max(submitted[run]) - 2 * error, (run, times, submitted[run])
+
+
+def check_locked_schedules_say_so():
+    path = shared_path()
+    tensors = [torch.ones(1000) for _ in range(4)]
+
+    def step():
+        for handle in [hvd.allreduce_async_(t, name=f"g{i}") for i, t in enumerate(tensors)]:
+            hvd.synchronize(handle)
+
+    while True:  # together, until every rank has found the schedule
+        step()
+        locked = hvd.counter("schedule.tensors") > 0 or hvd.size() == 1
+        if hvd.allreduce(torch.tensor(float(locked)), op=hvd.Min, name="locked").item():
+            break
+        for _ in range(20):
+            step()
+    for _ in range(30):
+        step()
+    hvd.start_timeline(path)
+    for _ in range(20):
+        step()
+    hvd.stop_timeline()
+    spans = rows(recorded(path))
+    for rank in range(hvd.size()):
+        names = [e["name"] for e in spans[rank, "g0"]]
+        scheduled = [e for e in spans[rank, "g0"] if e["name"] == "SCHEDULE_ALLREDUCE"]
+        assert names.count("ALLREDUCE") >= 19, names
+        assert len(scheduled) >= 10 or hvd.size() == 1, names
+        assert all(e["args"]["negotiated"] is False for e in scheduled)
+
+
+def check_windows_restarts_and_errors():
+    first, second = shared_path(), shared_path()
+    hvd.start_timeline(first, steps=(2, 4))
+    for _ in range(6):
+        hvd.allreduce(torch.ones(5), name="w")
+    hvd.start_timeline(second)  # ends the first
+    hvd.barrier()  # a rank in a locked schedule hears of it in its own time
+    hvd.allreduce(torch.ones(5), name="w")
+    hvd.stop_timeline()
+    hvd.stop_timeline()  # nothing is recorded any more
+    hvd.barrier()
+    hvd.allreduce(torch.ones(5), name="w")
+    with raises(ValueError, HoronInvalidArgument, words=["(first, end)"]):
+        hvd.start_timeline(first, steps=(4, 2))
+    if hvd.rank() == 0:
+        with raises(ValueError, words=["/nowhere/t.json", "No such file"]):
+            hvd.start_timeline("/nowhere/t.json")
+    else:
+        hvd.start_timeline("/nowhere/t.json")  # rank 0's call counts
+    hvd.allreduce(torch.ones(5), name="after")
+
+    def steps(spans, rank):
+        return [e["args"]["step"] for e in spans[rank, "w"] if e["name"] == "ALLREDUCE"]
+
+    n = hvd.size()
+    spans = rows(recorded(first))
+    assert [steps(spans, rank) for rank in range(n)] == [[2, 3]] * n, spans
+    with open(second, encoding="utf-8") as file:
+        spans = rows(json.load(file))
+    assert [steps(spans, rank) for rank in range(n)] == [[6]] * n, spans
+    hvd.shutdown()
+    with raises(ValueError, words=["init"]):
+        hvd.start_timeline(first)
+
+
+def check_the_variable_of_horovod():
+    hvd.init()
+    path = shared_path()
+    hvd.shutdown()
+    os.environ["HOROVOD_TIMELINE"] = path
+    os.environ["HOROVOD_TIMELINE_MARK_CYCLES"] = "1"
+    try:
+        hvd.init()
+        hvd.allreduce(torch.ones(2), name="by_variable")
+        hvd.shutdown()
+    finally:
+        del os.environ["HOROVOD_TIMELINE"], os.environ["HOROVOD_TIMELINE_MARK_CYCLES"]
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)
+        os.unlink(path)
+        spans = rows(events)
+        for rank in range(hvd.size()):
+            assert [e["name"] for e in spans[rank, "by_variable"]].count("ALLREDUCE") == 1, spans
+        assert any(e["name"] == "CYCLE_START" for e in events)
+    hvd.barrier()
