@@ -12,6 +12,7 @@
 #include "frameworks/python_graph.h"
 #include "frameworks/python_repeated.h"
 #include "frameworks/python_request.h"
+#include "frameworks/python_window.h"
 #include "frameworks/python_work.h"
 #include "horon/horon.h"
 
@@ -185,6 +186,7 @@ PYBIND11_MODULE(_core, module) {
   horon_python::DefineRepeated(module);
   horon_python::DefineGradientHook(module);
   horon_python::DefineGraph(module);
+  horon_python::DefineWindow(module);
   module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
   module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);
   module.def("remove_process_set", &RemoveProcessSet);

@@ -34,7 +34,7 @@ def test_lifecycle_mpirun(launch, needs_mpi):
 
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
-    launch(4, *ALL, launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+    launch(4, *ALL, "windows", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
 @pytest.mark.parametrize("variables", [

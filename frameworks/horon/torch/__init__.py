@@ -65,3 +65,4 @@ from horon.torch.reductions import (
     sparse_allreduce_async,
 )
 from horon.torch.sync_batch_norm import SyncBatchNorm
+from horon.torch.windows import Window

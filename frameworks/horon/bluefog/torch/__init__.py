@@ -1,11 +1,12 @@
 """bluefog.torch's functions. Nonblocking calls give a handle for synchronize(), wait() or poll().
 
-A machine is a node. Not there: windows, and weights assigned to an optimizer while it trains.
+A machine is a node. Not there: weights assigned to an optimizer while it trains.
 """
 
 import enum
 
 import horon.torch as hvd
+from horon.bluefog.torch import state
 from horon.bluefog.torch.collectives import (
     allreduce,
     allreduce_,
@@ -32,6 +33,26 @@ from horon.bluefog.torch.state import (
     rank_topology,
     set_machine_topology,
     set_topology,
+)
+from horon.bluefog.torch.windows import (
+    get_current_created_window_names,
+    get_win_version,
+    turn_off_win_ops_with_associated_p,
+    turn_on_win_ops_with_associated_p,
+    win_accumulate,
+    win_accumulate_nonblocking,
+    win_associated_p,
+    win_create,
+    win_free,
+    win_get,
+    win_get_nonblocking,
+    win_mutex,
+    win_poll,
+    win_put,
+    win_put_nonblocking,
+    win_update,
+    win_update_then_collect,
+    win_wait,
 )
 from horon.torch import (
     allgather,
@@ -60,6 +81,8 @@ from horon.torch import (
 
 def init(topology_fn=None, is_weighted=False) -> None:
     """Joins the job; the topology is topology_fn(size), or the exponential graph."""
+    if not hvd.is_initialized():
+        state.windows.clear()  # those of a job that was left
     hvd.init()
     set_topology(None if topology_fn is None else topology_fn(size()), is_weighted)
 

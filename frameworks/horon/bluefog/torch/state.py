@@ -33,10 +33,14 @@ class _Topology:
 
 
 _ranks, _machines = _Topology(), _Topology()
+windows = {}  # by name: they keep the neighbors that they were made with
 
 
 def set_topology(topology=None, is_weighted=False) -> bool:
-    """None: the exponential graph. The same on all ranks."""
+    """None: the exponential graph. The same on all ranks. False, and nothing changes, while there
+    are windows."""
+    if windows:
+        return False
     return _ranks.set(topology, is_weighted, size())
 
 

@@ -1,0 +1,148 @@
+"""Window: a tensor that its rank mixes with what its neighbors deliver, when each of them likes.
+
+Making and freeing are for all ranks together; all else one rank does alone: nobody takes part, and
+nobody is waited for longer than HORON_GOSSIP_TIMEOUT. docs/gossip.md says what to expect.
+"""
+
+from contextlib import contextmanager
+
+import torch
+
+from horon import _core
+from horon.errors import HoronInvalidArgument, HoronUnavailable, HoronUnsupported
+from horon.gossip import graph_of
+from horon.runtime import rank, size
+from horon.torch.calls import Handle
+from horon.torch.tensors import dtype_and_device
+
+_PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP = range(9)
+
+
+def _weighted(given, ranks, weight) -> dict:
+    """{rank: weight}; of None: all of `ranks`, of a list: these, with `weight` each."""
+    given = ranks if given is None else given
+    if hasattr(given, "items"):
+        return {int(r): float(w) for r, w in given.items()}
+    return {int(r): float(weight) for r in given}
+
+
+def _unreached(work, index) -> tuple:
+    return tuple(work.received_splits(index))
+
+
+class Window:
+    """A window over a contiguous floating-point tensor of the CPU, whose memory it works on.
+
+    Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
+    deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.
+    Calls that end in _async give a handle for poll() and synchronize(); what calls give is the
+    tuple of ranks whose part was left out, because they are gone or did not answer in time.
+    """
+
+    def __init__(self, tensor, name, topology=None, sources=None, destinations=None,
+                 zero_init=False):
+        if sources is None or destinations is None:
+            graph = graph_of(topology, size())
+            destinations, sources = graph.peers(rank())
+        dtype, device = dtype_and_device(tensor, name)
+        if device >= 0:
+            raise HoronUnsupported(f"window '{name}': its tensor must be on the CPU")
+        if not tensor.is_contiguous():
+            raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
+        self.name, self.tensor = name, tensor.detach()
+        self.sources, self.destinations = sorted(sources), sorted(destinations)
+        self._core = _core.Window(name, dtype, list(tensor.shape), tensor.data_ptr(),
+                                  self.sources, self.destinations, bool(zero_init), self.tensor)
+
+    def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
+               output=None, waits=False, finish=_unreached) -> Handle:
+        addresses = [0 if t is None else t.data_ptr() for t in (input, output)]
+        weights = dict(weights)
+        work = self._core.start(act, list(weights), list(weights.values()), float(own), push_sum,
+                                reset, mutex, *addresses, waits, (self.tensor, input, output))
+        return Handle(work, finish)
+
+    def put_async(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> Handle:
+        """Each destination's slot for this rank becomes weight * tensor; then the tensor is
+        multiplied by self_weight. The tensor must not change meanwhile."""
+        weights = _weighted(destinations, self.destinations, 1.0)
+        return self._start(_PUT, weights, self_weight, push_sum, mutex=mutex)
+
+    def put(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> tuple:
+        return self.put_async(destinations, self_weight, push_sum, mutex).wait()
+
+    def accumulate_async(self, destinations=None, self_weight=1.0, push_sum=False,
+                         mutex=False) -> Handle:
+        """put that adds to the slots."""
+        weights = _weighted(destinations, self.destinations, 1.0)
+        return self._start(_ACCUMULATE, weights, self_weight, push_sum, mutex=mutex)
+
+    def accumulate(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> tuple:
+        return self.accumulate_async(destinations, self_weight, push_sum, mutex).wait()
+
+    def get_async(self, sources=None, push_sum=False, mutex=False) -> Handle:
+        """This rank's slots become weight * what their ranks published: at their last call."""
+        return self._start(_GET, _weighted(sources, self.sources, 1.0), push_sum=push_sum,
+                           mutex=mutex)
+
+    def get(self, sources=None, push_sum=False, mutex=False) -> tuple:
+        return self.get_async(sources, push_sum, mutex).wait()
+
+    def update(self, self_weight=None, sources=None, reset=False, push_sum=False, mutex=False,
+               out=None) -> tuple:
+        """tensor <- self_weight * tensor + the sum of weight * slot, 1 / (sources + 1) each by
+        default. reset empties the slots. out: another tensor for the result; slots stay."""
+        uniform = 1.0 / (len(self.sources if sources is None else sources) + 1)
+        own = uniform if self_weight is None else self_weight
+        return self._start(_UPDATE, _weighted(sources, self.sources, uniform), own, push_sum,
+                           reset, mutex, output=out, waits=True).wait()
+
+    def collect(self, push_sum=False, mutex=False) -> tuple:
+        """Adds all slots to the tensor and empties them."""
+        return self.update(1.0, dict.fromkeys(self.sources, 1.0), True, push_sum, mutex)
+
+    def publish(self) -> None:
+        """What others get from now on; every other call but versions() publishes, too."""
+        self._start(_PUBLISH, waits=True).wait()
+
+    @contextmanager
+    def mutex(self, ranks):
+        """Holds the windows' mutexes of these ranks, which are advisory."""
+        weights = dict.fromkeys(ranks, 1.0)
+        missed = self._start(_LOCK, weights, waits=True).wait()
+        try:
+            if missed:
+                raise HoronUnavailable(
+                    f"window '{self.name}': the mutex of rank {missed[0]} was not had in time")
+            yield
+        finally:
+            self._start(_UNLOCK, weights, waits=True).wait()
+
+    def pair_async(self, peer, weight=0.5) -> Handle:
+        """tensor += weight * (peer's - tensor), and the peer's the other way round, whatever the
+        peer does meanwhile. The tensor must then be changed and read through step() alone."""
+        return self._start(_PAIR, {peer: weight})
+
+    def step(self, change=None, out=None) -> None:
+        """tensor += change, then out = tensor, with no average of a pair in between."""
+        self._start(_STEP, input=change, output=out, waits=True).wait()
+
+    def versions(self) -> dict:
+        """Deliveries by source since they were last taken."""
+        return {source: self._core.deliveries(source) for source in self.sources}
+
+    @property
+    def push_sum_weight(self) -> float:
+        """Of the tensor; the estimate of the mean is tensor / push_sum_weight."""
+        return self._core.share
+
+    def held(self) -> torch.Tensor:
+        """The tensor and all that was delivered, added: over all ranks and nothing under way, the
+        sum of it is what accumulate and collect keep."""
+        out = torch.empty_like(self.tensor)
+        self.update(1.0, dict.fromkeys(self.sources, 1.0), out=out)
+        return out
+
+    def free(self) -> None:
+        """For all ranks together; an error on all of them where one has not waited for all."""
+        self._core.free()

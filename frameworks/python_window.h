@@ -1,0 +1,96 @@
+// PyWindow: a window (horon_window) for Python.
+//
+// Used by bindings.cc only, on any Python thread, with the GIL held but while all ranks make or
+// free a window together.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frameworks/python_work.h"
+#include "horon/horon.h"
+
+namespace horon_python {
+
+class PyWindow {
+ public:
+  // `values` is the address of a contiguous tensor, which `keep` keeps.
+  PyWindow(const std::string& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
+           const std::vector<int>& in, const std::vector<int>& out, bool zero, py::object keep)
+      : keep_(std::move(keep)) {
+    horon_window_spec spec{};
+    spec.struct_bytes = sizeof(spec);
+    spec.name = name.c_str();
+    spec.dtype = dtype;
+    spec.shape = shape.data();
+    spec.ndim = static_cast<int>(shape.size());
+    spec.values = reinterpret_cast<void*>(values);
+    spec.in = in.data();
+    spec.in_count = static_cast<int>(in.size());
+    spec.out = out.data();
+    spec.out_count = static_cast<int>(out.size());
+    spec.zero = zero ? 1 : 0;
+    horon_window* made = nullptr;
+    CheckSubmit(Released([&] { return horon_window_create(&spec, &made); }));
+    window_.reset(made);
+  }
+
+  void Free() {
+    CheckSubmit(Released([this] { return horon_window_free(window_.get()); }));
+    keep_ = py::none();
+  }
+
+  std::unique_ptr<PyWork> Start(int act, const std::vector<int>& ranks,
+                                const std::vector<double>& weights, double self_weight,
+                                bool push_sum, bool reset, bool with_mutex, uintptr_t input,
+                                uintptr_t output, bool will_wait, py::object keep) {
+    DroppedWorks().Sweep();
+    horon_window_order order{};
+    order.struct_bytes = sizeof(order);
+    order.act = act;
+    order.ranks = ranks.data();
+    order.weights = weights.size() == ranks.size() ? weights.data() : nullptr;
+    order.count = static_cast<int>(ranks.size());
+    order.self_weight = self_weight;
+    order.push_sum = push_sum ? 1 : 0;
+    order.reset = reset ? 1 : 0;
+    order.with_mutex = with_mutex ? 1 : 0;
+    order.input = reinterpret_cast<const void*>(input);
+    order.output = reinterpret_cast<void*>(output);
+    horon_work* work = nullptr;
+    CheckSubmit(horon_window_start(window_.get(), &order, will_wait ? 1 : 0, &work));
+    return std::make_unique<PyWork>(work, std::move(keep));
+  }
+
+  int64_t Deliveries(int from) const { return horon_window_deliveries(window_.get(), from); }
+  double share() const { return horon_window_share(window_.get()); }
+
+ private:
+  template <typename F>
+  static int Released(F&& f) {
+    const py::gil_scoped_release released;
+    return f();
+  }
+  struct Release {
+    void operator()(horon_window* window) const { horon_window_release(window); }
+  };
+  std::unique_ptr<horon_window, Release> window_;
+  py::object keep_;
+};
+
+inline void DefineWindow(py::module_& module) {
+  py::class_<PyWindow>(module, "Window")
+      .def(py::init<const std::string&, int, const std::vector<int64_t>&, uintptr_t,
+                    const std::vector<int>&, const std::vector<int>&, bool, py::object>())
+      .def("free", &PyWindow::Free)
+      .def("start", &PyWindow::Start)
+      .def("deliveries", &PyWindow::Deliveries)
+      .def_property_readonly("share", &PyWindow::share);
+}
+
+}  // namespace horon_python

@@ -1,0 +1,174 @@
+"""Windows: horon.torch.Window, and BlueFog's names for them."""
+
+import torch
+from common import close, raises, same
+
+import horon.torch as hvd
+from horon import topology
+
+try:
+    import networkx
+except ImportError:
+    print("windows: BlueFog's names not checked, networkx is not installed")
+    networkx = None
+
+if networkx is not None:
+    import horon.bluefog.torch as bf
+    from horon.bluefog.common import topology_util
+
+
+def ring(name, tensor, **options):
+    rank, size = hvd.rank(), hvd.size()
+    before, after = [(rank - 1) % size], [(rank + 1) % size]
+    if size == 1:
+        before = after = []
+    return hvd.Window(tensor, name, sources=before, destinations=after, **options)
+
+
+def check_put_and_update():
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        tensor = torch.full((100, 7), float(rank), dtype=dtype)
+        window = ring(f"put {dtype}", tensor)
+        assert window.put() == ()
+        hvd.barrier()
+        assert set(window.versions().values()) <= {1}
+        before = (rank - 1) % size
+        window.update()
+        expected = (rank + before) / 2 if size > 1 else rank
+        same(tensor, torch.full((100, 7), expected, dtype=dtype))
+        assert set(window.versions().values()) <= {0}
+        hvd.barrier()
+        window.free()
+
+
+def check_get():
+    rank, size = hvd.rank(), hvd.size()
+    window = ring("get", torch.zeros(70_000))
+    window.tensor.fill_(rank + 1)
+    window.publish()
+    hvd.barrier()
+    hvd.synchronize(window.get_async())
+    hvd.barrier()
+    window.update(0.0, dict.fromkeys(window.sources, 2.0))
+    close(window.tensor, torch.full((70_000,), 2.0 * ((rank - 1) % size + 1) if size > 1 else 0.0))
+    window.free()
+
+
+def check_push_sum_on_a_star():
+    """Irregular: weights differ from 1, and the mean is reached all the same."""
+    rank, size = hvd.rank(), hvd.size()
+    values = torch.tensor([float(rank), 1.0])
+    window = hvd.Window(values, "star", topology.Star(size), zero_init=True)
+    part = 1 / (len(window.destinations) + 1)
+    parts = dict.fromkeys(window.destinations, part)
+    for step in range(20):
+        window.accumulate(parts, part, push_sum=True)
+        if step % 3 == 0:
+            hvd.barrier()  # nothing is under way
+            held = hvd.allreduce(window.held(), op=hvd.Sum, name="audit")
+            hvd.barrier()
+        window.collect(push_sum=True)
+        if step == 0 and size > 2:
+            assert window.push_sum_weight != 1
+        close(values[1], torch.tensor(window.push_sum_weight, dtype=torch.float32))
+    close(held, torch.tensor([size * (size - 1) / 2, float(size)]), 1e-4)
+    hvd.barrier()
+    window.collect(push_sum=True)
+    total = hvd.allreduce(values, op=hvd.Sum, name="mass")
+    close(total, torch.tensor([size * (size - 1) / 2, float(size)]), 1e-4)
+    window.free()
+
+
+def check_mutex():
+    window = hvd.Window(torch.zeros(3), "mutex", topology.FullyConnected(hvd.size()))
+    for _ in range(5):
+        with window.mutex([0]):
+            pass
+    hvd.barrier()
+    window.free()
+
+
+def check_pairs():
+    """Both ranks of a pair move, and only one of them calls."""
+    rank, size = hvd.rank(), hvd.size()
+    peer = rank ^ 1
+    if peer >= size:
+        return
+    window = hvd.Window(torch.full((70_000,), float(rank)), "pair", topology.Ring(size))
+    hvd.barrier()
+    if rank % 2 == 0:
+        assert hvd.synchronize(window.pair_async(peer)) == ()
+    hvd.barrier()
+    out = torch.empty(70_000)
+    window.step(torch.ones(70_000), out)
+    same(out, torch.full((70_000,), (rank + peer) / 2 + 1))
+    window.free()
+
+
+def check_errors():
+    rank, size = hvd.rank(), hvd.size()
+    if size == 1:
+        return
+    shape = (3,) if rank == 1 else (2,)
+    with raises(hvd.HoronInvalidArgument, words=["rank 1 float32 [3]", "rank 0 float32 [2]"]):
+        ring("shapes", torch.zeros(shape))
+    with raises(hvd.HoronUnsupported, words=["floating"]):
+        ring("integers", torch.zeros(2, dtype=torch.int32))
+    window = ring("errors", torch.zeros(2))
+    with raises(hvd.HoronInvalidArgument, words=["no such neighbor"]):
+        window.put({rank: 1.0})
+    window.free()
+    with raises(hvd.HoronInvalidArgument, words=["freed"]):
+        window.put()
+
+
+def check_bluefog():
+    if networkx is None:
+        return
+    bf.init()
+    rank, size = bf.rank(), bf.size()
+    bf.set_topology(topology_util.RingGraph(size))
+    tensor = torch.full((5,), float(rank))
+    assert bf.win_create(tensor, "bf") and not bf.win_create(tensor, "bf")
+    assert bf.get_current_created_window_names() == ["bf"]
+    assert not bf.set_topology(topology_util.StarGraph(size))
+    handle = bf.win_put_nonblocking(tensor, "bf")
+    assert bf.win_wait(handle) and bf.win_poll(handle)
+    bf.barrier()
+    heard = bf.in_neighbor_ranks()
+    assert bf.get_win_version("bf") == dict.fromkeys(heard, 1)
+    mean = (rank + sum(heard)) / (len(heard) + 1)
+    copy = bf.win_update("bf", clone=True)
+    close(copy, torch.full((5,), mean))
+    assert float(tensor[0]) == rank
+    assert bf.win_update("bf") is not copy
+    close(tensor, torch.full((5,), mean))
+    with bf.win_mutex("bf", for_self=True):
+        pass
+    bf.barrier()
+    assert bf.win_get("bf") and bf.win_free("bf") and not bf.win_free("bf")
+
+
+def check_bluefog_push_sum():
+    if networkx is None:
+        return
+    bf.init()
+    rank, size = bf.rank(), bf.size()
+    bf.set_topology(topology_util.ExponentialGraph(size))
+    bf.turn_on_win_ops_with_associated_p()
+    x = torch.tensor([float(rank), 1.0])
+    assert bf.win_create(x, "x")
+    out = bf.out_neighbor_ranks()
+    part = 1 / (len(out) + 1)
+    for _ in range(12):
+        bf.win_accumulate(x, "x", self_weight=part, dst_weights=dict.fromkeys(out, part),
+                          require_mutex=True)
+        bf.win_update_then_collect("x")
+        close(x[1], torch.tensor(bf.win_associated_p("x"), dtype=torch.float32))
+    bf.barrier()
+    bf.win_update_then_collect("x")
+    total = bf.allreduce(x, average=False)
+    close(total, torch.tensor([size * (size - 1) / 2, float(size)]), 1e-4)
+    bf.win_free()
+    bf.turn_off_win_ops_with_associated_p()
