@@ -67,7 +67,7 @@ def _write_no_more() -> None:
 
 
 def _show_postmortem(folder: str) -> int:
-    from . import recorder
+    from . import postmortem, recorder
 
     try:
         recordings = recorder.read_folder(folder)
@@ -75,7 +75,7 @@ def _show_postmortem(folder: str) -> int:
         raise Refusal(f"cannot read {error.filename}: {error.strerror}") from None
     if not recordings:
         raise Refusal(f"no flight recorders (rank-N.rec) in {folder}")
-    print(recorder.report(recordings, []))
+    print(recorder.report(recordings, postmortem.verdict(recordings)))
     return 0
 
 

@@ -1,0 +1,111 @@
+"""Who is to blame for a job's end, out of the flight recorders of all its ranks.
+
+Three kinds of evidence, the strongest first: what the ranks themselves recorded as the cause; whose
+recording ends without a word, as a killed process's does; and who had not submitted a tensor that
+others waited for at the end. Pure: works on recordings (recorder.py), in a report and for
+`horonrun --postmortem`.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from .recorder import Event, Recording
+
+_END_KINDS = ("left", "lost")
+
+
+def verdict(recordings: Sequence[Recording]) -> list[str]:
+    """Lines that name the culprit, the strongest evidence first; empty if all left in peace."""
+    found = [*_said(recordings), *_gone(recordings), *_absent(recordings), *_missing(recordings)]
+    return [f"culprit: {found[0]}", *(f"also: {line}" for line in found[1:])] if found else []
+
+
+def _said(recordings: Sequence[Recording]) -> list[str]:
+    said = Counter(
+        event.text for r in recordings for event in r.events
+        if event.kind == "lost" or (event.kind == "stalled" and event.text)
+    )
+    return [f"{text} (recorded by {_ranks(count)})" for text, count in said.most_common(3)]
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _gone(recordings: Sequence[Recording]) -> list[str]:
+    """A rank that left or heard of a loss says so; a killed one stops in the middle."""
+    end = max((r.events[-1].time for r in recordings if r.events), default=0.0)
+    silent = [r for r in recordings if r.events and r.events[-1].kind not in _END_KINDS]
+    silent = [r for r in silent if not any(event.kind in _END_KINDS for event in r.events[-20:])]
+    if len(silent) == len(recordings) > 1:  # all were ended from outside: who was the first says little
+        first = min(silent, key=lambda r: r.events[-1].time)
+        others = min(r.events[-1].time for r in silent if r is not first)
+        silent = [first] if others - first.events[-1].time > 1.0 else []
+    return [
+        f"rank {r.rank} on {r.host} recorded no end: its last event came {end - r.events[-1].time:.3f} s "
+        f"before the job's last one ({_words(r.events[-1])})"
+        for r in silent
+    ]
+
+
+def _words(event: Event) -> str:
+    return f"{event.kind} {event.text}".strip()
+
+
+def _absent(recordings: Sequence[Recording]) -> list[str]:
+    """Ranks of the job of which nothing is there."""
+    sizes = [
+        int(match[1]) for r in recordings for event in r.events
+        if event.kind == "joined" and (match := re.match(r"(\d+) ranks", event.value))
+    ]
+    missing = sorted(set(range(max(sizes, default=0))) - {r.rank for r in recordings})
+    return [f"of rank {', '.join(map(str, missing))} there is no recording"] if missing else []
+
+
+def _missing(recordings: Sequence[Recording]) -> list[str]:
+    lines = []
+    for tensor, waiting in sorted(_awaited(recordings).items()):
+        absent = [r for r in recordings if r not in waiting and _lacks(r, waiting[0], tensor)]
+        for r in absent:
+            last = next((e for e in reversed(r.events) if e.kind == "submitted"), None)
+            did = f"last submitted '{last.text}'" if last else "submitted nothing"
+            lines.append(
+                f"rank {r.rank} had not submitted '{tensor}', for which "
+                f"{', '.join(f'rank {w.rank}' for w in waiting)} waited at the end; it {did}"
+            )
+    return lines
+
+
+def _awaited(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """By tensor, the ranks that waited for it when their recording ended."""
+    awaited: dict[str, list[Recording]] = {}
+    for r in recordings:
+        waits = [event for event in r.events if event.kind == "waits for"]
+        if not waits:
+            continue
+        last = waits[-1]
+        later = [event for event in r.events if event.number > last.number]
+        done = any(event.kind == "finished" and event.text == last.text for event in later)
+        if not done and not any(event.kind == "submitted" for event in later):
+            awaited.setdefault(last.text.split("/", 1)[-1], []).append(r)
+    return awaited
+
+
+def _submits(recording: Recording, tensor: str) -> list[Event]:
+    return [e for e in recording.events if e.kind == "submitted" and e.text == tensor]
+
+
+def _lacks(recording: Recording, waiting: Recording, tensor: str) -> bool:
+    """Whether it has not submitted what the other waits for. By counting, while both recordings go
+    back to the beginning; else by time: the last one is older than half a step."""
+    mine, theirs = _submits(recording, tensor), _submits(waiting, tensor)
+    whole = all(r.events and r.events[0].number == 1 for r in (recording, waiting))
+    if whole or not theirs or not mine:
+        return len(mine) < len(theirs)
+    times = [event.time for event in theirs]
+    steps = [after - before for before, after in zip(times, times[1:])]
+    return mine[-1].time < times[-1] - 0.5 * statistics.median(steps) if steps else False

@@ -1,0 +1,69 @@
+"""Whom a post-mortem blames, by recordings as ranks leave them."""
+
+from horon.launcher.postmortem import verdict
+from horon.launcher.recorder import Event, Recording
+
+
+def recording(rank, *events, first=1):
+    """Events as (time, kind, text); a submit is of 8 bytes."""
+    joined = Event(first, 0.0, "joined", "shm, negotiating over shm", "3 ranks", 1)
+    rest = [Event(first + 1 + i, time, kind, text, "", 1)
+            for i, (time, kind, text) in enumerate(events)]
+    return Recording(rank, "h", 100 + rank, [joined, *rest])
+
+
+def steps(count, begin=1.0, name="grad"):
+    made = []
+    for i in range(count):
+        made += [(begin + i, "submitted", name), (begin + i + 0.1, "finished", f"0/{name}")]
+    return made
+
+
+WAITS = [(9.0, "submitted", "grad"), (9.01, "waits for", "0/grad")]
+
+
+def test_what_the_ranks_recorded_comes_first():
+    killed = "rank 1 was killed by signal 9 (SIGKILL)"
+    lines = verdict([
+        recording(0, *steps(3), *WAITS, (9.5, "lost", killed)),
+        recording(1, *steps(3)),
+        recording(2, *steps(3), *WAITS, (9.5, "lost", killed)),
+    ])
+    assert lines[0] == f"culprit: {killed} (recorded by 2 ranks)"
+    assert any("rank 1 on h recorded no end: its last event came 6.400 s before" in line
+               for line in lines[1:]), lines
+    assert any("rank 1 had not submitted 'grad', for which rank 0, rank 2 waited" in line
+               for line in lines[1:]), lines
+
+
+def test_of_ranks_that_were_all_ended_from_outside_the_missing_one_is_named():
+    lines = verdict([
+        recording(0, *steps(3), *WAITS),
+        recording(1, *steps(3), (8.9, "submitted", "other")),
+        recording(2, *steps(3), *WAITS),
+    ])
+    assert lines[0] == ("culprit: rank 1 had not submitted 'grad', for which rank 0, rank 2 waited "
+                        "at the end; it last submitted 'other'"), lines
+    assert len(lines) == 1, lines
+
+
+def test_a_rank_that_left_no_recording_is_named():
+    lines = verdict([recording(r, *steps(2), (5.0, "left", "")) for r in (0, 2)])
+    assert lines == ["culprit: of rank 1 there is no recording"]
+
+
+def test_nobody_is_blamed_for_a_job_that_ended_in_peace():
+    assert verdict([recording(r, *steps(4), (6.0, "left", "")) for r in range(3)]) == []
+    late = [recording(r, *steps(3), *WAITS, (9.2, "finished", "0/grad"), (9.3, "left", ""))
+            for r in range(3)]
+    assert verdict(late) == []
+
+
+def test_recordings_that_lost_their_beginning_are_compared_by_time():
+    waiting = recording(0, *steps(5, begin=4.0), *WAITS, first=5000)
+    behind = recording(1, *steps(4, begin=4.05), first=5000)
+    ahead = recording(2, *steps(3, begin=6.0), (8.97, "submitted", "grad"),
+                      (8.98, "waits for", "0/more"), first=5000)
+    lines = verdict([waiting, behind, ahead])
+    assert any("rank 1 had not submitted 'grad', for which rank 0 waited" in line for line in lines)
+    assert not any("rank 2 had not submitted 'grad'" in line for line in lines), lines
