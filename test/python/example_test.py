@@ -1,20 +1,66 @@
-"""The main job: docs/examples/torch_digits.py learns the digits on 1 and on 4 ranks."""
+"""The examples in docs/examples: they run, and learn."""
 
+import os
 import re
+import struct
 from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "torch_digits.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
+
+def needs(*packages):
+    for package in packages:
+        pytest.importorskip(package, reason=f"needs {package}: pip install '.[examples]'")
 
 
 @pytest.mark.parametrize("np", [1, 4])
 def test_digits(launch_script, tmp_path, np):
-    for package in ("sklearn", "matplotlib", "tqdm"):
-        pytest.importorskip(package, reason=f"needs {package}: pip install '.[examples]'")
+    needs("sklearn", "matplotlib", "tqdm")
     picture = tmp_path / "curves.png"
-    output = launch_script(np, EXAMPLE, "--plot", str(picture))
+    output = launch_script(np, EXAMPLES / "torch_digits.py", "--plot", str(picture))
     found = re.search(rf"^{np} ranks, op average: test accuracy ([\d.]+)%", output, re.MULTILINE)
     assert found, output
     assert float(found[1]) >= 97.0
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
+
+
+def write_idx(path, array):
+    head = struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape)
+    path.write_bytes(head + array.astype("uint8").tobytes())
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    """Files of MNIST's names and format, with scikit-learn's digits in them."""
+    needs("sklearn")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    folder = tmp_path_factory.mktemp("mnist")
+    for part, rows in (("train", slice(0, 1437)), ("t10k", slice(1437, None))):
+        write_idx(folder / f"{part}-images-idx3-ubyte", digits.images[rows] * 15)
+        write_idx(folder / f"{part}-labels-idx1-ubyte", digits.target[rows])
+    return folder
+
+
+@pytest.mark.parametrize("np, options, sets", [
+    (2, ["--fp16-allreduce", "--gradient-predivide-factor", "2"], [0]),
+    (3, ["--process-sets"], [0, 1]),
+    (2, ["--use-adasum"], [0]),
+], ids=["all ranks", "process sets", "adasum"])
+def test_a_horovod_script_with_its_import_changed(launch_script, tmp_path, mnist, np, options, sets):
+    if "--use-adasum" in options and not os.environ.get("HORON_TEST_SLOW"):
+        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    text = (EXAMPLES / "torch_mnist_horovod.py").read_text()
+    changed, count = re.subn(r"^import horovod\.torch as hvd$", "import horon.torch as hvd", text,
+                             flags=re.MULTILINE)
+    assert count == 1
+    script = tmp_path / "torch_mnist.py"
+    script.write_text(changed)
+    output = launch_script(np, script, "--data", str(mnist), "--epochs", "3", *options)
+    for rank in sets:
+        found = re.findall(rf"^set of rank {rank}, epoch 3: loss [\d.]+, accuracy ([\d.]+)%", output,
+                           re.MULTILINE)
+        assert len(found) == 1 and float(found[0]) > 80, output
