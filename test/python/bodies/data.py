@@ -159,11 +159,11 @@ def check_metrics_are_averaged():
     if rank % 2:
         mine = dict(reversed(mine.items()))  # ranks may hold them in any order
     assert average_metrics(mine) == {"loss": size - 1.0, "accuracy": (size - 1) / 2}
-    # rank r has seen r samples; rank 0 none, and has no mean of them
+    # rank r has seen 2 r samples; rank 0 none, and has no mean of them
     value = float("nan") if rank == 0 else 6.0 * rank
     if size > 1:
         want = 6 * sum(r * r for r in range(size)) / sum(range(size))
-        assert abs(average_metrics({"x": value}, weight=rank)["x"] - want) < 1e-12
+        assert abs(average_metrics({"x": value}, weight=2 * rank)["x"] - want) < 1e-12
     with raises(ValueError, words=["weights of all ranks are 0"]):
         average_metrics({"x": 1.0}, weight=0)
     with raises(ValueError, words=["takes a dict, not list"]):
