@@ -85,6 +85,11 @@ def launch_script():
     return start
 
 
+def only_in_full_tier() -> None:
+    if not os.environ.get("HORON_TEST_SLOW"):
+        pytest.skip("slow: set HORON_TEST_SLOW=1")
+
+
 @pytest.fixture
 def needs_mpi():
     if os.environ.get("HORON_TEST_MPI") == "0":

@@ -1,11 +1,11 @@
 """The examples in docs/examples: they run, and learn."""
 
-import os
 import re
 import struct
 from pathlib import Path
 
 import pytest
+from conftest import only_in_full_tier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -51,8 +51,8 @@ def mnist(tmp_path_factory):
     (2, ["--use-adasum"], [0]),
 ], ids=["all ranks", "process sets", "adasum"])
 def test_a_horovod_script_with_its_import_changed(launch_script, tmp_path, mnist, np, options, sets):
-    if "--use-adasum" in options and not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    if "--use-adasum" in options:
+        only_in_full_tier()
     text = (EXAMPLES / "torch_mnist_horovod.py").read_text()
     changed, count = re.subn(r"^import horovod\.torch as hvd$", "import horon.torch as hvd", text,
                              flags=re.MULTILINE)

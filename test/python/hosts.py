@@ -79,11 +79,6 @@ def world(needs_mpi) -> Callable[..., Done]:
     return in_world
 
 
-def slow() -> None:
-    if not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
-
-
 def all_done(done: Done, np: int) -> None:
     """An exit code of 0 alone proves nothing: each rank must have printed "done RANK"."""
     ranks = sorted(int(rank) for rank in re.findall(r"^done (\d+)$", done.out, re.MULTILINE))

@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 import pytest
-from hosts import HERE, WORLD, all_done, horonrun, slow
+from conftest import only_in_full_tier
+from hosts import HERE, WORLD, all_done, horonrun
 from hosts import world as world  # a fixture
 
 BODIES = HERE / "bodies"
@@ -138,12 +139,12 @@ def test_lifecycle_on_2_hosts_with_2_ranks(world):
 
 
 def test_all_on_4_hosts_with_2_ranks(world):
-    slow()
+    only_in_full_tier()
     run_bodies(world, 4, 2, *ALL)
 
 
 def test_all_on_8_hosts(world):
-    slow()
+    only_in_full_tier()
     run_bodies(world, 8, 1, *ALL)
 
 

@@ -1,8 +1,7 @@
 """horon.torch under horonrun and under mpirun, with 1 to 4 ranks. The checks are in bodies/."""
 
-import os
-
 import pytest
+from conftest import only_in_full_tier
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
@@ -16,6 +15,8 @@ def test_horonrun(launch, np):
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])
 def test_mpirun(launch, needs_mpi, np):
+    if np in (1, 3):
+        only_in_full_tier()
     launch(np, *ALL, launcher="mpirun")
 
 
@@ -43,6 +44,5 @@ def test_pretended_nodes(launch, needs_mpi):
     {"HORON_CACHE_CAPACITY": "0"},
 ], ids=lambda variables: next(iter(variables)))
 def test_knobs(launch, variables):
-    if not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    only_in_full_tier()
     launch(3, *ALL, env=variables)

@@ -9,13 +9,14 @@ import sys
 import threading
 
 import pytest
+from conftest import only_in_full_tier
 
 
 @pytest.mark.parametrize("np", [2, 4])
 def test_pretended_nodes(launch, needs_mpi, np):
     """Two nodes, whose clocks are measured over the control channel."""
-    if np > 2 and not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    if np > 2:
+        only_in_full_tier()
     launch(np, "timeline", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(np // 2)})
 
 
