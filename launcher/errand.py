@@ -31,7 +31,8 @@ def take(number: int) -> int:
 
 
 def report(number: int, ranks: list[Standing], culprit: Standing | None) -> None:
-    """Results of the ranks that have one, how many ranks there were, and which rank's failure ended the job, if one did."""
+    """Results of the ranks that have one, how many ranks there were, and whose failure ended the
+    job, if one's did."""
     with socket.socket(fileno=os.dup(number)) as caller:
         try:
             for rank in ranks:

@@ -74,7 +74,7 @@ def _watch(reading: int) -> None:
 
 
 def _kill(target: int) -> None:
-    """A process, or of a negative number a group; waits for the end of the process, or its leader."""
+    """A process, or for a negative number a group; waits until it, or its leader, has ended."""
     ended = _pidfd(abs(target))
     try:
         os.kill(target, signal.SIGKILL)

@@ -181,7 +181,8 @@ def _failure(job: _Job, code: int, raised: dict[int, BaseException]) -> HoronRun
         rank = min(set(range(job.size)) - set(job.outcomes))
         sentence = f"rank {rank} ended before the function returned"
     else:
-        rank, sentence = None, said[-1][len("horonrun: ") :] if said else f"horonrun ended with {code}"
+        last = said[-1][len("horonrun: ") :] if said else f"horonrun ended with {code}"
+        rank, sentence = None, last
     failure = HoronRunError(f"horon.run: {sentence}", rank, raised)
     failure.__cause__ = raised.get(rank)
     return failure
