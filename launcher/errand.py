@@ -1,9 +1,9 @@
 """horon.run's end of horonrun: the function that the ranks shall call, and what became of it.
 
-The program that called horon.run holds the other end of a socket that only the two share. Through it
-comes one memory file with the function, and at the end goes one with each rank's result. Between
-horonrun and its ranks they travel as packets `task` and `result` (relay.py), to other hosts as frames
-(frames.py). Nothing here looks into them.
+The program that called horon.run holds the other end of a socket that only the two share. Through
+it comes one memory file with the function, and at the end goes one with each rank's result. Between
+horonrun and its ranks they travel as packets `task` and `result` (relay.py), to other hosts as
+frames (frames.py). Nothing here looks into them.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def _interfaces(text: str) -> list[str]:
     found = addresses_by_name()
     if names and not any(found.get(name) for name in names):
         raise Refusal(
-            f"--network-interfaces {text.strip(',')}: host {socket.gethostname()} has no such interface "
-            f"with an address; it has {described(found)}"
+            f"--network-interfaces {text.strip(',')}: host {socket.gethostname()} has no such "
+            f"interface with an address; it has {described(found)}"
         )
     return names
 
@@ -185,9 +185,8 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
     use_mpi = _use_mpi(parsed.controller, np, hosts, environment)
     mpi_args = _words("--mpi-args", parsed.mpi_args)
     binding_args = _words("--binding-args", parsed.binding_args)
-    remarks = list(parsed.idle)
-    if (mpi_args or binding_args) and not use_mpi:
-        remarks.append("--mpi-args and --binding-args have no effect: this job needs no mpirun")
+    idle = "--mpi-args and --binding-args have no effect: this job needs no mpirun"
+    unused = (mpi_args or binding_args) and not use_mpi
     return Options(
         np=np,
         command=_command(parsed.command),
@@ -206,7 +205,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         binding_args=binding_args,
         timestamps=parsed.timestamps,
         output_folder=parsed.output_filename,
-        remarks=remarks,
+        remarks=[*parsed.idle, *([idle] if unused else [])],
         task_socket=parsed.task_socket,
     )
 

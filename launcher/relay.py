@@ -1,11 +1,12 @@
 """What horonrun and the ranks say to each other, one ASCII packet a message.
 
 rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` when it met the others
-    over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to end; `lost <rank> <sentence>`
-    when it has given another one up; `recorder <bytes>` with the memfd of its flight recorder;
+    over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to
+    end; `lost <rank> <sentence>` when it has given another one up; `recorder <bytes>` with the
+    memfd of its flight recorder;
     `result <bytes>` with a memfd of what the function of horon.run returned; `bye`.
-horonrun -> rank: `task` with the memfd of the function of horon.run, before all else; the same `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for
-    the way to all others.
+horonrun -> rank: `task` with the memfd of the function of horon.run, before all else; the same
+    `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for the way to all others.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ SWITCHES = (
     ),
 )  # fmt: skip
 
-_UNTUNED = "this version does not tune itself: --fusion-threshold-mb and --cycle-time-ms set by hand"
+_UNTUNED = "this version does not tune itself: set --fusion-threshold-mb and --cycle-time-ms"
 _BY_PLACE = "the way of a collective follows from where its ranks are"
 _NO_TIMELINE = "this version writes no timeline"
 
@@ -117,7 +117,7 @@ IDLE = (
     ),
 )  # fmt: skip
 
-_ELASTIC = "is for elastic jobs, which this version does not run: -np N starts a fixed number of ranks"
+_ELASTIC = "is for elastic jobs, which this version does not run: -np N sets the number of ranks"
 # Option, how many words it takes, what to do instead.
 REFUSED = (
     (("--min-np", "--min-num-proc"), 1, _ELASTIC),

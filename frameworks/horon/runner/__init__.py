@@ -34,16 +34,16 @@ def run(
 ) -> list:
     """Calls func(*args, **kwargs) on every rank of a job, and returns what each returned, by rank.
 
-    Blocks until the job has ended; any thread may call it. The ranks' output appears on sys.stdout
-    and sys.stderr. func, its arguments and results go through cloudpickle: what they name in modules
-    must be importable on all hosts. func calls init() itself.
+    Blocks until the job has ended; any thread may call it. The ranks' output appears on
+    sys.stdout and sys.stderr. func, its arguments and results go through cloudpickle: what they
+    name in modules must be importable on all hosts. func calls init() itself.
 
     np or num_proc: number of ranks (default 1, or all slots of the hosts). hosts: "h1:2,h2:2", or
     hostfile. executable: the Python of the ranks. The rest are options of horonrun of the same
     names; those of elastic jobs are refused.
 
-    Raises HoronInvalidArgument for a call that is wrong, HoronRunError when the job fails: its cause
-    is the exception of the rank that failed first.
+    Raises HoronInvalidArgument for a call that is wrong, HoronRunError when the job fails: its
+    cause is the exception of the rank that failed first.
     """
     given = locals()
     import sys

@@ -47,7 +47,7 @@ def average_metrics(metrics, weight=1, process_set=global_process_set):
     names = sorted(metrics)
     parts = [torch.tensor([float(weight)], dtype=torch.float64)]
     for name in names:
-        value = float(metrics[name]) * weight if weight else 0.0  # what it has seen none of may be NaN
+        value = float(metrics[name]) * weight if weight else 0.0  # of no samples it may be NaN
         parts.append(torch.tensor([value], dtype=torch.float64))
     called = f"metrics.{'.'.join(names)}"
     total, *sums = grouped_allreduce(parts, name=called, op=Sum, process_set=process_set)

@@ -1,4 +1,4 @@
-"""What of Horovod's elastic training needs no elastic job: a sampler that goes on where it stopped."""
+"""What of Horovod's elastic training needs no elastic job: a sampler that goes on where it was."""
 
 import math
 import random
@@ -13,8 +13,8 @@ class ElasticSampler(Sampler):
     """Deals a data set's indices out to the ranks, and knows which ones have been used.
 
     All ranks shuffle alike. What is left of the epoch is dealt anew after reset(), to as many ranks
-    as there are then; so a job that is restarted from state_dict() with another number of ranks uses
-    every index once. Where they do not come out even, the first of the rest are dealt twice.
+    as there are then; so a job that starts again from state_dict() with another number of ranks
+    uses every index once. Where they do not come out even, the first of the rest are dealt twice.
     """
 
     def __init__(self, dataset, shuffle=True, seed=0):
