@@ -120,7 +120,6 @@ def test_on_two_hosts(world):
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_an_exception_comes_back_and_ends_the_others(rank):
-    since = time.monotonic()
     failure, _, errors = here(horon.run, raises, (rank,), np=3)
     assert isinstance(failure, RuntimeError) and failure.rank == rank, errors
     assert str(failure) == f"horon.run: rank {rank} raised ValueError: a bad batch"
@@ -129,7 +128,6 @@ def test_an_exception_comes_back_and_ends_the_others(rank):
     others = {r: error for r, error in failure.exceptions.items() if r != rank}
     assert len(others) == 2 and all(f"rank {rank}" in str(e) for e in others.values()), others
     assert all(isinstance(error, horon.HoronError) for error in others.values())
-    assert time.monotonic() - since < 40
 
 
 def test_a_rank_that_dies():
