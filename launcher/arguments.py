@@ -31,11 +31,13 @@ class _Refuse(argparse.Action):
 
 
 class _SetVariable(argparse.Action):
-    """`const` is a variable with its value, or with the factor of the option's number."""
+    """`const` is a variable with its value, or with the factor of the option's number, or with
+    None if the variable's value is the option's."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         variable, value = self.const
-        text = value if isinstance(value, str) else _plain(values * value)
+        given = values if value is None else value
+        text = given if isinstance(given, str) else _plain(values * given)
         namespace.variables = {**namespace.variables, variable: text}
 
 
@@ -168,7 +170,8 @@ def _add_settings(made: argparse._ArgumentGroup) -> None:
     collect = {"action": _SetVariable, "dest": "variables", "default": {}}
     for one in SETTINGS:
         made.add_argument(
-            one.option, type=number, metavar="X", const=(one.variable, one.factor),
+            one.option, type=str if one.factor is None else number, metavar="X",
+            const=(one.variable, one.factor),
             help=f"{one.variable}: {one.meaning}", **collect,
         )
     for switch in SWITCHES:

@@ -17,7 +17,7 @@ class Setting:
     variable: str
     meaning: str
     key: str = ""  # in a config file
-    factor: int = 1  # to the variable's unit
+    factor: int | None = 1  # to the variable's unit; None: the value is a text
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ SETTINGS = (
     ),
     Setting("--start-timeout", "HORON_START_TIMEOUT", "s that ranks wait for each other at start"),
     Setting(
+        "--timeline-filename", "HORON_TIMELINE", "file for a timeline of all ranks",
+        "timeline.filename", None,
+    ),
+    Setting(
         "--stall-check-warning-time-seconds", "HORON_STALL_CHECK_TIME_SECONDS",
         "s after which a tensor that waits for a rank is reported",
         "stall_check.warning_time_seconds",
@@ -75,6 +79,11 @@ SWITCHES = (
         "stall_check.enabled",
     ),
     Switch(
+        ("--timeline-mark-cycles",), ("--no-timeline-mark-cycles",),
+        "HORON_TIMELINE_MARK_CYCLES", ("1", "0"),
+        "whether the timeline shows when cycles of the runtime begin", "timeline.mark_cycles",
+    ),
+    Switch(
         ("--log-with-timestamp", "--no-log-hide-timestamp"),
         ("--log-without-timestamp", "--log-hide-timestamp"),
         "HORON_LOG_HIDE_TIME", ("0", "1"), "whether the runtime's log lines begin with the time",
@@ -84,7 +93,6 @@ SWITCHES = (
 
 _UNTUNED = "this version does not tune itself: set --fusion-threshold-mb and --cycle-time-ms"
 _BY_PLACE = "the way of a collective follows from where its ranks are"
-_NO_TIMELINE = "this version writes no timeline"
 
 IDLE = (
     Idle("--disable-cache", "horonrun remembers nothing from job to job", takes=None),
@@ -97,8 +105,6 @@ IDLE = (
     Idle("--autotune-steps-per-sample", _UNTUNED, "autotune.steps_per_sample"),
     Idle("--autotune-bayes-opt-max-samples", _UNTUNED, "autotune.bayes_opt_max_samples"),
     Idle("--autotune-gaussian-process-noise", _UNTUNED, "autotune.gaussian_process_noise"),
-    Idle("--timeline-filename", _NO_TIMELINE, "timeline.filename", str),
-    Idle("--timeline-mark-cycles", _NO_TIMELINE, "timeline.mark_cycles", None),
     Idle(
         "--mpi-threads-disable", "Horon makes do with what MPI offers; HORON_LEND=0 leaves MPI to "
         "one thread", "library_options.mpi_threads_disable", None,

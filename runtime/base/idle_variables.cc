@@ -43,7 +43,6 @@ constexpr std::array kIdle = {
     Idle{"RANK", kPlaced},
     Idle{"SIZE", kPlaced},
     Idle{"THREAD_AFFINITY", "a collective runs on the thread that waits for it"},
-    Idle{"TIMELINE*", "this version writes no timeline"},
     Idle{"TORUS_ALLREDUCE", kByPlace},
 };
 

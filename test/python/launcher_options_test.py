@@ -171,10 +171,12 @@ def test_config_file_with_every_key(config) -> None:
         "HORON_STALL_SHUTDOWN_TIME_SECONDS": "9",
         "HORON_LOG": "debug",
         "HORON_LOG_HIDE_TIME": "1",
+        "HORON_TIMELINE": "t.json",
+        "HORON_TIMELINE_MARK_CYCLES": "1",
     }
     said = {remark.split()[0].split("=")[0] for remark in found.remarks}
-    assert {"--autotune", "--timeline-filename", "--thread-affinity"} <= said
-    assert len(found.remarks) == 12
+    assert {"--autotune", "--thread-affinity"} <= said
+    assert len(found.remarks) == 10
 
 
 def test_command_line_wins_over_the_controller(config) -> None:
