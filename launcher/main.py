@@ -29,8 +29,13 @@ _EXHAUSTED = {  # what this machine has too little of
 def main(argv: list[str] | None = None) -> int:
     """Runs horonrun and returns its exit code. Never raises for a user's mistake."""
     _open_standard_streams()
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        options = options_module.parse(sys.argv[1:] if argv is None else argv, os.environ)
+        if arguments[:1] == ["top"]:
+            from . import top
+
+            return top.main(arguments[1:])
+        options = options_module.parse(arguments, os.environ)
         code = _run(options)
         sys.stdout.flush()
         return code

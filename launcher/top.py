@@ -1,0 +1,174 @@
+"""horonrun top: what the ranks of this user's jobs on this machine do now, also when they hang.
+
+    horonrun top [--once] [--interval SECONDS] [PID]
+
+Reads the flight recorders of running ranks (recorder.py), read-only, out of /proc: the kernel lets a
+user look at processes of their own only. The ranks notice nothing. PID: of a rank, or of its horonrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from . import recorder
+from .recorder import Event, Recording
+
+WINDOW_S = 10.0
+_MEMFD = "/memfd:horon-recorder"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running rank. `launcher`: its parent process, which the ranks of a job share."""
+
+    launcher: int
+    recording: Recording
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is shown of a rank. Rates and shares are of the last WINDOW_S seconds with events."""
+
+    rank: int
+    pid: int
+    steps_per_s: float
+    waits: float  # share of the time in which its program slept for the others
+    doing: str
+    straggler: float = 0.0  # by how much more the rank that waits most waits than this one
+
+
+def processes(proc: str = "/proc") -> Iterator[Process]:
+    """This user's ranks on this machine."""
+    for entry in os.listdir(proc):
+        if not entry.isdigit():
+            continue
+        try:
+            recording = _recording_of(f"{proc}/{entry}", int(entry))
+            if recording is not None:
+                yield Process(_parent(f"{proc}/{entry}"), recording)
+        except OSError:
+            continue  # another user's, or it has just ended
+
+
+def _recording_of(process: str, pid: int) -> Recording | None:
+    for name in os.listdir(f"{process}/fd"):
+        path = f"{process}/fd/{name}"
+        if not os.readlink(path).startswith(_MEMFD):
+            continue
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = recorder.read(descriptor)
+        finally:
+            os.close(descriptor)
+        # horonrun holds the recorders of all its ranks.
+        if found is not None and found.pid == pid:
+            return found
+    return None
+
+
+def _parent(process: str) -> int:
+    with open(f"{process}/stat", encoding="utf-8", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def rows(recordings: Sequence[Recording], now: float) -> list[Row]:
+    """A row for each rank of a job, by rank."""
+    made = [_row(r, now) for r in sorted(recordings, key=lambda r: r.rank)]
+    most = max((row.waits for row in made), default=0.0)
+    return [
+        Row(row.rank, row.pid, row.steps_per_s, row.waits, row.doing, most - row.waits) for row in made
+    ]
+
+
+def _row(recording: Recording, now: float) -> Row:
+    events = [event for event in recording.events if event.time > now - WINDOW_S]
+    waits, open_wait = _waits(recording.events, now)
+    begun = max(now - WINDOW_S, recording.events[0].time) if recording.events else now
+    share = waits / (now - begun) if now > begun else 0.0
+    return Row(recording.rank, recording.pid, _rate(events), min(1.0, share),
+               _doing(recording, open_wait, now))
+
+
+def _rate(events: Sequence[Event]) -> float:
+    """How often the tensor that comes most often was submitted, by the median of the pauses."""
+    submits = [event for event in events if event.kind == "submitted"]
+    if not submits:
+        return 0.0
+    name = Counter(event.text for event in submits).most_common(1)[0][0]
+    times = [event.time for event in submits if event.text == name]
+    pauses = [after - before for before, after in zip(times, times[1:])]
+    return 1.0 / statistics.median(pauses) if pauses and statistics.median(pauses) > 0 else 0.0
+
+
+def _waits(events: Sequence[Event], now: float) -> tuple[float, Event | None]:
+    """Seconds of the window in which the program slept for the others, and the wait that lasts.
+    A wait ends with the next thing that its thread does."""
+    total, waiting = 0.0, {}
+    for event in events:
+        begun = waiting.pop(event.thread, None)
+        if begun is not None:
+            total += max(0.0, event.time - max(begun.time, now - WINDOW_S))
+        if event.kind == "waits for":
+            waiting[event.thread] = event
+        elif event.kind == "finished":
+            done = [t for t, wait in waiting.items() if wait.text == event.text]
+            for thread in done:
+                total += max(0.0, event.time - max(waiting.pop(thread).time, now - WINDOW_S))
+    lasting = min(waiting.values(), key=lambda event: event.time, default=None)
+    return total + (now - max(lasting.time, now - WINDOW_S) if lasting else 0.0), lasting
+
+
+def _doing(recording: Recording, open_wait: Event | None, now: float) -> str:
+    if not recording.events:
+        return "has not joined yet"
+    if open_wait is not None:
+        return f"waits for '{open_wait.text.split('/', 1)[-1]}' since {now - open_wait.time:.1f} s"
+    last = recording.events[-1]
+    return f"{last.kind} {last.text.split('/', 1)[-1]} {now - last.time:.1f} s ago"
+
+
+def table(made: Sequence[Row]) -> str:
+    lines = [f"{'rank':>4} {'pid':>8} {'steps/s':>8} {'waits':>6} {'straggler':>9}  last"]
+    for row in made:
+        lines.append(f"{row.rank:4d} {row.pid:8d} {row.steps_per_s:8.2f} {row.waits:6.0%} "
+                     f"{row.straggler:9.2f}  {row.doing}")
+    return "\n".join(lines)
+
+
+def _screen(pid: int | None) -> str:
+    jobs: dict[int, list[Recording]] = {}
+    for process in processes():
+        if pid in (None, process.launcher, process.recording.pid):
+            jobs.setdefault(process.launcher, []).append(process.recording)
+    parts = [f"job of process {launcher}\n{table(rows(found, time.time()))}"
+             for launcher, found in sorted(jobs.items())]
+    return "\n\n".join(parts)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if there was a rank to show, else 1."""
+    parser = argparse.ArgumentParser(prog="horonrun top", description=__doc__.splitlines()[0])
+    parser.add_argument("pid", nargs="?", type=int, help="of a rank, or of its horonrun")
+    parser.add_argument("--once", action="store_true", help="show it once and end")
+    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks")
+    options = parser.parse_args(arguments)
+    while True:
+        screen = _screen(options.pid)
+        if not screen:
+            print("horonrun top: no running rank of yours on this machine has a flight recorder "
+                  "(HORON_RECORDER_EVENTS=0 switches it off)", file=sys.stderr)
+            return 1
+        print(screen if options.once else f"\033[H\033[2J{screen}", flush=True)
+        if options.once:
+            return 0
+        try:
+            time.sleep(options.interval)
+        except KeyboardInterrupt:
+            return 0
