@@ -105,10 +105,11 @@ void FakeGpu::Check(const Clock& known, const std::string& what, const Span& spa
   }
 }
 
-void FakeGpu::Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
+bool FakeGpu::Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
                    const std::vector<Span>& writes) {
   std::lock_guard lock(mutex_);
   Join(stream.known_, host_);
+  const size_t before = complaints_.size();
   for (const Span& span : reads) Check(stream.known_, what, span, stream.id_, false);
   for (const Span& span : writes) Check(stream.known_, what, span, stream.id_, true);
   const uint64_t number = ++stream.number_;
@@ -122,6 +123,7 @@ void FakeGpu::Note(FakeStream& stream, const std::string& what, const std::vecto
   add(writes, true);
   if (accesses_.size() > kMostAccesses)
     accesses_.erase(accesses_.begin(), accesses_.end() - kMostAccesses / 2);
+  return complaints_.size() == before;
 }
 
 // --- streams
@@ -196,8 +198,7 @@ void FakeStream::Release() {
 
 void FakeStream::Enqueue(const std::string& what, const std::vector<Span>& reads,
                          const std::vector<Span>& writes, std::function<void()> work) {
-  gpu_.Note(*this, what, reads, writes);
-  queue_->Add(std::move(work));
+  if (gpu_.Note(*this, what, reads, writes)) queue_->Add(std::move(work));
 }
 
 // --- events

@@ -56,8 +56,9 @@ class FakeGpu final : public Gpu {
     uint64_t number;
     bool writes;
   };
-  // Notes a piece of work; complains when it is not ordered after what it depends on.
-  void Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
+  // Notes a piece of work. Complains, and gives false, when it is not ordered after what it depends
+  // on: it must not be done, for it would be a race in this process, too.
+  bool Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
             const std::vector<Span>& writes);
   void Check(const Clock& known, const std::string& what, const Span& span, int stream,
              bool writes);
