@@ -137,6 +137,11 @@ void StartTimeline(const std::string& path, bool mark_cycles, uint64_t first, ui
   CheckSubmit(code);
 }
 
+bool AwaitInquiry() {
+  const py::gil_scoped_release released;
+  return horon_await_inquiry() != 0;
+}
+
 py::dict GpuParts() {
   py::dict parts;
   const auto visit = [](const char* part, int version, const char* text, void* user) {
@@ -180,6 +185,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("describe", &horon_describe);
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"),
              py::arg("first_step"), py::arg("end_step"));
+  module.def("await_inquiry", &AwaitInquiry);
+  module.def("tell_doing", &horon_tell_doing);
   module.def("stop_timeline", &Blocking<&horon_stop_timeline>);
   DefineQueries(module);
   horon_python::DefineRepeat(module);

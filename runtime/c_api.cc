@@ -339,6 +339,16 @@ void horon_work_release(horon_work* work) {
   }
 }
 
+int horon_await_inquiry(void) {
+  std::shared_ptr<Inquiries> inquiries;
+  if (const auto job = Current()) inquiries = job->runtime->inquiries();
+  return inquiries && inquiries->Await() ? 1 : 0;  // the job may end meanwhile
+}
+void horon_tell_doing(const char* text) {
+  const auto job = Current();
+  if (job && text != nullptr) job->runtime->inquiries()->Tell(text);
+}
+
 int64_t horon_counter(const char* name) {
   const auto job = Current();
   if (!job) return 0;

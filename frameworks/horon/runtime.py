@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 
-from horon import _core, names, process_sets as sets_of_ranks
+from horon import _core, names, process_sets as sets_of_ranks, whereabouts
 from horon.errors import (
     NOT_INITIALIZED,
     HoronAborted,
@@ -32,8 +32,9 @@ def init(comm=None, process_sets=None) -> None:
     if not _core.is_initialized():
         sets_of_ranks.forget_all()
     _core.init()
+    whereabouts.start()
     if not _exit_registered:
-        atexit.register(_core.shutdown)
+        atexit.register(_leave)
         sys.excepthook = _telling_others(sys.excepthook)
         _exit_registered = True
     _check_all_ranks(comm)
@@ -106,8 +107,13 @@ def _check_all_ranks(comm) -> None:
 
 def shutdown() -> None:
     """Leaves the job; pending work fails on every rank. Harmless when not initialised."""
-    _core.shutdown()
+    _leave()
     sets_of_ranks.forget_all()
+
+
+def _leave() -> None:
+    _core.shutdown()
+    whereabouts.stop()
 
 
 def is_initialized() -> bool:

@@ -47,8 +47,10 @@ void Callers::Submitted(Key key) {
 
 Activity Callers::Snapshot() const {
   const auto now = std::chrono::steady_clock::now();
+  std::string doing = inquiries_->Answer();
   MutexLock lock(shared_->mutex);
   Activity activity = shared_->now;
+  activity.doing = std::move(doing);
   if (activity.waits.size() > kMostWaits) activity.waits.resize(kMostWaits);
   if (!shared_->last) return activity;
   activity.last = *shared_->last;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/core/inquiries.h"
 
 namespace horon {
 
@@ -19,6 +20,7 @@ struct Activity {
   std::vector<std::string> waits;  // keys they wait for, some of them
   std::string last;                // key submitted last; empty: none yet
   int64_t last_ms = 0;             // how long ago
+  std::string doing;               // where the program was at the last inquiry; empty: unknown
 
   bool operator==(const Activity&) const = default;
 };
@@ -29,6 +31,8 @@ class Callers {
   using Key = std::shared_ptr<const std::string>;
   void Submitted(Key key);
   Activity Snapshot() const;
+  // Outlives this: a thread of the program's may wait in it.
+  const std::shared_ptr<Inquiries>& inquiries() const { return inquiries_; }
 
   // This thread waits for `key` while it lives.
   class Waiting {
@@ -52,6 +56,7 @@ class Callers {
   };
   class Membership;
   void Join();
+  std::shared_ptr<Inquiries> inquiries_ = std::make_shared<Inquiries>();
   std::shared_ptr<Shared> shared_;  // with the threads' memberships, which may outlive this
 };
 

@@ -103,7 +103,10 @@ Status Negotiator::Report() {
   } else {
     ReportPending(report);
   }
-  if (std::exchange(answer_, false)) report.activity = callers_->Snapshot();
+  if (std::exchange(answer_, false)) {
+    report.activity = callers_->Snapshot();
+    callers_->inquiries()->Ask();  // for the next one
+  }
   if (timeline_->wants_clock()) report.clock = timeline_->AskClock();
   report.given_up = std::exchange(given_up_, {});
   if (traced_) Trace(report);

@@ -288,6 +288,7 @@ void Runtime::Describe() {
 
 void Runtime::Shutdown() {
   if (shut_down_.exchange(true)) return;
+  callers_.inquiries()->Close();
   leaving_.store(true, std::memory_order_release);
   bell_->Ring();
   background_.join();

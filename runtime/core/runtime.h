@@ -96,6 +96,7 @@ class Runtime {
   }
   Counters& counters() { return *counters_; }
   PeerEngine& peers() { return peers_; }  // its functions for user threads
+  const std::shared_ptr<Inquiries>& inquiries() const { return callers_.inquiries(); }
   int64_t memory_bytes() const;
 
  private:

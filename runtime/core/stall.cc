@@ -37,9 +37,10 @@ std::string Doing(const std::optional<Activity>& activity) {
     if (activity->waits.size() > 1) text += " and others";
     return text;
   }
-  if (activity->last.empty()) return "has submitted nothing yet";
-  return "is busy; it last submitted " + NameOf(activity->last) + " " +
-         Seconds(milliseconds{activity->last_ms}) + " ago";
+  text = activity->last.empty() ? "has submitted nothing yet"
+                                : "is busy; it last submitted " + NameOf(activity->last) + " " +
+                                      Seconds(milliseconds{activity->last_ms}) + " ago";
+  return activity->doing.empty() ? text : text + "; its main thread is " + activity->doing;
 }
 
 bool Contains(const std::set<int>& set, const std::vector<int>& ranks) {

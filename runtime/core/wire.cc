@@ -113,6 +113,7 @@ void Write(WireWriter& out, const Activity& a) {
   Write(out, a.waits);
   out.Text(a.last);
   out.Number(a.last_ms);
+  out.Text(a.doing);
 }
 
 Activity ReadActivity(WireReader& in) {
@@ -123,6 +124,7 @@ Activity ReadActivity(WireReader& in) {
   a.waits = ReadTexts(in);
   a.last = in.Text();
   a.last_ms = in.Number<int64_t>();
+  a.doing = in.Text();
   return a;
 }
 

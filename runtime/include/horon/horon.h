@@ -331,6 +331,14 @@ HORON_API void horon_gpu_parts(void (*visit)(const char* part, int version, cons
 /* --- looking in
  * ------------------------------------------------------------------------------------ */
 
+/* For a thread of the program that can tell where the main thread is (Python's stack, say): blocks
+ * until the other ranks want to know, because they wait for this one. 1: now answer with
+ * horon_tell_doing; 0: there is no runtime any more. */
+HORON_API int horon_await_inquiry(void);
+/* Where the program is, as one line that reads on from "its main thread is": "at train.py:57 in
+ * load". Stall reports show it. */
+HORON_API void horon_tell_doing(const char* text);
+
 /* Value of a counter (docs/configuration.md lists them), 0 if nothing was counted under that name.
  */
 HORON_API int64_t horon_counter(const char* name);

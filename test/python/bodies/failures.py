@@ -3,6 +3,7 @@
 Started as a program of its own, not through runner.py: ranks end in different ways.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -43,6 +44,46 @@ def killed():
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     reduce("x")
+
+
+def busy():
+    """Rank 1 comes when the test has read what rank 0 says of it."""
+    if RANK == 1:
+        with open(os.environ["HORON_TEST_FIFO"], encoding="ascii") as fifo:
+            fifo.read()
+    reduce("late")
+
+
+def native():
+    """The same in a call that lets no Python run."""
+    if RANK == 1:
+        ctypes.PyDLL(None).sleep(8)
+    reduce("late")
+
+
+def finished():
+    if RANK == 1:
+        sys.exit(0)
+    reduce("x")
+
+
+def reshaped():
+    try:
+        hvd.allreduce(torch.ones(7 if RANK == 1 else 5), name="x")
+    finally:
+        reduce("again")
+        print(f"rank {RANK} went on", flush=True)
+
+
+def missing():
+    """Rank 1 has no tensor "extra": it goes on to the next step, where it waits for the others."""
+    try:
+        if RANK != 1:
+            reduce("extra")
+        reduce("step")
+    finally:
+        reduce("again")
+        print(f"rank {RANK} went on", flush=True)
 
 
 def described():

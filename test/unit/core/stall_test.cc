@@ -44,6 +44,15 @@ TEST_CASE("ranks that wait for each other have no hope, whoever waits for one th
   CHECK(HopelessRanks({a, b, d}, {Waits({"0/a", "0/d"}), Waits({"0/b"}), Busy()}) == Set{});
 }
 
+TEST_CASE("a report says where a busy rank's program is, if that is known") {
+  Activity busy = Busy("0/b");
+  const PendingTensor a{"0/a", {0}, {1}, kStart};
+  CHECK(DescribePending(a, {Waits({"0/a"}), busy}, kStart + seconds{5}).ends_with("2.3 s ago"));
+  busy.doing = "at train.py:57 in load";
+  CHECK(DescribePending(a, {Waits({"0/a"}), busy}, kStart + seconds{5})
+            .ends_with("2.3 s ago; its main thread is at train.py:57 in load"));
+}
+
 TEST_CASE("diverged tensors fail after two rounds of the same answers, with the reason") {
   const std::vector<PendingTensor> pending = {{"0/a", {0, 2}, {1}, kStart},
                                               {"0/b", {1}, {0, 2}, kStart}};

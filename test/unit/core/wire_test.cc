@@ -31,7 +31,7 @@ Report SampleReport(std::vector<uint64_t> bits) {
   report.number = 4;
   report.heard = 12;
   report.leaving = report.ask = report.describe = true;
-  report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234};
+  report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234, "at a.py:3 in f"};
   report.given_up = "rank 1 raised ValueError: bad batch";
   report.unlock = true;
   report.started = 1 << 20;
