@@ -335,6 +335,7 @@ void horon_work_release(horon_work* work) {
   // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
   if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
   if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (work->done()) work->DropOutputs();
     const auto last = std::move(work->self);  // if the runtime has no part in it any more
   }
 }

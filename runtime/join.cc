@@ -1,5 +1,6 @@
 #include "runtime/join.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "runtime/base/fault.h"
@@ -110,11 +111,22 @@ SegmentShape ShapeOf(const Config& config, int ranks) {
   return SegmentShape::For(ranks, config.shm_ring_bytes, config.shm_chunk_bytes);
 }
 
+// A process that nobody started together with others; else why it cannot be that.
+Status CheckAlone(const Config& config) {
+  const std::string started = " needs ranks that horonrun, mpirun or srun started";
+  if (config.controller == "shm") return Status::InvalidArgument("HORON_CONTROLLER=shm" + started);
+  if (config.size > 1)
+    return Status::InvalidArgument("HORON_SIZE=" + std::to_string(config.size) + started);
+  const char* const tasks = EnvironmentVariable("SLURM_STEP_NUM_TASKS");
+  if (tasks == nullptr || std::atoi(tasks) <= 1) return Status::Ok();
+  return Status::InvalidArgument(
+      "srun started " + std::string(tasks) +
+      " tasks without telling MPI: use srun --mpi=pmix (or --mpi=pmi2; srun --mpi=list says what "
+      "there is), or start them with horonrun");
+}
+
 Result<std::unique_ptr<Job>> JoinAlone(const Config& config, ProcessState& process) {
-  if (config.controller == "shm" || config.size > 1) {
-    return Status::InvalidArgument(
-        "HORON_CONTROLLER=shm needs ranks that horonrun (or mpirun on one node) started");
-  }
+  HORON_TRY(CheckAlone(config));
   auto job = std::make_unique<Job>();
   RuntimeParts parts = Begin(config, process, 0, Topology::OneNode(1), nullptr);
   Connect(parts, nullptr, nullptr);

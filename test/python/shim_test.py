@@ -29,6 +29,10 @@ def test_lifecycle(launch, np):
     launch(np, "lifecycle")
 
 
+def test_lifecycle_without_launcher(launch):
+    launch(1, "lifecycle", launcher="plain")
+
+
 def test_lifecycle_mpirun(launch, needs_mpi):
     launch(2, "lifecycle", launcher="mpirun")
 

@@ -22,7 +22,7 @@ for total in hvd.grouped_allreduce(tensors, name="g", op=hvd.Sum):
 calls = horon.counters().get("mpi.collectives", 0) - before
 print(f"way {horon.controller()} {horon.transport()} calls={calls}", flush=True)
 counts = horon.counters()
-for name in ("requests", "bits"):
+for name in ("requests", "bits", "responses", "cached_responses"):
     ways = [key.split(".")[1] for key, value in counts.items()
             if key.startswith("negotiation.") and key.endswith("." + name) and value > 0]
     print(f"{name} by {' '.join(ways)}", flush=True)
@@ -38,6 +38,7 @@ def steps(tmp_path, launcher, np, **env):
 
 @pytest.mark.parametrize("launcher, controller, local_size, way, by", [
     ("horonrun", None, None, "shm shm", "shm"),
+    ("horonrun", "mpi", None, "mpi shm", "mpi"),
     ("mpirun", None, None, "mpi shm", "mpi"),
     ("mpirun", "shm", None, "shm shm", "shm"),
     ("mpirun", "mpi", "2", "mpi shm+mpi", "mpi shm"),  # one leader a node
@@ -48,7 +49,7 @@ def test_ways(tmp_path, needs_mpi, launcher, controller, local_size, way, by):
     out = steps(tmp_path, launcher, 4, **{key: value for key, value in env.items() if value})
     assert len(re.findall(rf"^way {re.escape(way)} ", out, re.MULTILINE)) == 4, out
     ways = by.split()
-    for name in ("requests", "bits"):
+    for name in ("requests", "bits", "responses", "cached_responses"):
         for one in ways:
             found = re.findall(rf"^{name} by {one}$", out, re.MULTILINE)
             assert len(found) == 4 // len(ways), out

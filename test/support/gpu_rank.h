@@ -63,7 +63,11 @@ class GpuRank {
     HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
     const Submission one{std::move(what), input, output, std::move(ready)};
     HORON_TRY(me_.runtime().Submit({&one, 1}, work, true));
-    return work;
+    // A handle like the C API's: its last reference drops the outputs while the stream is there.
+    Work* const plain = work.get();
+    return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {
+      if (dropped->done()) dropped->DropOutputs();
+    });
   }
   // As synchronize does: this stream waits, not the caller.
   Status Synchronize(Work& work) {

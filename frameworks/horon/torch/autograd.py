@@ -20,7 +20,9 @@ from horon.torch.calls import (
 
 def wanted(*tensors) -> bool:
     """Whether anyone may ask for gradients of these."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
+    )
 
 
 def _average(gradient, process_set):

@@ -8,7 +8,13 @@ import torch
 
 from horon import _core
 from horon.errors import HoronInvalidArgument
-from horon.torch.tensors import dtype_and_device, owned_output, shape_in_memory, stream_of
+from horon.torch.tensors import (
+    dtype_and_device,
+    is_strided,
+    owned_output,
+    shape_in_memory,
+    stream_of,
+)
 
 _DEVICE = 3  # place in a request
 
@@ -158,10 +164,11 @@ def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
 def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
                 in_place=False, splits=None, round=0, weights=None) -> Call:
     """Any op whose output has the shape of its input. Tensors with gaps are copied."""
-    shape = None if tensor.layout is not torch.strided else shape_in_memory(tensor)
+    strided = is_strided(tensor, name)
+    shape = shape_in_memory(tensor) if strided else None
     # All that follows the shape in _request.
     options = (_scale(prescale), _scale(postscale), splits, round, weights)
-    if shape is None and tensor.layout is torch.strided:
+    if shape is None and strided:
         staged = _private_copy(tensor)
         request = _request(name, spec, staged, staged, set_id(process_set), None, *options)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
@@ -174,7 +181,7 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={int(root_rank)}"
-    if tensor.layout is torch.strided and not tensor.is_contiguous():
+    if is_strided(tensor, name) and not tensor.is_contiguous():
         staged = _private_copy(tensor)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
@@ -189,8 +196,9 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
 
     finish(output, received): received[r] is the number of rows that came from rank r of the set.
     """
+    strided = is_strided(tensor, name)
     source = tensor.detach()
-    if source.layout is torch.strided:
+    if strided:
         source = source.contiguous()
     request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
                        _scale(postscale), splits)

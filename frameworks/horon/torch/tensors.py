@@ -19,12 +19,22 @@ DTYPES = {  # horon_dtype in horon.h
 }
 
 
+def is_strided(tensor: torch.Tensor, name: str) -> bool:
+    """Whether its elements lie in memory, if with gaps. Raises if it is no tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        raise HoronInvalidArgument(
+            f"'{name}' is a {type(tensor).__name__}, not a tensor: use torch.as_tensor, or "
+            "allgather_object and broadcast_object for other objects"
+        )
+    return tensor.layout is torch.strided
+
+
 def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:
     """horon_dtype, and the CUDA ordinal or -1."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise HoronUnsupported(f"Tensor type {tensor.dtype} of tensor '{name}' is not supported.")
-    if tensor.layout is not torch.strided:
+    if not is_strided(tensor, name):
         raise HoronInvalidArgument(
             f"tensor '{name}' is {tensor.layout}: use sparse_allreduce_async, or its to_dense()"
         )

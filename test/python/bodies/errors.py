@@ -34,6 +34,14 @@ def check_mismatched_shape():
     still_works()
 
 
+def check_what_is_no_tensor():
+    for call in (hvd.allreduce, hvd.allreduce_async, hvd.allreduce_, hvd.allgather, hvd.alltoall,
+                 hvd.reducescatter, lambda rows: hvd.broadcast(rows, 0)):
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["is a list, not a tensor"]):
+            call([1, 2])
+    still_works()
+
+
 def check_mismatched_layout():
     if hvd.size() == 1:
         return

@@ -37,11 +37,29 @@ def check_before_init():
     hvd.shutdown()
 
 
+def hvd_is_alone():
+    started = ("HORON_LAUNCHER_FD", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+    return not any(name in os.environ for name in started)
+
+
+def refuses_to_be_alone():
+    for name, value, words in [
+        ("HORON_SIZE", "4", ["HORON_SIZE=4", "horonrun"]),
+        ("SLURM_STEP_NUM_TASKS", "3", ["srun started 3 tasks", "--mpi=pmix"]),
+    ]:
+        os.environ[name] = value
+        with raises(ValueError, words=words):
+            hvd.init()
+        del os.environ[name]
+
+
 def check_wrong_environment():
     os.environ["HORON_FUSION_THRESHOLD"] = "abc"
     with raises(hvd.HoronInvalidArgument, ValueError, words=["HORON_FUSION_THRESHOLD", "abc"]):
         hvd.init()
     del os.environ["HORON_FUSION_THRESHOLD"]
+    if hvd_is_alone():
+        refuses_to_be_alone()
     with raises(ValueError, words=["dynamic"]):
         hvd.init(process_sets="static")
     refuses_everything()
