@@ -354,8 +354,7 @@ HORON_API int horon_start_timeline(const char* path, int mark_cycles, uint64_t f
                                    uint64_t end_step);
 /* Ends it. On rank 0 what it recorded is in the file then. Harmless when nothing is recorded. */
 HORON_API int horon_stop_timeline(void);
-/* Bytes of memory that the runtime holds: pools, fusion buffers, its share of the segment touched
- * at most. */
+/* Bytes of memory that the runtime holds: pools, its share of the segment touched at most. */
 HORON_API int64_t horon_memory_bytes(void);
 /* Calls `visit` for each knob of the configuration table. */
 HORON_API void horon_knobs(void (*visit)(const char* name, int horovod, const char* meaning,
