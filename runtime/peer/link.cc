@@ -199,8 +199,7 @@ void Link::TakePiece(Answerer& answerer) {
 
 // A length is believed only where it is the one that is expected; else the values are not kept.
 Status Link::Begin(Answerer& answerer, const PeerHeader& header) {
-  incoming_.emplace();
-  incoming_->header = header;
+  incoming_.emplace(header);
   const int64_t expected =
       header.kind == PeerKind::kReply ? ExpectedReply(header) : answerer.Expected(peer_, header);
   incoming_->fits = expected == header.total_bytes;

@@ -79,7 +79,8 @@ class Link {
   };
   // A message of which some pieces have come.
   struct Incoming {
-    PeerHeader header;
+    explicit Incoming(const PeerHeader& first) : header(first) {}
+    PeerHeader header;  // of its first piece
     Buffer values;
     int64_t got = 0;
     bool whole = false, fits = false;
