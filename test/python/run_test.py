@@ -197,6 +197,7 @@ def sleep(folder):
     open(os.path.join(folder, os.environ["HORON_RANK"]), "w").write(str(os.getpid()))
     time.sleep(600)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 try:
     horon.run(sleep, (sys.argv[1],), np=2)
 except KeyboardInterrupt:
