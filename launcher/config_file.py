@@ -20,8 +20,8 @@ def _keys() -> dict[str, tuple[str, str, str]]:
     """Of each key: what its value must be, and the options for it, or for true and for false."""
     found = {key: (kind, option, option) for key, (option, kind) in _PLAIN_KEYS.items()}
     for one in SETTINGS:
-        found[one.key] = (_TEXT if one.factor is None else _NUMBER, one.option, one.option)
-    found.pop("", None)  # those without a key
+        if one.key:
+            found[one.key] = (_TEXT if one.factor is None else _NUMBER, one.option, one.option)
     found |= {one.key: (_YES_NO, one.yes[0], one.no[0]) for one in SWITCHES}
     for one in IDLE:
         if one.key and one.takes is None:

@@ -26,8 +26,7 @@ def verdict(recordings: Sequence[Recording]) -> list[str]:
 
 def _said(recordings: Sequence[Recording]) -> list[str]:
     said = Counter(
-        event.text for r in recordings for event in r.events
-        if event.kind == "lost" or (event.kind == "stalled" and event.text)
+        event.text for r in recordings for event in r.events if event.kind == "lost"
     )
     return [f"{text} (recorded by {_ranks(count)})" for text, count in said.most_common(3)]
 

@@ -27,7 +27,6 @@ _KINDS = {
     5: "finished",
     6: "failed",
     7: "lost",
-    8: "stalled",
     9: "left",
 }
 _UNITS = {1: "ranks", 2: "bytes", 4: "bytes", 5: "tensors"}

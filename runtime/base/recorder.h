@@ -27,7 +27,6 @@ enum class EventKind : uint16_t {
   kFinished = 5,   // text: first tensor of a bucket; value: its number of tensors
   kFailed = 6,     // text: tensor and why
   kLost = 7,       // text: which rank was lost, and how
-  kStalled = 8,    // text: verdict
   kLeft = 9,       // this rank left the job in peace
 };
 
