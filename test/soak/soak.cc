@@ -29,6 +29,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRoundsPerShortLife = 10;
+constexpr int64_t kSizes[] = {1, 7, 1000, 4096, 65537, 400000};
+constexpr const char* kSpecs[] = {"sum",
+                                  "average",
+                                  "min",
+                                  "max",
+                                  "product",
+                                  "barrier",
+                                  "topk:ratio=0.1",
+                                  "dissemination",
+                                  "allgather",
+                                  "alltoall",
+                                  "reduce_scatter",
+                                  "broadcast:root=0"};
 const Clock::time_point kBegin = Clock::now();
 
 double Seconds() { return std::chrono::duration<double>(Clock::now() - kBegin).count(); }
@@ -123,6 +136,7 @@ class Soak {
     size_ = horon_size();
     ++lives_;
     const bool is_long = lives_ == 1;
+    if (is_long) Everything();
     for (int i = 0; !over_ && (is_long ? !half_ : i < kRoundsPerShortLife); ++i, ++rounds_) {
       Round();
       if (i % 10 == 0) LookAtClock();
@@ -140,42 +154,43 @@ class Soak {
     Sum(Sizes(), 0, size_, rank_ + 1.0, size_ * (size_ + 1) / 2.0);
   }
 
-  int Draw(int below) { return static_cast<int>(chance_() % static_cast<unsigned>(below)); }
+  int Draw(size_t below) { return static_cast<int>(chance_() % below); }
 
-  int64_t Sizes() {
-    const int64_t sizes[] = {1, 7, 1000, 4096, 65537, 400000};
-    return sizes[Draw(6)];
+  int64_t Sizes() { return kSizes[Draw(std::size(kSizes))]; }
+
+  using Tensors = std::vector<std::unique_ptr<Tensor>>;
+
+  std::unique_ptr<Tensor> Make(const char* spec, int64_t size) const {
+    return std::make_unique<Tensor>(spec, size / size_ * size_ + size_, 0, 1.0);
   }
 
-  std::string Spec() {
-    const char* specs[] = {"sum",
-                           "average",
-                           "min",
-                           "max",
-                           "product",
-                           "barrier",
-                           "topk:ratio=0.1",
-                           "dissemination",
-                           "allgather",
-                           "alltoall",
-                           "reduce_scatter",
-                           "broadcast:root=0"};
-    return specs[Draw(12)];
+  // More at once than any later burst: what is kept from now on is kept on purpose, and what comes
+  // on top of it later is not.
+  void Everything() {
+    Tensors tensors;
+    for (const char* spec : kSpecs)
+      for (const int64_t size : kSizes) tensors.push_back(Make(spec, size));
+    for (int turn = 0; turn < 3; ++turn) RunAll(tensors, "everything");
   }
 
   // Several at once, of any kind.
   void Burst() {
-    std::vector<std::unique_ptr<Tensor>> tensors;
-    std::vector<horon_work*> works;
+    Tensors tensors;
     for (int left = 1 + Draw(8); left > 0; --left) {
-      auto tensor = std::make_unique<Tensor>(Spec(), Sizes() / size_ * size_ + size_, 0, 1.0);
+      auto tensor = Make(kSpecs[Draw(std::size(kSpecs))], Sizes());
       const auto same = [&](const auto& other) { return other->name == tensor->name; };
-      if (std::any_of(tensors.begin(), tensors.end(), same)) continue;
+      if (std::none_of(tensors.begin(), tensors.end(), same)) tensors.push_back(std::move(tensor));
+    }
+    RunAll(tensors, "burst");
+  }
+
+  static void RunAll(Tensors& tensors, const char* what) {
+    std::vector<horon_work*> works;
+    for (const auto& tensor : tensors) {
       works.emplace_back();
       Must(horon_submit(&tensor->request, &works.back()), "submit " + tensor->name);
-      tensors.push_back(std::move(tensor));
     }
-    Must(horon_work_wait_all(works.data(), static_cast<int>(works.size())), "burst");
+    Must(horon_work_wait_all(works.data(), static_cast<int>(works.size())), what);
     for (horon_work* work : works) horon_work_release(work);
   }
 
@@ -207,7 +222,7 @@ class Soak {
 
   // A process set that comes, is used and goes.
   void Subset() {
-    const int without = Draw(size_);
+    const int without = Draw(static_cast<size_t>(size_));
     std::vector<int> ranks;
     double want = 0;
     for (int r = 0; r < size_; ++r) {
