@@ -3,6 +3,11 @@
 #include <future>
 #include <thread>
 
+#ifdef OPEN_MPI
+// Of its fault tolerance (mpi-ext.h); not in versions before 5.
+extern "C" __attribute__((weak)) int MPIX_Comm_get_failed(MPI_Comm comm, MPI_Group* failed);
+#endif
+
 namespace horon {
 namespace {
 
@@ -25,6 +30,27 @@ std::string DescribeMpiError(int code) {
 Status Check(int code, const char* what) {
   if (code == MPI_SUCCESS) return Status::Ok();
   return Status::Unavailable(std::string(what) + " failed: " + DescribeMpiError(code));
+}
+
+bool IsDead([[maybe_unused]] MPI_Comm comm, [[maybe_unused]] int rank) {
+  bool dead = false;
+#ifdef OPEN_MPI
+  if (MPIX_Comm_get_failed == nullptr) return false;
+  MPI_Group failed = MPI_GROUP_NULL;
+  if (MPIX_Comm_get_failed(comm, &failed) != MPI_SUCCESS) return false;
+  int size = 0;
+  MPI_Group_size(failed, &size);
+  if (size > 0) {
+    MPI_Group all = MPI_GROUP_NULL;
+    int place = MPI_UNDEFINED;
+    MPI_Comm_group(comm, &all);
+    MPI_Group_translate_ranks(all, 1, &rank, failed, &place);
+    MPI_Group_free(&all);
+    dead = place != MPI_UNDEFINED;
+  }
+  MPI_Group_free(&failed);
+#endif
+  return dead;
 }
 
 Status Late(const char* what, const Patience& patience) {

@@ -17,6 +17,10 @@ std::string DescribeMpiError(int code);
 // `what` failed, unless the code is MPI_SUCCESS.
 Status Check(int code, const char* what);
 
+// Whether MPI itself knows that a rank of the communicator is dead, where it can tell (Open MPI 5).
+// Costs less than 100 ns while all live.
+bool IsDead(MPI_Comm comm, int rank);
+
 // What to say when the others did not come in time, or one is known to be lost.
 Status Late(const char* what, const Patience& patience);
 

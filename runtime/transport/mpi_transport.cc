@@ -115,6 +115,12 @@ Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
 Status MpiTransport::Post(Transfer& transfer) {
   if (!failure_.ok()) return failure_;
   const bool send = transfer.direction == Transfer::Direction::kSend;
+  // Open MPI's MPI_Isend does not look, and crashes over TCP (5.0.11): the connections are gone.
+  if (send && IsDead(world_->get(), transfer.peer)) {
+    failure_ = Status::Unavailable("rank " + std::to_string(transfer.peer) +
+                                   " cannot be reached over MPI any more: it is dead");
+    return failure_;
+  }
   Flight flight;
   flight.transfer = &transfer;
   flight.source = send ? -1 : transfer.peer;

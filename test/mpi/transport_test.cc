@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
+#include <string>
 
 #include "test/mpi/mpi_world.h"
 #include "test/support/catch.h"
@@ -290,6 +294,36 @@ TEST_CASE("after a failure MPI keeps what it has and is not called any more", "[
   CHECK_FALSE(transport->Progress().ok());
   CHECK_FALSE(Send(*transport, late, Next(), 9, {Whole(first)}).ok());
   CHECK(Meet());
+}
+
+// Hidden: the last rank dies of it. CTest runs it alone, over TCP, and looks for the last line.
+TEST_CASE("sends to a rank that MPI knows to be dead are refused", "[.death]") {
+  std::vector<std::unique_ptr<MpiWorld>> worlds;
+  for (int i = 0; i < 4; ++i) REQUIRE(worlds.emplace_back(OpenAnotherWorld()) != nullptr);
+  Wire wire;
+  Pass(wire, 1 << 20, 1, 1);  // connects
+  const int victim = World().size() - 1;
+  if (World().rank() == victim) std::raise(SIGKILL);
+  std::vector<std::byte> bytes(128 << 10);
+  Transfer receive;
+  REQUIRE(Receive(*wire, receive, victim, 9, {Whole(bytes)}).ok());
+  CHECK_FALSE(Drive(*wire, [&] { return receive.done; }));
+  CHECK(receive.status.code() == Code::kUnavailable);
+  Counters counters;
+  int refused = 0;
+  for (const auto& world : worlds) {  // a transport that has failed does not call MPI again
+    Transfer send;
+    const auto transport = world->MakeTransport(counters, false);
+    const Status status = Send(*transport, send, victim, 9, {Whole(bytes)});
+    // Not what MPI_Isend says: it must not be called.
+    refused += status.code() == Code::kUnavailable &&
+               status.message() == "rank " + std::to_string(victim) +
+                                       " cannot be reached over MPI any more: it is dead";
+  }
+  CHECK(refused == 4);
+  if (refused == 4) std::printf("\nall sends were refused\n");
+  std::fflush(stdout);
+  std::_Exit(0);  // MPI's own end would wait for the dead
 }
 
 }  // namespace
