@@ -10,6 +10,7 @@
 
 #include "frameworks/python_gradient_hook.h"
 #include "frameworks/python_graph.h"
+#include "frameworks/python_memory.h"
 #include "frameworks/python_repeated.h"
 #include "frameworks/python_request.h"
 #include "frameworks/python_window.h"
@@ -19,6 +20,7 @@
 namespace {
 
 namespace py = pybind11;
+using horon_python::CheckReleased;
 using horon_python::CheckSubmit;
 using horon_python::DroppedWorks;
 using horon_python::ParsedRequest;
@@ -71,22 +73,13 @@ template <int (*kFunction)(const int*, int, int*)>
 int MakeProcessSet(const py::tuple& ranks) {
   std::vector<int> numbers;
   for (const py::handle& rank : ranks) numbers.push_back(rank.cast<int>());
-  int id = -1, code;
-  {
-    const py::gil_scoped_release released;
-    code = kFunction(numbers.data(), static_cast<int>(numbers.size()), &id);
-  }
-  CheckSubmit(code);
+  int id = -1;
+  CheckReleased([&] { return kFunction(numbers.data(), static_cast<int>(numbers.size()), &id); });
   return id;
 }
 
 void RemoveProcessSet(int id) {
-  int code;
-  {
-    const py::gil_scoped_release released;
-    code = horon_remove_process_set(id);
-  }
-  CheckSubmit(code);
+  CheckReleased([id] { return horon_remove_process_set(id); });
 }
 
 py::object ProcessSetRanks(int id) {
@@ -101,12 +94,7 @@ py::object ProcessSetRanks(int id) {
 
 template <int (*kFunction)()>
 void Blocking() {
-  int code;
-  {
-    const py::gil_scoped_release released;
-    code = kFunction();
-  }
-  CheckSubmit(code);
+  CheckReleased([] { return kFunction(); });
 }
 
 py::dict Counters() {
@@ -127,14 +115,10 @@ py::list Knobs() {
   return knobs;
 }
 
-// The GIL is not held: the runtime may have to wait for other ranks, and for the disk.
+// The runtime may have to wait for other ranks, and for the disk.
 void StartTimeline(const std::string& path, bool mark_cycles, uint64_t first, uint64_t end) {
-  int code;
-  {
-    const py::gil_scoped_release released;
-    code = horon_start_timeline(path.c_str(), mark_cycles ? 1 : 0, first, end);
-  }
-  CheckSubmit(code);
+  CheckReleased(
+      [&] { return horon_start_timeline(path.c_str(), mark_cycles ? 1 : 0, first, end); });
 }
 
 bool AwaitInquiry() {
@@ -194,6 +178,7 @@ PYBIND11_MODULE(_core, module) {
   horon_python::DefineGradientHook(module);
   horon_python::DefineGraph(module);
   horon_python::DefineWindow(module);
+  horon_python::DefineMemory(module);
   module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
   module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);
   module.def("remove_process_set", &RemoveProcessSet);

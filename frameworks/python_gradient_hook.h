@@ -18,6 +18,7 @@ struct GradientHook {
   long left;            // backward passes until the reduction starts
   PyObject* pending;    // what is under way, it has a wait(); or None
   PyObject* otherwise;  // callable(parameter): the long way
+  PyObject* view;       // tensor that the gradient shall be (gradient_views.py); or None
   Known* known;         // how it was submitted; null: not known
 };
 
@@ -25,13 +26,24 @@ inline PyTypeObject* gradient_hook_type = nullptr;
 
 inline GradientHook& HookOf(PyObject* self) { return *reinterpret_cast<GradientHook*>(self); }
 
+// Makes the view the gradient, with its value; false also with an error set.
+inline bool Adopt(PyObject* parameter, PyObject* gradient, PyObject* view) {
+  PyObject* const copied = PyObject_CallMethodOneArg(view, attribute::copy_, gradient);
+  Py_XDECREF(copied);
+  return copied != nullptr && PyObject_SetAttr(parameter, attribute::grad, view) == 0;
+}
+
 // Whether it has started; false also with an error set.
 inline bool StartedLikeBefore(GradientHook& hook, PyObject* parameter) {
   if (hook.known == nullptr || hook.left != 1 || hook.pending != Py_None || !SameSet(*hook.known))
     return false;
-  const py::object gradient =
+  py::object gradient =
       py::reinterpret_steal<py::object>(PyObject_GetAttr(parameter, attribute::grad));
   if (!gradient || gradient.is_none()) return false;
+  if (hook.view != Py_None && gradient.ptr() != hook.view) {
+    if (!Adopt(parameter, gradient.ptr(), hook.view)) return false;
+    gradient = py::reinterpret_borrow<py::object>(hook.view);
+  }
   py::object started = py::reinterpret_steal<py::object>(StartAgain(*hook.known, gradient.ptr()));
   if (!started || started.is_none()) return false;
   hook.left = 0;
@@ -70,12 +82,14 @@ inline int GradientHookTraverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(HookOf(self).pending);
   Py_VISIT(HookOf(self).otherwise);
+  Py_VISIT(HookOf(self).view);
   return 0;
 }
 
 inline int GradientHookClear(PyObject* self) {
   Py_CLEAR(HookOf(self).pending);
   Py_CLEAR(HookOf(self).otherwise);
+  Py_CLEAR(HookOf(self).view);
   return 0;
 }
 
@@ -96,6 +110,7 @@ inline py::object MakeGradientHook(const py::object& otherwise) {
   hook->left = 1;
   hook->pending = Py_NewRef(Py_None);
   hook->otherwise = Py_NewRef(otherwise.ptr());
+  hook->view = Py_NewRef(Py_None);
   hook->known = nullptr;
   PyObject_GC_Track(hook);
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(hook));
@@ -110,6 +125,7 @@ inline void DefineGradientHook(py::module_& module) {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(GradientHook, call), READONLY, nullptr},
       {"left", T_LONG, offsetof(GradientHook, left), 0, nullptr},
       {"pending", T_OBJECT, offsetof(GradientHook, pending), 0, nullptr},
+      {"view", T_OBJECT, offsetof(GradientHook, view), 0, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
   gradient_hook_type =
       MakeType("horon._core.GradientHook", sizeof(GradientHook), GradientHookFree, methods,

@@ -14,7 +14,8 @@
 namespace horon_python {
 
 namespace attribute {
-inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *name, *set_number;
+inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *name,
+    *set_number;
 }
 
 inline void DefineAttributes() {
@@ -24,6 +25,7 @@ inline void DefineAttributes() {
   attribute::is_contiguous = PyUnicode_InternFromString("is_contiguous");
   attribute::data_ptr = PyUnicode_InternFromString("data_ptr");
   attribute::grad = PyUnicode_InternFromString("grad");
+  attribute::copy_ = PyUnicode_InternFromString("copy_");
   attribute::name = PyUnicode_InternFromString("name");
   attribute::set_number = PyUnicode_InternFromString("process_set_id");
 }

@@ -36,12 +36,12 @@ class PyWindow {
     spec.out_count = static_cast<int>(out.size());
     spec.zero = zero ? 1 : 0;
     horon_window* made = nullptr;
-    CheckSubmit(Released([&] { return horon_window_create(&spec, &made); }));
+    CheckReleased([&] { return horon_window_create(&spec, &made); });
     window_.reset(made);
   }
 
   void Free() {
-    CheckSubmit(Released([this] { return horon_window_free(window_.get()); }));
+    CheckReleased([this] { return horon_window_free(window_.get()); });
     keep_ = py::none();
   }
 
@@ -71,11 +71,6 @@ class PyWindow {
   double share() const { return horon_window_share(window_.get()); }
 
  private:
-  template <typename F>
-  static int Released(F&& f) {
-    const py::gil_scoped_release released;
-    return f();
-  }
   struct Release {
     void operator()(horon_window* window) const { horon_window_release(window); }
   };

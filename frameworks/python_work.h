@@ -33,6 +33,17 @@ inline void CheckSubmit(int code) {
   if (code != HORON_OK) ThrowError(code, horon_last_error(), false);
 }
 
+// The same for a call that may block: without the GIL.
+template <typename F>
+void CheckReleased(F&& f) {
+  int code;
+  {
+    const py::gil_scoped_release released;
+    code = f();
+  }
+  CheckSubmit(code);
+}
+
 // Whether neither the runtime nor a GPU uses the tensors any more.
 inline bool Over(const horon_work* work) {
   return horon_work_peek(work) != 0 && horon_work_settled(work) != 0;

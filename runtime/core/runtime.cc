@@ -72,14 +72,13 @@ Runtime::~Runtime() { Shutdown(); }
 std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<int>& ranks) {
   if (!segment_ || ranks.size() < 2) return nullptr;
   if (process_set >= segment_->shape().lanes) return nullptr;
-  std::vector<int> members;
-  int me = 0;
+  LaneGroup group{segment_, regions_, process_set, {}, 0, &(*counters_)["lane.in_place"]};
   for (int r : ranks) {
     if (fabric_.topology.node_of(r) != fabric_.topology.node_of(rank_)) return nullptr;
-    if (r == rank_) me = static_cast<int>(members.size());
-    members.push_back(fabric_.topology.local_rank(r));
+    if (r == rank_) group.me = group.size();
+    group.members.push_back(fabric_.topology.local_rank(r));
   }
-  return std::make_unique<Lane>(segment_, process_set, std::move(members), me);
+  return std::make_unique<Lane>(std::move(group));
 }
 
 // --- the cycle: holder of the baton

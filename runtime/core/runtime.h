@@ -95,6 +95,7 @@ class Runtime {
     return gpus_->Of(device);
   }
   Counters& counters() { return *counters_; }
+  const std::shared_ptr<SharedRegions>& regions() { return regions_; }  // thread-safe
   PeerEngine& peers() { return peers_; }  // its functions for user threads
   const std::shared_ptr<Inquiries>& inquiries() const { return callers_.inquiries(); }
   int64_t memory_bytes() const;
@@ -148,6 +149,7 @@ class Runtime {
   int rank_;
   std::shared_ptr<Counters> counters_;
   std::shared_ptr<SharedSegment> segment_;
+  std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();
   std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Losses> losses_;
   std::shared_ptr<Gpus> gpus_;

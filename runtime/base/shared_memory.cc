@@ -1,0 +1,84 @@
+#include "runtime/base/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "runtime/base/system_error.h"
+
+namespace horon {
+namespace {
+
+int64_t NewToken() {
+  std::random_device random;
+  return static_cast<int64_t>((static_cast<uint64_t>(random()) << 32) | random());
+}
+
+int64_t TokenAt(const std::byte* base) {
+  int64_t token;
+  std::memcpy(&token, base, sizeof(token));
+  return token;
+}
+
+}  // namespace
+
+std::byte* SharedMemory::MapFile(int fd, int64_t bytes) {
+  void* base =
+      mmap(nullptr, static_cast<size_t>(kPage + bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+Result<std::shared_ptr<SharedMemory>> SharedMemory::Make(int64_t bytes, const std::string& what,
+                                                         bool inherited) {
+  const int fd = memfd_create(("horon " + what).c_str(), MFD_CLOEXEC);
+  std::byte* base = nullptr;
+  if (fd >= 0 && ftruncate(fd, kPage + bytes) == 0) base = MapFile(fd, bytes);
+  if (base == nullptr) {
+    const Status status = Status::Unavailable("the " + std::to_string(bytes) + " bytes of a " +
+                                              what + " could not be had: " + SystemError(errno));
+    if (fd >= 0) close(fd);
+    return status;
+  }
+  // Many kernels grant them to private memory only; then nothing changes.
+  madvise(base, static_cast<size_t>(kPage + bytes), MADV_HUGEPAGE);
+  if (!inherited) madvise(base, static_cast<size_t>(kPage + bytes), MADV_DONTFORK);
+  const int64_t token = NewToken();
+  std::memcpy(base, &token, sizeof(token));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(base, true, fd, bytes));
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::Map(const Address& address, int64_t bytes) {
+  if (address.pid == getpid()) {
+    auto* const place = reinterpret_cast<std::byte*>(address.place);
+    return std::shared_ptr<SharedMemory>(new SharedMemory(place, false, -1, bytes));
+  }
+  const std::string path =
+      "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  struct stat facts{};
+  const bool fits =
+      fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == kPage + bytes;
+  std::byte* base = fits ? MapFile(fd, bytes) : nullptr;
+  close(fd);
+  if (base == nullptr) return nullptr;
+  madvise(base, static_cast<size_t>(kPage + bytes), MADV_DONTFORK);
+  std::shared_ptr<SharedMemory> mapped(new SharedMemory(base, true, -1, bytes));
+  return TokenAt(base) == address.token ? mapped : nullptr;
+}
+
+SharedMemory::~SharedMemory() {
+  if (mapped_) munmap(base_, static_cast<size_t>(kPage + bytes_));
+  if (fd_ >= 0) close(fd_);
+}
+
+SharedMemory::Address SharedMemory::address() const {
+  return {getpid(), fd_, TokenAt(base_), reinterpret_cast<int64_t>(base_)};
+}
+
+}  // namespace horon

@@ -1,0 +1,32 @@
+#include "runtime/c_exchange.h"
+
+#include "runtime/c_work.h"
+
+namespace horon {
+
+Result<std::vector<std::vector<int64_t>>> Exchange(Runtime& runtime, const std::string& name,
+                                                   const std::vector<int64_t>& mine,
+                                                   int32_t process_set) {
+  std::shared_ptr<Work> work = std::make_shared<horon_work>(1);
+  Request request;
+  request.op = "allgather";
+  request.name = name;
+  request.process_set = process_set;
+  request.dtype = DataType::kInt64;
+  request.shape = {static_cast<int64_t>(mine.size())};
+  HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
+  const Submission one{std::move(what), reinterpret_cast<const std::byte*>(mine.data()), nullptr};
+  HORON_TRY(runtime.Submit({&one, 1}, work, false));
+  runtime.Wait(*work, std::chrono::nanoseconds::max());
+  HORON_TRY(work->status());
+  const Output& output = work->outputs()[0];
+  const auto* at = reinterpret_cast<const int64_t*>(output.data);
+  std::vector<std::vector<int64_t>> all;
+  for (const int64_t count : output.received_splits) {
+    all.emplace_back(at, at + count);
+    at += count;
+  }
+  return all;
+}
+
+}  // namespace horon

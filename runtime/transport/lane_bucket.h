@@ -1,0 +1,59 @@
+// What a lane is told of one bucket, and who its members are. Used by lane.h and lane_stream.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/counters.h"
+#include "runtime/device/kernels.h"
+#include "runtime/transport/segment.h"
+#include "runtime/transport/shared_regions.h"
+
+namespace horon {
+
+// One tensor of a bucket. Output may equal input.
+struct LaneTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  int64_t count = 0;
+};
+
+struct LaneReduction {
+  DataType dtype = DataType::kFloat32;
+  ReduceKind kind = ReduceKind::kSum;
+  double prescale = 1.0;
+  double scale = 1.0;   // of the result
+  uint64_t bucket = 0;  // tells this bucket from others; the same on all members
+};
+
+// A lane of the node's segment, and the ranks that it serves.
+struct LaneGroup {
+  std::shared_ptr<SharedSegment> segment;
+  std::shared_ptr<const SharedRegions> regions;
+  int lane = 0;
+  std::vector<int> members;     // local ranks, ascending
+  int me = 0;                   // my index among them
+  Counter* in_place = nullptr;  // buckets that were reduced in place
+
+  int size() const { return static_cast<int>(members.size()); }
+  LaneWords& words(int member) const {
+    return segment->lane(lane, members[static_cast<size_t>(member)]);
+  }
+  LaneWords& mine() const { return words(me); }
+  uint64_t slots() const { return static_cast<uint64_t>(segment->shape().slots); }
+  // A member's slot for a chunk, counted since the segment was made.
+  std::byte* slot(int member, uint64_t chunk) const {
+    return segment->slot(lane, members[static_cast<size_t>(member)],
+                         static_cast<int>(chunk % slots()));
+  }
+  void RingOthers() const {
+    for (int i = 0; i < size(); ++i) {
+      if (i == me) continue;
+      segment->rank(members[static_cast<size_t>(i)])
+          .bell.Ring(Doorbell::kBackground | Doorbell::kLender);
+    }
+  }
+};
+
+}  // namespace horon

@@ -1,0 +1,281 @@
+#include "runtime/transport/lane_stream.h"
+
+#include <cstring>
+
+#include "runtime/base/fault.h"
+#include "runtime/transport/collectives.h"
+
+namespace horon {
+
+LaneStream::LaneStream(const LaneGroup& group, uint64_t first, std::span<const LaneTensor> tensors,
+                       const LaneReduction& reduction, Phases* phases)
+    : group_(group),
+      tensors_(tensors),
+      reduction_(reduction),
+      phases_(phases),
+      element_(SizeOf(reduction.dtype)),
+      first_(first) {
+  for (const LaneTensor& t : tensors) count_ += t.count;
+  inline_ = count_ * element_ <= kInlineBytes;
+  if (!inline_ && reduction.prescale == 1.0) in_place_ = InPlace(tensors, element_, *group.regions);
+  whole_ = in_place_.layout() != 0;
+  Cut();
+}
+
+void LaneStream::Cut() {
+  chunk_ = whole_ ? count_ : group_.segment->shape().chunk_bytes / element_;
+  chunks_ = count_ == 0 ? 0 : static_cast<uint64_t>((count_ + chunk_ - 1) / chunk_);
+}
+
+bool LaneStream::Step() {
+  if (!checked_ && (CanTake() || CanReduce())) {
+    Check();
+  } else if (CanTake()) {
+    if (phases_ != nullptr) phases_->Arrived();
+    const PhaseTimer timer(phases_, &Phases::unpacking);
+    Take();
+  } else if (CanReduce()) {
+    const PhaseTimer timer(phases_, &Phases::reducing);
+    Reduce();
+  } else if (CanPack()) {
+    const PhaseTimer timer(phases_, &Phases::packing);
+    Pack();
+    if (phases_ != nullptr) phases_->Sent();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// --- who is how far
+
+// All members have, I included.
+bool LaneStream::AllReached(Word word, uint64_t chunk) const {
+  for (int m = 0; m < group_.size(); ++m) {
+    if ((group_.words(m).*word).load(std::memory_order_acquire) < first_ + chunk) return false;
+  }
+  return true;
+}
+
+bool LaneStream::CanPack() const {
+  if (packed_ == chunks_) return false;
+  const uint64_t slots = group_.slots();
+  if (first_ + packed_ < slots) return true;
+  return AllReached(&LaneWords::taken, packed_ + 1 - slots);  // less than 0: of earlier buckets
+}
+
+bool LaneStream::CanReduce() const {
+  return !inline_ && reduced_ < packed_ && AllReached(&LaneWords::packed, reduced_ + 1);
+}
+
+bool LaneStream::CanTake() const {
+  if (inline_) return taken_ < packed_ && AllReached(&LaneWords::packed, taken_ + 1);
+  return taken_ < reduced_ && AllReached(&LaneWords::reduced, taken_ + 1);
+}
+
+// All have packed the first chunk: is it of the same bucket, and do the tensors lie alike?
+void LaneStream::Check() {
+  checked_ = true;
+  const size_t place = first_ % group_.slots();
+  bool alike = true;
+  for (int m = 0; m < group_.size(); ++m) {
+    const LaneWords& words = group_.words(m);
+    alike = alike && words.layout[place].load(std::memory_order_relaxed) == in_place_.layout();
+    if (words.bucket[place].load(std::memory_order_relaxed) == reduction_.bucket) continue;
+    status_ =
+        Status::Internal("local rank " + std::to_string(group_.members[static_cast<size_t>(m)]) +
+                         " runs another bucket of tensors than this rank");
+  }
+  if (!alike) Restart();
+}
+
+// Whoever cannot reduce in place may have packed as many chunks as there are slots, and whoever can
+// has packed nothing at all. What the first chunk said stays until all have seen it: its place is
+// written again only by a bucket for which all have taken these chunks.
+void LaneStream::Restart() {
+  whole_ = false;
+  Cut();
+  first_ += group_.slots();
+  packed_ = 0;
+  pack_at_ = {};
+  for (const Word word : {&LaneWords::packed, &LaneWords::reduced, &LaneWords::taken})
+    (group_.mine().*word).store(first_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+// --- the row
+
+// Parts begin at whole cache lines, so that no two ranks write into one.
+std::pair<int64_t, int64_t> LaneStream::PartOf(uint64_t chunk, int member) const {
+  const int64_t line = std::max<int64_t>(1, static_cast<int64_t>(kCacheLine) / element_);
+  const int64_t lines = (Size(chunk) + line - 1) / line;
+  const int64_t begin = std::min(Size(chunk), PartBegin(lines, group_.size(), member) * line);
+  const int64_t end = std::min(Size(chunk), PartBegin(lines, group_.size(), member + 1) * line);
+  return {begin, end};
+}
+
+// f(tensor, offset in it, offset in the range, count) for the elements [begin, begin + count) of
+// the row.
+template <typename F>
+void LaneStream::ForRange(int64_t begin, int64_t count, At& at, F&& f) const {
+  while (begin >= at.begin + tensors_[at.tensor].count) at.begin += tensors_[at.tensor++].count;
+  At now = at;
+  for (int64_t done = 0; done < count;) {
+    const LaneTensor& t = tensors_[now.tensor];
+    const int64_t offset = begin + done - now.begin;
+    const int64_t n = std::min(count - done, t.count - offset);
+    if (n > 0) f(t, offset, done, n);
+    done += n;
+    now.begin += t.count;
+    ++now.tensor;
+  }
+}
+
+// f(tensor, offset in it, whose part, offset in the chunk, count) for what others own of a chunk;
+// inline nobody owns anything, and it is for the whole chunk.
+template <typename F>
+void LaneStream::ForOthersParts(uint64_t chunk, At& at, F&& f) const {
+  for (int m = 0; m < (inline_ ? 1 : group_.size()); ++m) {
+    const auto [begin, end] = inline_ ? std::pair{int64_t{0}, Size(chunk)} : PartOf(chunk, m);
+    if (end == begin || (m == group_.me && !inline_)) continue;
+    ForRange(Begin(chunk) + begin, end - begin, at,
+             [&, part = begin](const LaneTensor& t, int64_t offset, int64_t in_range, int64_t n) {
+               f(t, offset, m, part + in_range, n);
+             });
+  }
+}
+
+// --- the three phases
+
+void LaneStream::Pack() {
+  FaultPoint(FaultPhase::kCopyIn);
+  LaneWords& mine = group_.mine();
+  if (!checked_ && packed_ == 0) {
+    const size_t place = first_ % group_.slots();
+    mine.bucket[place].store(reduction_.bucket, std::memory_order_relaxed);
+    mine.layout[place].store(in_place_.layout(), std::memory_order_relaxed);
+  }
+  if (!whole_) {
+    std::byte* slot = Slot(group_.me, packed_);
+    ForOthersParts(packed_, pack_at_,
+                   [&](const LaneTensor& t, int64_t offset, int, int64_t at, int64_t n) {
+                     ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
+                               slot + at * element_, n);
+                   });
+  }
+  ++packed_;
+  mine.packed.store(first_ + packed_, std::memory_order_release);
+  if (inline_) mine.reduced.store(first_ + packed_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+void LaneStream::Reduce() {
+  FaultPoint(FaultPhase::kReduce);
+  if (whole_) {
+    if (!ReduceInPlace()) return;
+  } else {
+    ReduceChunk();
+  }
+  ++reduced_;
+  group_.mine().reduced.store(first_ + reduced_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+void LaneStream::Take() {
+  FaultPoint(FaultPhase::kCopyOut);
+  if (inline_) {
+    TakeInline();
+  } else if (whole_) {
+    if (group_.in_place != nullptr) group_.in_place->Add();
+  } else {
+    TakeOthersParts();
+  }
+  ++taken_;
+  group_.mine().taken.store(first_ + taken_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+// --- in place
+
+// A piece of my part; true when it was the last.
+bool LaneStream::ReduceInPlace() {
+  const auto [begin, end] = PartOf(0, group_.me);
+  const int64_t left = end - begin - reduced_whole_;
+  const int64_t now = std::min(left, kStepBytes / element_);
+  if (now > 0) {
+    ForRange(begin + reduced_whole_, now, reduce_at_,
+             [&](const LaneTensor& t, int64_t offset, int64_t, int64_t n) {
+               for (int64_t done = 0; done < n; done += kBlockBytes / element_)
+                 ReduceCopies(t, offset + done, std::min(n - done, kBlockBytes / element_));
+             });
+  }
+  reduced_whole_ += now;
+  return now == left;
+}
+
+void LaneStream::ReduceCopies(const LaneTensor& t, int64_t offset, int64_t n) {
+  const auto tensor = static_cast<size_t>(&t - tensors_.data());
+  const auto copy = [&](int m) {
+    return in_place_.Copy(tensor, group_.members[static_cast<size_t>(m)]) + offset * element_;
+  };
+  inputs_.clear();
+  for (int m = 0; m < group_.size(); ++m) inputs_.push_back(copy(m));
+  std::byte* const output = t.output + offset * element_;
+  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, output, n);
+  for (int m = 0; m < group_.size(); ++m) {
+    if (m != group_.me) std::memcpy(copy(m), output, static_cast<size_t>(n * element_));
+  }
+}
+
+// --- streamed
+
+void LaneStream::ReduceChunk() {
+  const auto [begin, end] = PartOf(reduced_, group_.me);
+  if (end == begin) return;
+  ForRange(Begin(reduced_) + begin, end - begin, reduce_at_,
+           [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+             for (int64_t done = 0; done < n; done += kBlockBytes / element_)
+               ReduceBlock(t, offset + done, part + at + done,
+                           std::min(n - done, kBlockBytes / element_));
+           });
+}
+
+// `n` elements of my part, at `offset` in the tensor and `at` in the slots. The result goes to
+// the others while the cache has it.
+void LaneStream::ReduceBlock(const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+  const std::byte* own = t.input + offset * element_;
+  if (reduction_.prescale != 1.0) {
+    std::byte* const scaled = Slot(group_.me, reduced_) + at * element_;
+    ScaleInto(reduction_.dtype, reduction_.prescale, own, scaled, n);
+    own = scaled;
+  }
+  inputs_.clear();
+  for (int m = 0; m < group_.size(); ++m)
+    inputs_.push_back(m == group_.me ? own : Slot(m, reduced_) + at * element_);
+  std::byte* const output = t.output + offset * element_;
+  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, output, n);
+  std::memcpy(Result(group_.me, reduced_) + at * element_, output,
+              static_cast<size_t>(n * element_));
+}
+
+void LaneStream::TakeOthersParts() {
+  ForOthersParts(taken_, take_at_,
+                 [&](const LaneTensor& t, int64_t offset, int m, int64_t at, int64_t n) {
+                   std::memcpy(t.output + offset * element_, Result(m, taken_) + at * element_,
+                               static_cast<size_t>(n * element_));
+                 });
+}
+
+void LaneStream::TakeInline() {
+  FaultPoint(FaultPhase::kReduce);
+  ForRange(Begin(taken_), Size(taken_), take_at_,
+           [&](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+             inputs_.clear();
+             for (int m = 0; m < group_.size(); ++m)
+               inputs_.push_back(Slot(m, taken_) + at * element_);
+             ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
+                        t.output + offset * element_, n);
+           });
+}
+
+}  // namespace horon

@@ -1,0 +1,182 @@
+// Lanes alone: ranks are threads, the segment is heap, the regions are mapped in this process.
+#include "runtime/transport/lane.h"
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "test/support/catch.h"
+
+namespace horon::test {
+namespace {
+
+constexpr int64_t kRegionFloats = 300000;
+
+// Memory of all ranks that each of them knows.
+struct Node {
+  explicit Node(int ranks) {
+    segment = SharedSegment::InProcess(SegmentShape::For(ranks, 4096, 64 << 10)).value();
+    for (int r = 0; r < ranks; ++r)
+      copies.push_back(SharedMemory::Make(kRegionFloats * 4, "lane test").value());
+    for (int r = 0; r < ranks; ++r) {
+      regions.push_back(std::make_shared<SharedRegions>());
+      auto region = std::make_shared<SharedRegion>();
+      region->id = 1;
+      region->mine = copies[static_cast<size_t>(r)]->data();
+      region->bytes = kRegionFloats * 4;
+      region->copies = copies;
+      regions.back()->Add(std::move(region));
+    }
+  }
+  LaneGroup Group(int me) {
+    LaneGroup group{segment, regions[static_cast<size_t>(me)], 0, {}, me, &in_place};
+    for (size_t r = 0; r < copies.size(); ++r) group.members.push_back(static_cast<int>(r));
+    return group;
+  }
+  float* At(int rank, int64_t offset) {
+    return reinterpret_cast<float*>(copies[static_cast<size_t>(rank)]->data()) + offset;
+  }
+
+  std::shared_ptr<SharedSegment> segment;
+  std::vector<std::shared_ptr<SharedMemory>> copies;
+  std::vector<std::shared_ptr<SharedRegions>> regions;
+  Counter in_place;
+};
+
+// Runs `body(rank)` on a thread for each rank.
+void OnRanks(int ranks, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) threads.emplace_back(body, r);
+  for (std::thread& thread : threads) thread.join();
+}
+
+Status Drive(Task task) {
+  RootTask root(std::move(task));
+  while (!root.done())
+    if (!root.Advance()) std::this_thread::yield();
+  return root.status();
+}
+
+// What a rank reduces: `count` values in the region at `offset`, or elsewhere where that is -1.
+struct Piece {
+  int64_t offset, count;
+};
+
+// Each element is rank + 1 + its place; sums over all ranks are exact.
+float Input(int rank, int64_t i) { return static_cast<float>(rank + 1 + i % 100); }
+float Sum(int ranks, int64_t i) {
+  return static_cast<float>(ranks * (ranks + 1) / 2 + ranks * (i % 100));
+}
+
+// One bucket of one rank; the number of wrong elements.
+int64_t Reduce(Lane& lane, Node& node, int rank, int ranks, const std::vector<Piece>& pieces,
+               uint64_t bucket) {
+  std::vector<std::vector<float>> elsewhere(pieces.size());
+  std::vector<LaneTensor> tensors;
+  std::vector<float*> values;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto [offset, count] = pieces[i];
+    if (offset < 0) elsewhere[i].resize(static_cast<size_t>(count));
+    float* const at = offset < 0 ? elsewhere[i].data() : node.At(rank, offset);
+    for (int64_t j = 0; j < count; ++j) at[j] = Input(rank, j);
+    values.push_back(at);
+    tensors.push_back({reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte*>(at), count});
+  }
+  LaneReduction reduction;
+  reduction.bucket = bucket;
+  const uint64_t ticket = lane.TakeTicket();
+  if (!Drive(lane.Allreduce(ticket, tensors, reduction)).ok()) return -1;
+  int64_t wrong = 0;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    for (int64_t j = 0; j < pieces[i].count; ++j) wrong += values[i][j] != Sum(ranks, j);
+  return wrong;
+}
+
+TEST_CASE("tensors in memory that all members have are reduced in place", "[lane]") {
+  for (const int ranks : {2, 3, 4}) {
+    Node node(ranks);
+    std::atomic<int64_t> wrong{0};
+    OnRanks(ranks, [&](int rank) {
+      Lane lane(node.Group(rank));
+      // Below kInlineBytes nothing is gained; a second tensor shares the bucket with the first.
+      wrong += Reduce(lane, node, rank, ranks, {{0, 2000}}, 1) != 0;
+      wrong += Reduce(lane, node, rank, ranks, {{0, 2049}}, 2) != 0;
+      wrong +=
+          Reduce(lane, node, rank, ranks, {{16, 70001}, {100000, 3}, {100016, 180000}}, 3) != 0;
+    });
+    CHECK(wrong == 0);
+    CHECK(node.in_place.value() == 2 * ranks);
+  }
+}
+
+TEST_CASE("where a member's tensors lie elsewhere all stream", "[lane]") {
+  const int ranks = 3;
+  Node node(ranks);
+  std::atomic<int64_t> wrong{0};
+  OnRanks(ranks, [&](int rank) {
+    Lane lane(node.Group(rank));
+    wrong += Reduce(lane, node, rank, ranks, {{rank == 1 ? -1 : 0, 200000}}, 1) != 0;
+    wrong += Reduce(lane, node, rank, ranks, {{rank * 16, 200000}}, 2) != 0;
+    wrong += Reduce(lane, node, rank, ranks, {{0, 200000}, {rank == 2 ? -1 : 200000, 9}}, 3) != 0;
+  });
+  CHECK(wrong == 0);
+  CHECK(node.in_place.value() == 0);
+}
+
+// Who is in place, and who is fast, is drawn by chance; so are sizes on both sides of a chunk.
+TEST_CASE("buckets in place and streamed follow each other in any order", "[lane]") {
+  const int ranks = 4, buckets = 300;
+  Node node(ranks);
+  std::atomic<int64_t> wrong{0};
+  std::atomic<int> alike{0};
+  OnRanks(ranks, [&](int rank) {
+    Lane lane(node.Group(rank));
+    std::mt19937 same{7}, mine{static_cast<uint32_t>(rank)};
+    for (int b = 0; b < buckets; ++b) {
+      const auto count = static_cast<int64_t>(same() % 60000 + 1);
+      const bool all = same() % 2 == 0;
+      const int64_t offset = all || mine() % 3 != 0 ? 32 : -1;
+      if (mine() % 4 == 0) std::this_thread::yield();
+      if (all && rank == 0 && count * 4 > 8192) ++alike;
+      wrong += Reduce(lane, node, rank, ranks, {{offset, count}}, static_cast<uint64_t>(b)) != 0;
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(node.in_place.value() >= int64_t{ranks} * alike);
+}
+
+TEST_CASE("a large part is reduced in pieces between which others run", "[lane]") {
+  const int ranks = 2;
+  Node node(ranks);
+  std::atomic<int64_t> rounds{0};
+  OnRanks(ranks, [&](int rank) {
+    Lane lane(node.Group(rank));
+    std::byte* const at = reinterpret_cast<std::byte*>(node.At(rank, 0));
+    RootTask root(lane.Allreduce(lane.TakeTicket(), {{at, at, kRegionFloats}}, {}));
+    while (!root.done())
+      if (root.Advance() && rank == 0) ++rounds;
+    CHECK(root.status().ok());
+  });
+  CHECK(node.in_place.value() == ranks);
+  CHECK(rounds >= 3);  // 600 KB of rank 0's in pieces of 512 KiB, and the end
+}
+
+TEST_CASE("a region is found by what lies in it", "[lane]") {
+  SharedRegions regions;
+  std::vector<std::byte> memory(1000);
+  auto region = std::make_shared<SharedRegion>();
+  region->mine = memory.data() + 100;
+  region->bytes = 500;
+  CHECK(regions.Find(memory.data() + 100, 1) == nullptr);
+  regions.Add(region);
+  CHECK(regions.Find(memory.data() + 100, 500) == region);
+  CHECK(regions.Find(memory.data() + 599, 1) == region);
+  CHECK(regions.Find(memory.data() + 100, 501) == nullptr);
+  CHECK(regions.Find(memory.data() + 99, 2) == nullptr);
+  CHECK(regions.Find(memory.data() + 600, 1) == nullptr);
+  regions.Remove(*region);
+  CHECK(regions.Find(memory.data() + 100, 1) == nullptr);
+}
+
+}  // namespace
+}  // namespace horon::test
