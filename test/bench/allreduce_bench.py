@@ -94,6 +94,7 @@ class Bench:
         dtype = workload.dtype or self.options.dtype
         left_out = {"gloo-buckets": workload.single,
                     "mpi": workload.kind == "allreduce" and workloads.BYTES[dtype] == 2}
+        left_out["horon-shared"] = workload.kind != "allreduce"
         left_out |= {loop: workload.kind != "allreduce" or dtype != "float32" for loop in LOOPS}
         return [library for library in list(self.groups) if not left_out.get(library)]
 

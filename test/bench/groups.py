@@ -15,7 +15,8 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"horon": ["horon", "torch"], "gloo": ["torch"], "gloo-buckets": ["torch"],
+HORON = ("horon", "horon-shared")
+NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), "gloo": ["torch"], "gloo-buckets": ["torch"],
          "mpi": ["mpi4py", "torch", "numpy"], "streamed": ["torch"], "staged": ["torch"],
          "in-place": ["torch"]}
 LOOPS = ("streamed", "staged", "in-place")  # no libraries: what the memory allows (loops.py)
@@ -74,12 +75,12 @@ class Group:
     def start(self, launcher: str) -> list[subprocess.Popen]:
         worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address,
                   str(self.words)]
-        over_mpi = self.library == "mpi" or (self.library == "horon" and launcher == "mpirun")
+        over_mpi = self.library == "mpi" or (self.library in HORON and launcher == "mpirun")
         ranks = [{}]
         if over_mpi:
             worker = [mpirun(), "-np", str(self.np), *worker]
             ranks = [self.mpi_environment()]
-        elif self.library == "horon":
+        elif self.library in HORON:
             worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
         else:
             common = {"WORLD_SIZE": str(self.np), **self.meeting_place()}

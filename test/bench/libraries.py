@@ -61,6 +61,17 @@ class Horon:
         self.hvd.shutdown()
 
 
+class HoronShared(Horon):
+    """The same over tensors that lie in memory the ranks share, as gradients may."""
+
+    def empty(self, shapes: list, dtype: torch.dtype) -> list[torch.Tensor]:
+        from horon.torch.shared import SharedArena
+
+        counts = [torch.Size(shape).numel() for shape in shapes]
+        arena = SharedArena(sum(SharedArena.bytes_for(count, dtype) for count in counts))
+        return [arena.take(count, dtype).view(shape) for count, shape in zip(counts, shapes)]
+
+
 class Gloo:
     """torch.distributed on gloo, one call a tensor."""
 
@@ -166,5 +177,5 @@ class Mpi:
         pass  # mpi4py finalises at exit
 
 
-BY_NAME = {"horon": Horon, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
-           "streamed": Streamed, "staged": Staged, "in-place": InPlace}
+BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "gloo": Gloo, "gloo-buckets": GlooBuckets,
+           "mpi": Mpi, "streamed": Streamed, "staged": Staged, "in-place": InPlace}

@@ -5,7 +5,7 @@ from conftest import only_in_full_tier
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
-       "gossip_optimizer", "bluefog"]
+       "gossip_optimizer", "bluefog", "gradient_views"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

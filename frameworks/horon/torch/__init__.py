@@ -64,5 +64,6 @@ from horon.torch.reductions import (
     grouped_allreduce_async_,
     sparse_allreduce_async,
 )
+from horon.torch.shared import shared_zeros
 from horon.torch.sync_batch_norm import SyncBatchNorm
 from horon.torch.windows import Window

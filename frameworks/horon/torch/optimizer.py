@@ -59,7 +59,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
                          backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
                          num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set):
+                         process_set=global_process_set, gradient_as_bucket_view=False):
     """An optimizer of the same class that shares `optimizer`'s parameters, options and state, and
     reduces gradients with `op` before each step.
 
@@ -68,6 +68,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     gradient_predivide_factor: Average divides by it before the sum, and by the rest after.
     groups: a number of groups, or lists of parameters; a group is reduced as one.
     sparse_as_dense: reduces sparse gradients as dense tensors.
+    gradient_as_bucket_view: gradients of CPU parameters lie in memory that the ranks of a node
+    share and are reduced there (horon/torch/gradient_views.py). The ranks of the process set must
+    then make the optimizer together. Not for op=Adasum and op=hvd.Gossip(...), which reduce other things.
 
     With op=Adasum (or a spec of it) on several ranks, each rank's optimizer takes its own step, and
     what it changed is combined (horon/torch/adasum.py). Its state then differs from rank to rank.
@@ -88,7 +91,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         return make_delta_optimizer(optimizer, reduction, named_parameters,
                                     backward_passes_per_step, groups)
     reducer = GradientReducer(optimizer.param_groups, reduction, named_parameters,
-                              backward_passes_per_step, groups)
+                              backward_passes_per_step, groups, gradient_as_bucket_view)
     kind = type(optimizer)
     wrapped_kind = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": __name__})
     wrapped = _DistributedOptimizer.wrap(optimizer, wrapped_kind)

@@ -7,6 +7,7 @@ on the thread that trains.
 import torch
 
 from horon import _core
+from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
 from horon.torch.parameters import name_parameters, refuse_sharded
 
@@ -19,7 +20,7 @@ _TOO_MANY = (
 class GradientReducer:
     prefix = "allreduce"  # of the names under which the runtime knows the gradients
 
-    def __init__(self, param_groups, reduction, named_parameters, passes, groups):
+    def __init__(self, param_groups, reduction, named_parameters, passes, groups, views=False):
         refuse_sharded(param_groups)
         self._param_groups = param_groups
         self._reduction = reduction
@@ -28,6 +29,7 @@ class GradientReducer:
         self._hooks = {}  # parameter: its hook, which knows what is under way
         self._was_sparse = set()
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
+        self._views = self._make_views() if views and self.active else None
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
         self._hook_parameters()
 
@@ -72,6 +74,10 @@ class GradientReducer:
         if failure is not None:
             raise failure
 
+    def _make_views(self):
+        parameters = (p for options in self._param_groups for p in options["params"])
+        return GradientViews([p for p in parameters if p.requires_grad], self.process_set)
+
     def _hook_parameters(self):
         """Also finds parameters that were added, or began to require gradients, since last time."""
         if not self.active:
@@ -81,12 +87,15 @@ class GradientReducer:
                 if parameter.requires_grad and parameter not in self._hooks:
                     hook = _core.gradient_hook(self._ready)
                     hook.left = self._passes
+                    hook.view = self._views.of(parameter) if self._views else None
                     self._hooks[parameter] = hook
                     parameter.register_post_accumulate_grad_hook(hook)
 
     def _ready(self, parameter):
         """One backward pass is through with this parameter, and its hook could not do the rest."""
         hook = self._hooks[parameter]
+        if hook.view is not None:
+            adopt(parameter, hook.view)
         if self._count(hook) > 0:
             return
         group = self._group_of.get(parameter)
@@ -122,6 +131,10 @@ class GradientReducer:
     def _fill_gradient(self, parameter):
         """The other ranks may have a gradient where we have none: then ours counts as zeros."""
         if parameter.grad is not None:
+            return
+        view = self._hooks[parameter].view
+        if view is not None:
+            parameter.grad = view.zero_()
             return
         parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         if parameter in self._was_sparse and not self._reduction.sparse_as_dense:

@@ -1,0 +1,184 @@
+"""Tensors in memory that ranks share, and gradients as views of it."""
+
+import torch
+from common import raises
+
+import horon.torch as hvd
+
+STEPS = 4
+
+
+def network():
+    """Parameters below and above the size that lanes reduce in one go, one in another order."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+                                torch.nn.Linear(576, 64), torch.nn.Linear(64, 3))
+    return model.to(memory_format=torch.channels_last)
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    return torch.randn(4, 3, 8, 8, generator=generator)
+
+
+def distributed(model, **options):
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+                                    model.named_parameters(), **options)
+
+
+def train(model, optimizer, passes=1, set_to_none=True, between=None):
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        for i in range(passes):
+            model(batch(step * passes + i)).square().mean().backward()
+        if between is not None:
+            between(model, optimizer)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+
+
+def same(model, other):
+    for (name, got), want in zip(model.named_parameters(), other.parameters()):
+        assert torch.equal(got, want), name
+
+
+def both(passes=1, **how):
+    """Trained with views and without: the same bits."""
+    plain, viewed = network(), network()
+    train(plain, distributed(plain, backward_passes_per_step=passes), passes, **how)
+    optimizer = distributed(viewed, backward_passes_per_step=passes, gradient_as_bucket_view=True)
+    train(viewed, optimizer, passes, **how)
+    same(viewed, plain)
+    return viewed, optimizer
+
+
+def in_one_node():
+    return hvd.local_size() == hvd.size() > 1
+
+
+def check_reduced_in_place():
+    before = hvd.counters().get("lane.in_place", 0)
+    model, _ = both()
+    large = any(p.grad.numel() * 4 > 8192 for p in model.parameters())
+    assert large and (hvd.counters().get("lane.in_place", 0) > before) == in_one_node()
+
+
+def check_views_stay():
+    """The gradient is the same memory in each step, whoever drops or keeps it."""
+    for set_to_none in (True, False):
+        model, optimizer = both(set_to_none=set_to_none)
+        if hvd.size() == 1:
+            continue
+        places = [p.grad.data_ptr() for p in model.parameters()]
+        strides = [p.grad.stride() == p.stride() for p in model.parameters()]
+        train(model, optimizer, set_to_none=set_to_none)
+        assert places == [p.grad.data_ptr() for p in model.parameters()] and all(strides)
+        assert all(place % 64 == 0 for place in places)
+
+
+def check_several_passes():
+    both(passes=3)
+
+
+def check_clipping():
+    def clip(model, optimizer):
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+    both(between=clip)
+
+
+def check_parameter_without_gradient():
+    """It counts as zeros, in its view."""
+    models = network(), network()
+    for views, model in enumerate(models):
+        unused = torch.nn.Linear(64, 64)
+        torch.nn.init.ones_(unused.weight)
+        parameters = [*model.named_parameters(), *unused.named_parameters("unused")]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([p for _, p in parameters], lr=0.1), parameters,
+            gradient_as_bucket_view=bool(views))
+        train(model, optimizer)
+        if hvd.size() > 1:
+            assert not unused.weight.grad.any()
+        assert (unused.weight == 1).all()
+    same(*models)
+
+
+def check_own_gradients():
+    """A gradient that the user puts there moves into the view."""
+    model = network()
+    optimizer = distributed(model, gradient_as_bucket_view=True)
+    for turn in range(3):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, hvd.rank() + turn)
+        optimizer.synchronize()
+        for p in model.parameters():
+            want = (hvd.size() - 1) / 2 + turn
+            assert (p.grad == want).all(), (p.grad.flatten()[0], want)
+
+
+def check_grouped_and_compressed():
+    for options in ({"groups": 2}, {"compression": hvd.Compression.bf16}):
+        plain, viewed = network(), network()
+        train(plain, distributed(plain, **options))
+        train(viewed, distributed(viewed, gradient_as_bucket_view=True, **options))
+        same(viewed, plain)
+
+
+def check_process_set():
+    if hvd.size() < 3:
+        return
+    some = hvd.add_process_set([0, hvd.size() - 1])
+    if some.included():
+        plain, viewed = network(), network()
+        train(plain, distributed(plain, process_set=some))
+        train(viewed, distributed(viewed, process_set=some, gradient_as_bucket_view=True))
+        same(viewed, plain)
+    hvd.remove_process_set(some)
+
+
+def check_tensors():
+    for dtype in (torch.float32, torch.float16, torch.float64, torch.int32, torch.uint8):
+        for shape in ((), (3,), (5, 1000), (300, 1000), 0):
+            tensor = hvd.shared_zeros(*(shape if isinstance(shape, tuple) else (shape,)),
+                                      dtype=dtype)
+            assert tensor.dtype == dtype and not tensor.any()
+            for op, want in ((hvd.Sum, hvd.size()), (hvd.Max, 1)):
+                tensor.fill_(1)
+                hvd.allreduce_(tensor, op=op, name=f"shared {dtype} {shape}")
+                assert (tensor == want).all()
+    assert hvd.shared_zeros([2, 3]).shape == (2, 3)
+    assert hvd.shared_zeros(4).dtype == torch.get_default_dtype()
+
+
+def check_part_of_a_tensor():
+    """Also views, also at other places on other ranks."""
+    tensor = hvd.shared_zeros(100000)
+    for begin in (0, 17, 1000 * hvd.rank()):
+        tensor.fill_(hvd.rank())
+        hvd.allreduce_(tensor[begin:begin + 50000], op=hvd.Sum, name="part")
+        assert (tensor[begin:begin + 50000] == sum(range(hvd.size()))).all()
+        rest = torch.cat([tensor[:begin], tensor[begin + 50000:]])
+        assert (rest == hvd.rank()).all()
+
+
+def check_other_operations():
+    tensor = hvd.shared_zeros(40000)
+    tensor.fill_(hvd.rank() + 1)
+    assert (hvd.allreduce(tensor, op=hvd.Sum) == sum(range(1, hvd.size() + 1))).all()
+    assert (tensor == hvd.rank() + 1).all()
+    hvd.broadcast_(tensor, root_rank=hvd.size() - 1)
+    assert (tensor == hvd.size()).all()
+    assert hvd.allgather(tensor).numel() == 40000 * hvd.size()
+
+
+def check_sizes_that_differ():
+    if hvd.size() == 1:
+        return
+    with raises(ValueError, hvd.HoronInvalidArgument,
+                words=["rank 0 asks for 448 bytes", "rank 1 asks for 832"]):
+        hvd.shared_zeros(100 if hvd.rank() != 1 else 200)
+    assert (hvd.allreduce(torch.ones(3), op=hvd.Sum) == hvd.size()).all()
