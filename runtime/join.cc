@@ -80,7 +80,7 @@ Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) 
 
 std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSocket> launcher,
                                  std::shared_ptr<SharedSegment> segment,
-                                 std::vector<std::pair<int, int>> peers) {
+                                 std::vector<std::pair<Descriptor, int>> peers) {
   if (parts.topology.size() == 1 && !launcher) return nullptr;
   const Topology& topology = parts.topology;
   WatchParts watch{std::move(segment),

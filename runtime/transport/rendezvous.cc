@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -43,9 +44,10 @@ Status SameUser(int socket) {
   socklen_t length = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
     return Status::Unavailable(Errno("SO_PEERCRED"));
-  if (peer.uid != geteuid())
-    return Status::InvalidArgument("a process of user " + std::to_string(peer.uid) + " knocked");
-  return Status::Ok();
+  if (peer.uid == geteuid()) return Status::Ok();
+  return Status::InvalidArgument(
+      "process " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid) +
+      " was refused, because this rank runs as user " + std::to_string(geteuid()));
 }
 
 // A packet that an earlier init's watch had received, else the next one.
@@ -82,51 +84,61 @@ Result<std::shared_ptr<SharedSegment>> TakeFromLauncher(LauncherSocket& launcher
 
 Result<Meeting> Knock(const std::string& name, int local_rank, const SegmentShape& shape,
                       Clock::time_point until) {
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  Descriptor first(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const int fd = first.get();
   socklen_t length = 0;
   const sockaddr_un address = Abstract(name, &length);
-  Meeting meeting;
-  meeting.peers.emplace_back(fd, 0);
   if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0)
     return Status::Unavailable(Errno("cannot reach the node's first rank"));
   HORON_TRY(SameUser(fd));
   HORON_TRY(SendPacket(fd, "hello " + std::to_string(local_rank), -1));
   HORON_ASSIGN(const Packet packet, ReceivePacket(fd, until));
   if (packet.fd < 0) return Status::Unavailable("the node's first rank sent no segment");
+  Meeting meeting;
   HORON_ASSIGN(meeting.segment, SharedSegment::Map(packet.fd, shape));
+  meeting.peers.emplace_back(std::move(first), 0);
   return meeting;
 }
 
-// Local rank of whoever knocked; -1 if it is not one of us.
-int Welcome(int fd, int local_size, Clock::time_point until) {
-  if (!SameUser(fd).ok()) return -1;
-  const Result<Packet> hello = ReceivePacket(fd, until);
+// Local rank of whoever knocked, if it is one of us that has not come yet.
+Result<int> Welcome(int fd, const Meeting& meeting, int local_size, Clock::time_point until) {
+  HORON_TRY(SameUser(fd));
+  HORON_ASSIGN(const Packet hello, ReceivePacket(fd, until));
+  if (hello.fd >= 0) close(hello.fd);
   int who = -1;
-  if (!hello.ok() || std::sscanf(hello.value().text.c_str(), "hello %d", &who) != 1) return -1;
-  return who >= 1 && who < local_size ? who : -1;
+  std::sscanf(hello.text.c_str(), "hello %d", &who);
+  const bool here = std::any_of(meeting.peers.begin(), meeting.peers.end(),
+                                [who](const auto& peer) { return peer.second == who; });
+  if (who >= 1 && who < local_size && !here) return who;
+  return Status::InvalidArgument("a process that is no rank of this job was refused");
 }
 
-Result<Meeting> WelcomeAll(Listener listener, int local_size, const SegmentShape& shape,
+// Whoever is refused keeps nobody from coming; it is named if a rank does not come.
+Status NotAllCame(const Status& refused) {
+  const std::string also = refused.ok() ? "" : "; " + refused.message();
+  return Status::Unavailable("not all ranks of this node came in time (HORON_START_TIMEOUT)" +
+                             also);
+}
+
+Result<Meeting> WelcomeAll(const Listener& listener, int local_size, const SegmentShape& shape,
                            Clock::time_point until) {
   Meeting meeting;
+  Status refused;
   HORON_ASSIGN(meeting.segment, SharedSegment::Create(shape));
   while (static_cast<int>(meeting.peers.size()) < local_size - 1) {
-    pollfd waiting{listener.fd, POLLIN, 0};
+    pollfd waiting{listener.socket.get(), POLLIN, 0};
     if (poll(&waiting, 1, static_cast<int>(Left(until).count())) <= 0) {
       if (errno == EINTR && Left(until).count() > 0) continue;
-      return Status::Unavailable("not all ranks of this node came in time (HORON_START_TIMEOUT)");
+      return NotAllCame(refused);
     }
-    const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
-    if (fd < 0) continue;
-    const int who = Welcome(fd, local_size, until);
-    if (who < 0) {
-      close(fd);
-      continue;
-    }
-    meeting.peers.emplace_back(fd, who);
-    HORON_TRY(SendPacket(fd, "segment", meeting.segment->fd()));
+    Descriptor peer(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (peer.get() < 0) continue;
+    const Result<int> who = Welcome(peer.get(), meeting, local_size, until);
+    refused = who.ok() ? refused : who.status();
+    if (!who.ok()) continue;
+    HORON_TRY(SendPacket(peer.get(), "segment", meeting.segment->fd()));
+    meeting.peers.emplace_back(std::move(peer), who.value());
   }
-  close(listener.fd);
   return meeting;
 }
 
@@ -197,18 +209,18 @@ Result<Listener> Listen() {
     std::snprintf(hex, sizeof(hex), "%02x", byte);
     listener.name += hex;
   }
-  listener.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  listener.socket = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const int fd = listener.socket.get();
   socklen_t length = 0;
   const sockaddr_un address = Abstract(listener.name, &length);
-  if (listener.fd < 0 ||
-      bind(listener.fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      listen(listener.fd, 1024) != 0) {
+  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(fd, 1024) != 0) {
     return Status::Unavailable(Errno("cannot listen for the node's other ranks"));
   }
   return listener;
 }
 
-Result<Meeting> MeetThroughSocket(Listener listener, const std::string& name, int local_size,
+Result<Meeting> MeetThroughSocket(const Listener& listener, const std::string& name, int local_size,
                                   int local_rank, const SegmentShape& shape, milliseconds limit) {
   const auto until = Clock::now() + limit;
   Result<Meeting> meeting = local_rank == 0 ? WelcomeAll(listener, local_size, shape, until)

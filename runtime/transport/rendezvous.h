@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/descriptor.h"
 #include "runtime/transport/packets.h"
 #include "runtime/transport/segment.h"
 
@@ -32,18 +33,18 @@ Status WaitForAll(SharedSegment& segment, const std::vector<int>& members, int l
 
 // Under MPI: local rank 0 listens, the name travels, then all call MeetThroughSocket.
 struct Listener {
-  int fd = -1;
+  Descriptor socket;
   std::string name;  // of the abstract socket, without its leading zero byte
 };
 Result<Listener> Listen();
 
 struct Meeting {
   std::shared_ptr<SharedSegment> segment;
-  std::vector<std::pair<int, int>> peers;  // socket, local rank; for the watch, which closes them
-  bool deterministic = true;               // Config::deterministic of rank 0, which all follow
+  std::vector<std::pair<Descriptor, int>> peers;  // socket, local rank; for the watch
+  bool deterministic = true;  // Config::deterministic of rank 0, which all follow
 };
 // `listener` is local rank 0's own, empty elsewhere.
-Result<Meeting> MeetThroughSocket(Listener listener, const std::string& name, int local_size,
+Result<Meeting> MeetThroughSocket(const Listener& listener, const std::string& name, int local_size,
                                   int local_rank, const SegmentShape& shape,
                                   std::chrono::milliseconds limit);
 

@@ -22,8 +22,8 @@ constexpr std::chrono::milliseconds kCauseWait{300};
 
 Watch::Watch(WatchParts parts)
     : parts_(std::move(parts)),
-      stop_fd_(eventfd(0, EFD_CLOEXEC)),
-      error_(stop_fd_ < 0 ? errno : 0) {
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      error_(stop_.get() < 0 ? errno : 0) {
   if (error_ == 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -32,26 +32,22 @@ Status Watch::status() const {
   return Status::Unavailable("the other ranks cannot be watched: " + SystemError(error_));
 }
 
-Watch::~Watch() {
-  Stop();
-  if (stop_fd_ >= 0) close(stop_fd_);
-  for (const auto& [fd, local] : parts_.peers) close(fd);
-}
+Watch::~Watch() { Stop(); }
 
 void Watch::Stop() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(stop_fd_, &one, sizeof(one));
+  [[maybe_unused]] const ssize_t n = write(stop_.get(), &one, sizeof(one));
   thread_.join();
 }
 
 void Watch::Run() {
   pthread_setname_np(pthread_self(), "horon-watch");
-  std::vector<pollfd> waiting{{stop_fd_, POLLIN, 0}};
+  std::vector<pollfd> waiting{{stop_.get(), POLLIN, 0}};
   waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
   waiting.push_back({parts_.describe_fd, POLLIN, 0});
   const size_t first_peer = waiting.size();
-  for (const auto& [fd, local] : parts_.peers) waiting.push_back({fd, POLLIN, 0});
+  for (const auto& [peer, local] : parts_.peers) waiting.push_back({peer.get(), POLLIN, 0});
   for (;;) {
     if (poll(waiting.data(), waiting.size(), Patience()) < 0 && errno != EINTR) return;
     if (waiting[0].revents != 0) return;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/descriptor.h"
 #include "runtime/transport/losses.h"
 #include "runtime/transport/packets.h"
 #include "runtime/transport/segment.h"
@@ -26,8 +27,8 @@ struct WatchParts {
   std::shared_ptr<SharedSegment> segment;  // null when this rank is alone on its node
   std::vector<int> members;                // the node's global ranks
   int local_rank = 0;
-  std::shared_ptr<LauncherSocket> launcher;  // null without horonrun
-  std::vector<std::pair<int, int>> peers;    // socket, local rank; taken over
+  std::shared_ptr<LauncherSocket> launcher;       // null without horonrun
+  std::vector<std::pair<Descriptor, int>> peers;  // socket, local rank
   std::shared_ptr<Losses> losses;
   int describe_fd = -1;  // an eventfd: readable when on_describe is wanted; not taken over
 };
@@ -69,8 +70,8 @@ class Watch {
   // Peers whose sockets have ended, in that order, and until when their cause is waited for. Of the
   // watch thread.
   std::deque<std::pair<std::chrono::steady_clock::time_point, int>> gone_;
-  int stop_fd_;
-  int error_;  // why there is no stop_fd_; else 0
+  Descriptor stop_;  // an eventfd
+  int error_;        // why there is no stop_; else 0
   std::thread thread_;
 };
 

@@ -23,8 +23,9 @@ struct Watched {
     launcher_end = ends[1];
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     peer_end = ends[1];
-    watch = std::make_unique<Watch>(
-        WatchParts{segment, {4, 5, 6}, 1, launcher, {{ends[0], 0}}, losses, -1});
+    WatchParts parts{segment, {4, 5, 6}, 1, launcher, {}, losses, -1};
+    parts.peers.emplace_back(ends[0], 0);
+    watch = std::make_unique<Watch>(std::move(parts));
   }
   ~Watched() {
     watch.reset();
