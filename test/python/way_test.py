@@ -15,12 +15,28 @@ import torch, horon, horon.torch as hvd
 hvd.init()
 for _ in range(5):
     assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum)[0] == hvd.size()
-tensors = [torch.ones(10) for _ in range(100)]
-before = horon.counters().get("mpi.collectives", 0)
-for total in hvd.grouped_allreduce(tensors, name="g", op=hvd.Sum):
-    assert total.sum() == 10 * hvd.size()
-calls = horon.counters().get("mpi.collectives", 0) - before
-print(f"way {horon.controller()} {horon.transport()} calls={calls}", flush=True)
+
+
+# Collective calls of MPI, and messages that carried elements: all but those of negotiation.
+def mpi_did():
+    counts = horon.counters()
+    agreeing = counts.get("negotiation.mpi.messages", 0)
+    return counts.get("mpi.collectives", 0), counts.get("mpi.messages", 0) - agreeing
+
+
+def grew(call):
+    before = mpi_did()
+    assert sum(total.sum() for total in call()) == 1000 * hvd.size()
+    return "{}+{}".format(*(after - b for after, b in zip(mpi_did(), before)))
+
+
+small = [torch.ones(10) for _ in range(100)]
+for _ in range(2):  # the second time all know the names
+    hundred = grew(lambda: hvd.grouped_allreduce(small, name="small", op=hvd.Sum))
+    large = grew(lambda: [hvd.allreduce(torch.ones(1000), name="large", op=hvd.Sum)])
+print(f"way {horon.controller()} {horon.transport()} hundred={hundred} large={large}", flush=True)
+opened = {line.split("/")[-1].split(".so")[0] for line in open("/proc/self/maps") if ".so" in line}
+print("mpi libraries", *sorted(opened & {"libmpi", "libhoron_mpi"}), flush=True)
 counts = horon.counters()
 for name in ("requests", "bits", "responses", "cached_responses"):
     ways = [key.split(".")[1] for key, value in counts.items()
@@ -48,6 +64,9 @@ def test_ways(tmp_path, needs_mpi, launcher, controller, local_size, way, by):
     env = {"HORON_CONTROLLER": controller, "HORON_LOCAL_SIZE": local_size}
     out = steps(tmp_path, launcher, 4, **{key: value for key, value in env.items() if value})
     assert len(re.findall(rf"^way {re.escape(way)} ", out, re.MULTILINE)) == 4, out
+    needs_none = launcher == "horonrun" and controller is None
+    libraries = "mpi libraries" if needs_none else "mpi libraries libhoron_mpi libmpi"
+    assert len(re.findall(rf"^{libraries}$", out, re.MULTILINE)) == 4, out
     ways = by.split()
     for name in ("requests", "bits", "responses", "cached_responses"):
         for one in ways:
@@ -65,14 +84,16 @@ def test_shm_controller_between_nodes_is_refused(tmp_path, needs_mpi):
     assert out.count("refused: HORON_CONTROLLER=shm cannot negotiate between 2 nodes") == 4, out
 
 
-@pytest.mark.parametrize("settings, calls", [
-    ({}, 0),  # MPI adds in an order of its own, so it is only asked to move bytes
-    ({"HORON_DETERMINISTIC": "0"}, 1),
-    ({"HORON_DETERMINISTIC": "0", "HORON_FUSION_THRESHOLD": "0"}, 100),
-])
-def test_100_small_tensors_are_one_mpi_call_if_any(tmp_path, needs_mpi, settings, calls):
+# Collective calls of MPI and messages with elements, of 100 small tensors and of one as large as all.
+@pytest.mark.parametrize("settings, hundred, large", [
+    ({}, "0+1", "0+1"),  # MPI adds in an order of its own, so it is only asked to move bytes
+    ({"HORON_FUSION_THRESHOLD": "0"}, "0+100", "0+1"),
+    ({"HORON_DETERMINISTIC": "0"}, "1+0", "1+0"),
+    ({"HORON_DETERMINISTIC": "0", "HORON_FUSION_THRESHOLD": "0"}, "100+0", "1+0"),
+], ids=["messages", "messages, no fusion", "calls", "calls, no fusion"])
+def test_100_small_tensors_cost_mpi_what_one_does(tmp_path, needs_mpi, settings, hundred, large):
     out = steps(tmp_path, "mpirun", 2, HORON_LOCAL_SIZE="1", **settings)
-    assert out.count(f" calls={calls}\n") == 2, out
+    assert out.count(f" hundred={hundred} large={large}\n") == 2, out
 
 
 @pytest.mark.parametrize("ending, words", [
