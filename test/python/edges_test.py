@@ -127,6 +127,34 @@ def test_the_end_of_a_program_shuts_down(way, request):
     assert output.count("exited with code 0 (left)") == 2, output
 
 
+# Rank 1 never finalises MPI, but hears of rank 0's end: then nobody holds the other end of the FIFO.
+UNFINALISED = """
+import os, time, horon
+horon.init()
+rank = horon.rank()
+horon.shutdown()
+if rank == 0:
+    os.write(os.open(os.environ["TEST_FIFO"], os.O_WRONLY), str(time.monotonic()).encode())
+else:
+    with open(os.environ["TEST_FIFO"]) as fifo:
+        left = float(fifo.read())
+    print(f"ended after {time.monotonic() - left:.2f} s", flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_peer_that_never_finalises_mpi_is_not_waited_for(needs_mpi, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = ["-np", "2", "--no-prefix", "--mpi", "python", "-c", UNFINALISED]
+    code, output = horonrun(*command, TEST_FIFO=str(fifo), HORON_SHUTDOWN_TIMEOUT_SECONDS="1")
+    said = "horon: mpi: MPI_Finalize did not return within 1000 ms; leaving without it\n"
+    assert output.count(said) == 1, output
+    heard = re.findall(r"^ended after ([\d.]+) s$", output, re.M)
+    assert len(heard) == 1 and 1 <= float(heard[0]) < 5, output
+    assert code == 0, output
+
+
 # --- /dev/shm -------------------------------------------------------------------------------------
 
 
