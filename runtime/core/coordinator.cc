@@ -120,13 +120,7 @@ void Coordinator::Consider(Row& row) {
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     if (row.by_rank[i]) some.push_back(row.by_rank[i].get()), who.push_back((*row.ranks)[i]);
   }
-  const Status status = CheckSame(some, who, "groups", [](const Request& r) {
-    return r.group.empty()
-               ? std::string("no group")
-               : "group '" + r.group + "' of " + std::to_string(r.group_size) +
-                     " tensors (their names hash to " + std::to_string(r.group_hash % 10000) + ")";
-  });
-  Fail(*row.key, status);
+  Fail(*row.key, CheckGroups(some, who));
 }
 
 Status Coordinator::CheckRow(const Row& row, Agreement* agreed) {

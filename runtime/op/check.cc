@@ -36,8 +36,8 @@ std::string GroupOf(const Request& request) {
   if (request.group.empty()) return "no group";
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(request.group_hash));
-  return "group '" + request.group + "' of " + std::to_string(request.group_size) + " (members " +
-         hash + ")";
+  return "group '" + request.group + "' of " + std::to_string(request.group_size) +
+         " tensors (their names hash to " + hash + ")";
 }
 
 }  // namespace
@@ -68,6 +68,10 @@ Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> r
   return Status::InvalidArgument(text + ".");
 }
 
+Status CheckGroups(std::span<const Request* const> by_rank, std::span<const int> ranks) {
+  return CheckSame(by_rank, ranks, "groups", GroupOf);
+}
+
 Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks,
                    const std::string& collective) {
   HORON_TRY(CheckSame(by_rank, ranks, "data types",
@@ -80,7 +84,7 @@ Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int>
   HORON_TRY(CheckSame(by_rank, ranks, "prescale and/or postscale factors", [](const Request& r) {
     return "(" + Exact(r.prescale) + ", " + Exact(r.postscale) + ")";
   }));
-  HORON_TRY(CheckSame(by_rank, ranks, "groups", GroupOf));
+  HORON_TRY(CheckGroups(by_rank, ranks));
   return CheckSame(by_rank, ranks, "rounds",
                    [](const Request& r) { return "round " + std::to_string(r.round); });
 }

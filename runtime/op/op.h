@@ -120,6 +120,9 @@ Status PrepareOutputs(Stage& stage);
 // Horovod's word in its sentences: "ALLREDUCE", "BROADCAST".
 Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> ranks,
                  const std::string& what, const std::function<std::string(const Request&)>& value);
+// Where groups differ no member can become ready, so the coordinator asks this of ranks that have
+// reported before all have.
+Status CheckGroups(std::span<const Request* const> by_rank, std::span<const int> ranks);
 // dtype, device, scale factors, group and round: what every op wants equal. (Op spec equality is
 // checked before any op is asked.)
 Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks,

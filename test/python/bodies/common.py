@@ -1,5 +1,6 @@
 """What the checks share."""
 
+import re
 from contextlib import contextmanager
 
 import torch
@@ -34,8 +35,9 @@ def close(actual, expected, tolerance=1e-5):
 
 
 @contextmanager
-def raises(*classes, words=()):
-    """The block must raise an error that is each of the classes and says each of the words."""
+def raises(*classes, words=(), sentence=""):
+    """The block must raise an error that is each of the classes and says each of the words; if there
+    is a pattern of the whole sentence, that."""
     try:
         yield
     except Exception as error:
@@ -43,5 +45,6 @@ def raises(*classes, words=()):
             assert isinstance(error, kind), f"{error!r} is no {kind}"
         for word in words:
             assert str(word) in str(error), f"{str(error)!r} does not say {word!r}"
+        assert not sentence or re.fullmatch(sentence, str(error)), f"{str(error)!r} is not {sentence}"
     else:
         raise AssertionError(f"nothing was raised; expected {classes}")

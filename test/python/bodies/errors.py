@@ -1,6 +1,8 @@
 """Wrong calls: typed errors, the same on every rank, that name the tensor and both sides;
 afterwards the runtime goes on."""
 
+import re
+
 import torch
 from common import raises, same
 
@@ -16,6 +18,20 @@ def still_works():
 def odd():
     """Rank 1 does it differently."""
     return hvd.rank() == 1
+
+
+def sides(usual, odd_one):
+    """Pattern of both sides of a sentence; of the ranks on the usual side some may be missing."""
+    others = r"(rank \[\d\] has|ranks \[\d(, \d)+\] have) "
+    first, second = others + re.escape(usual), r"rank \[1\] has " + odd_one
+    return rf"({first}, {second}|{second}, {first})\."
+
+
+def all_sides(usual, odd_one):
+    """The same where every rank has been heard."""
+    others = [str(rank) for rank in range(hvd.size()) if rank != 1]
+    have = "rank [0] has" if len(others) == 1 else f"ranks [{', '.join(others)}] have"
+    return re.escape(f"{have} {usual}, rank [1] has {odd_one}.")
 
 
 def check_mismatched_shape():
@@ -74,10 +90,12 @@ def check_mismatched_op_and_root():
 def check_mismatched_scale():
     if hvd.size() == 1:
         return
-    with raises(*MISMATCH, words=["'allreduce.scale'"]):
-        hvd.allreduce(torch.ones(2), prescale_factor=2.0 if odd() else 1.0, name="scale")
-    with raises(*MISMATCH, words=["'allreduce.scale'"]):
-        hvd.allreduce(torch.ones(2), postscale_factor=2.0 if odd() else 1.0, name="scale")
+    said = "Mismatched prescale and/or postscale factors for tensor 'allreduce.scale': "
+    with raises(*MISMATCH, sentence=said + all_sides("(1, 1)", "(0.3, 1)")):
+        hvd.allreduce(torch.ones(2), prescale_factor=0.3 if odd() else 1.0, name="scale")
+    with raises(*MISMATCH, sentence=said + all_sides("(2.5, 4)", "(2.5, 2)")):
+        hvd.allreduce(torch.ones(2), prescale_factor=2.5, postscale_factor=2.0 if odd() else 4.0,
+                      name="scale")
     still_works()
 
 
@@ -107,8 +125,10 @@ def check_mismatched_group():
         works = [_core.submit_group(requests, "grouping", tensors)]
     else:
         works = [_core.submit(request, tensors) for request in requests]
+    group = r"group 'grouping' of 2 tensors \(their names hash to [0-9a-f]{16}\)"
+    said = r"Mismatched groups for tensor 'grouping\.[01]': " + sides("no group", group)
     for work in works:
-        with raises(*MISMATCH, words=["grouping."]):
+        with raises(*MISMATCH, sentence=said):
             Handle(work, lambda w, i: None).wait()
     still_works()
 

@@ -65,8 +65,8 @@ TEST_CASE("a mismatch names the tensor, the ranks on each side and the values", 
   groups[0].group = "g";
   groups[0].group_size = 2;
   REQUIRE(Common(groups) ==
-          "Mismatched groups for tensor 'w': rank [4] has group 'g' of 2 (members "
-          "0000000000000000), ranks [6, 9] have no group.");
+          "Mismatched groups for tensor 'w': rank [4] has group 'g' of 2 tensors (their names "
+          "hash to 0000000000000000), ranks [6, 9] have no group.");
 
   Ranks shapes(3);
   shapes[1].shape = {2, 4};
