@@ -45,8 +45,9 @@ class World final : public MpiWorld {
   bool serialized() const override { return thread_level_ >= MPI_THREAD_SERIALIZED; }
   bool multiple() const override { return thread_level_ >= MPI_THREAD_MULTIPLE; }
   std::string library_version() const override;
-  std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks) override {
-    return std::make_unique<MpiTransport>(comm_, counters, reduces_blocks);
+  std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks,
+                                           int64_t piece) override {
+    return std::make_unique<MpiTransport>(comm_, counters, reduces_blocks, piece);
   }
 
  private:

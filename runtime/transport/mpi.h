@@ -19,7 +19,10 @@
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 3;
+inline constexpr int kMpiPluginVersion = 4;
+// MPI counts in int: what is longer is given to it in pieces of so many bytes, or of so many
+// elements to add.
+inline constexpr int64_t kMpiPiece = int64_t{1} << 30;
 
 // How long the ranks wait for each other while they meet: until the limit, or until one is known to
 // be lost.
@@ -45,8 +48,9 @@ class MpiWorld {
   virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
   virtual std::string library_version() const = 0;  // first line of MPI_Get_library_version
   // Counts "mpi.messages", "mpi.bytes", "mpi.collectives". `reduces_blocks`: whether reductions may
-  // be MPI's own; the same on all ranks.
-  virtual std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks) = 0;
+  // be MPI's own; the same on all ranks, and so is `piece`, which tests make small.
+  virtual std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks,
+                                                   int64_t piece = kMpiPiece) = 0;
 };
 
 // The plugin's C entry points, found by dlsym.

@@ -13,8 +13,6 @@
 namespace horon {
 namespace {
 
-constexpr int64_t kChunkCount = int64_t{1} << 30;  // elements; MPI counts in int
-
 // MPI_DATATYPE_NULL for what MPI does not add: fp16, bf16, and bool, whose sum is "or" here.
 MPI_Datatype TypeOf(DataType dtype) {
   switch (dtype) {
@@ -103,14 +101,14 @@ bool MpiTransport::PollReductions() {
   return moved;
 }
 
-// All chunks start at once: collectives on one communicator match by their order, which must not
+// All pieces start at once: collectives on one communicator match by their order, which must not
 // depend on when a coroutine is resumed.
 Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
   done_ = false;
   transport_.reductions_.push_back(this);
   const int64_t size = SizeOf(reduction.dtype);
-  for (int64_t begin = 0; begin < reduction.count; begin += kChunkCount) {
-    const auto n = static_cast<int>(std::min(kChunkCount, reduction.count - begin));
+  for (int64_t begin = 0; begin < reduction.count; begin += transport_.piece_) {
+    const auto n = static_cast<int>(std::min(transport_.piece_, reduction.count - begin));
     requests_.push_back(MPI_REQUEST_NULL);
     const int code =
         MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),

@@ -11,8 +11,6 @@
 namespace horon {
 namespace {
 
-// MPI counts in int; a longer run is listed in pieces of this size.
-constexpr int64_t kPieceBytes = int64_t{1} << 30;
 // Below this, copying through a buffer is cheaper than building a datatype.
 constexpr int64_t kPackBytes = 256 << 10;
 // All that cancelling may wait for, over the life of a transport: it happens when a job fails or
@@ -21,9 +19,11 @@ constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks)
+MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks,
+                           int64_t piece)
     : world_(std::move(world)),
       reduces_blocks_(reduces_blocks),
+      piece_(piece),
       pool_(std::make_shared<Pool>(MakeHostMemory())),
       messages_(counters["mpi.messages"]),
       bytes_(counters["mpi.bytes"]),
@@ -75,8 +75,7 @@ Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
     ++runs;
   }
   if (runs == 0) return Payload{};
-  if (runs == 1 && total <= kPieceBytes)
-    return Payload{only->data, static_cast<int>(total), MPI_BYTE};
+  if (runs == 1 && total <= piece_) return Payload{only->data, static_cast<int>(total), MPI_BYTE};
   return total <= kPackBytes ? Pack(flight, total) : List(flight);
 }
 
@@ -97,11 +96,11 @@ Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
   std::vector<int> lengths;
   std::vector<MPI_Aint> places;
   for (const Span& span : flight.transfer->spans) {
-    for (int64_t at = 0; at < span.bytes; at += kPieceBytes) {
+    for (int64_t at = 0; at < span.bytes; at += piece_) {
       MPI_Aint place = 0;
       MPI_Get_address(span.data + at, &place);
       places.push_back(place);
-      lengths.push_back(static_cast<int>(std::min(kPieceBytes, span.bytes - at)));
+      lengths.push_back(static_cast<int>(std::min(piece_, span.bytes - at)));
     }
   }
   int code = MPI_Type_create_hindexed(static_cast<int>(places.size()), lengths.data(),

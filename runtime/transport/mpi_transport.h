@@ -47,7 +47,8 @@ class PendingReduction final : public Waitable {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks);
+  MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks,
+               int64_t piece);
   ~MpiTransport() override;
 
   std::string_view name() const override { return "mpi"; }
@@ -95,6 +96,7 @@ class MpiTransport final : public Transport {
 
   std::shared_ptr<MpiComm> world_;
   bool reduces_blocks_;
+  int64_t piece_;  // kMpiPiece
   std::shared_ptr<Pool> pool_;
   Counter& messages_;
   Counter& bytes_;

@@ -35,6 +35,27 @@ inline Span Whole(std::vector<std::byte>& bytes) {
   return {bytes.data(), static_cast<int64_t>(bytes.size())};
 }
 
+// One rank's transport, made anew for each test.
+struct Wire {
+  Counters counters;
+  std::unique_ptr<Transport> transport;
+  explicit Wire(int64_t piece = kMpiPiece)
+      : transport(World().MakeTransport(counters, false, piece)) {}
+  Transport& operator*() { return *transport; }
+};
+
+// Cuts `bytes` into `pieces` spans, with an empty one in between.
+inline std::vector<Span> Cut(std::vector<std::byte>& bytes, int64_t pieces) {
+  std::vector<Span> spans;
+  const auto total = static_cast<int64_t>(bytes.size());
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
+    spans.push_back({bytes.data() + begin, end - begin});
+    if (i == pieces / 2) spans.push_back({nullptr, 0});
+  }
+  return spans;
+}
+
 // Bytes that tell who sent which message.
 inline std::vector<std::byte> Pattern(int64_t bytes, int rank, int message = 0) {
   std::vector<std::byte> pattern(static_cast<size_t>(bytes));

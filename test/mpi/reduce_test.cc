@@ -100,6 +100,17 @@ TEST_CASE("blocks are reduced among all ranks", "[mpi]") {
   CHECK(counters["mpi.messages"].value() == 0);
 }
 
+TEST_CASE("a block of more elements than a piece is reduced in several calls", "[mpi]") {
+  Counters counters;
+  const auto transport = World().MakeTransport(counters, true, 1000);
+  for (const DataType dtype : kReduced) {
+    Block block(dtype, ReduceKind::kSum, 4001, AllRanks());
+    REQUIRE(Run(*transport, block).ok());
+    CHECK(block.wrong() == 0);
+  }
+  CHECK(counters["mpi.collectives"].value() == 5 * static_cast<int64_t>(std::size(kReduced)));
+}
+
 TEST_CASE("blocks are reduced among some ranks, also when sets overlap", "[mpi]") {
   Counters counters;
   const auto transport = World().MakeTransport(counters, true);
