@@ -78,8 +78,8 @@ def launch():
 def launch_script():
     """launch_script(np, path, *arguments): runs a program on np ranks; its output."""
 
-    def start(np, path, *arguments, env=None, timeout=240):
-        command = [*_command("horonrun", np), sys.executable, str(path), *arguments]
+    def start(np, path, *arguments, launcher="horonrun", env=None, timeout=240):
+        command = [*_command(launcher, np), sys.executable, str(path), *arguments]
         return run_job(command, np, env, timeout, expect_done=False)
 
     return start

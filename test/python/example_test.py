@@ -15,15 +15,28 @@ def needs(*packages):
         pytest.importorskip(package, reason=f"needs {package}: pip install '.[examples]'")
 
 
-@pytest.mark.parametrize("np", [1, 4])
-def test_digits(launch_script, tmp_path, np):
+def digits_accuracy(launch_script, tmp_path, np, *arguments, **options):
+    """In percent, after a picture was drawn."""
     needs("sklearn", "matplotlib", "tqdm")
     picture = tmp_path / "curves.png"
-    output = launch_script(np, EXAMPLES / "torch_digits.py", "--plot", str(picture))
+    script = EXAMPLES / "torch_digits.py"
+    output = launch_script(np, script, "--plot", str(picture), *arguments, **options)
     found = re.search(rf"^{np} ranks, op average: test accuracy ([\d.]+)%", output, re.MULTILINE)
     assert found, output
-    assert float(found[1]) >= 97.0
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
+    return float(found[1])
+
+
+@pytest.mark.parametrize("np", [1, 4])
+def test_digits(launch_script, tmp_path, np):
+    assert digits_accuracy(launch_script, tmp_path, np) >= 97.0
+
+
+def test_digits_mpirun(launch_script, tmp_path, needs_mpi):
+    """The same program, which MPI starts, as far as it gets in a quarter of the time."""
+    only_in_full_tier()
+    accuracy = digits_accuracy(launch_script, tmp_path, 2, "--epochs", "5", launcher="mpirun")
+    assert accuracy >= 90.0
 
 
 def write_idx(path, array):
