@@ -16,7 +16,10 @@ _ALGORITHMS = {
     "sgp": {"what": "parameters", "overlap": False, "push_sum": True},
     "osgp": {"what": "parameters", "overlap": True, "push_sum": True},
     "gossipgrad": {"what": "gradients", "overlap": False, "push_sum": False},
+    "adpsgd": {"what": "parameters", "overlap": True, "push_sum": False},
+    "asgp": {"what": "parameters", "overlap": True, "push_sum": True},
 }
+_WAITING_FOR_NOBODY = ("adpsgd", "asgp")
 _WHAT = ("parameters", "gradients", "both")
 
 
@@ -26,7 +29,8 @@ class Gossip(Op):
     "dpsgd": parameters are mixed after each step. "sgp": the same with push-sum, so any weights
     whose columns sum to 1 will do. "osgp": sgp that travels while the next step is computed.
     "gossipgrad": gradients are mixed before each step (parameters drift apart: give
-    global_average_every, or what="both").
+    global_average_every, or what="both"). "adpsgd", "asgp": dpsgd by averages of pairs, and sgp, in
+    which no rank waits for another (overlap=False: it waits until its own exchange is done).
 
     topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
     the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
@@ -36,7 +40,7 @@ class Gossip(Op):
     are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
     """
 
-    __slots__ = ("algorithm", "topology", "what", "overlap", "push_sum", "sync_freq",
+    __slots__ = ("algorithm", "topology", "mixing", "what", "overlap", "push_sum", "sync_freq",
                  "global_average_every", "hierarchical", "_links")
 
     def __init__(self, algorithm="dpsgd", topology=None, mixing=None, what=None, overlap=None,
@@ -50,8 +54,8 @@ class Gossip(Op):
         self.global_average_every = int(global_average_every)
         self.hierarchical = bool(hierarchical)
         if isinstance(topology, Topology) and mixing is not None:
-            topology = topology.with_mixing(mixing)
-        self.topology = topology
+            topology, mixing = topology.with_mixing(mixing), None
+        self.topology, self.mixing = topology, mixing
         self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:
             raise HoronInvalidArgument("sync_freq and global_average_every count steps from 0 up")
@@ -60,6 +64,11 @@ class Gossip(Op):
             parts += ["hierarchical=1", f"inside={_choice('local_op', local_op, _INSIDE)}"]
         parts = ",".join(filter(None, parts))
         super().__init__("gossip:" + parts if parts else "gossip")
+
+    @property
+    def waits_for_nobody(self) -> bool:
+        """With DistributedOptimizer: the ranks take part whenever each of them likes."""
+        return self.algorithm in _WAITING_FOR_NOBODY
 
     def graph(self, n: int) -> Topology:
         """The topology that this op has among n participants."""

@@ -73,11 +73,12 @@ class Topology:
             raise HoronInvalidArgument(f"{self!r} does not reach {tol} within {most} rounds")
         return rounds
 
-    def _rounds(self) -> range:
+    def rounds(self) -> range:
+        """Those of a period; of a graph that never repeats, the first ones."""
         return range(self.period or _ROUNDS_LOOKED_AT)
 
     def _sums(self, side: int) -> bool:
-        for t in self._rounds():
+        for t in self.rounds():
             sums = defaultdict(float)
             for edge in self.edges(t):
                 sums[edge[side]] += edge[2]
@@ -99,13 +100,13 @@ class Topology:
     def is_symmetric(self) -> bool:
         """Whether W[i][j] = W[j][i] in every round."""
         return all(
-            set(self.edges(t)) == {(r, s, w) for s, r, w in self.edges(t)} for t in self._rounds()
+            set(self.edges(t)) == {(r, s, w) for s, r, w in self.edges(t)} for t in self.rounds()
         )
 
     @property
     def is_regular(self) -> bool:
         """Whether in every round all hear, and send to, equally many."""
-        for t in self._rounds():
+        for t in self.rounds():
             degrees = {(len(out), len(heard)) for out, heard in self._all_peers(t)}
             if len(degrees) > 1 or any(out != heard for out, heard in degrees):
                 return False
@@ -122,23 +123,28 @@ class Topology:
     @property
     def is_bipartite(self) -> bool:
         """Whether two groups exist such that only members of different ones ever meet."""
+        return self.sides() is not None
+
+    def sides(self):
+        """The group of each participant, 0 or 1, if only members of different ones ever meet (0 is
+        in group 0); else None."""
         beside = defaultdict(set)
-        for t in self._rounds():
+        for t in self.rounds():
             for i, (out, heard) in enumerate(self._all_peers(t)):
                 beside[i].update(out, heard)
-        colour = {}
+        side = {}
         for start in range(self.n):
-            colour.setdefault(start, 0)
+            side.setdefault(start, 0)
             open_ = [start]
             while open_:
                 i = open_.pop()
                 for j in beside[i]:
-                    if j not in colour:
-                        colour[j] = 1 - colour[i]
+                    if j not in side:
+                        side[j] = 1 - side[i]
                         open_.append(j)
-                    elif colour[j] == colour[i]:
-                        return False
-        return True
+                    elif side[j] == side[i]:
+                        return None
+        return [side[i] for i in range(self.n)]
 
     def to_networkx(self, t: int = 0):
         """Round t as a networkx.DiGraph from senders to receivers with `weight`."""

@@ -4,6 +4,7 @@ import pytest
 
 import horon
 from horon import mixing, topology
+from horon.pairing import met_by, pairs_graph, turns_of
 
 DYNAMIC = (topology.OnePeerExponential, topology.OnePeerHypercube, topology.Base)
 
@@ -123,3 +124,17 @@ def test_plot(tmp_path):
         assert len(figure.axes) == 2 * rounds + 1  # the last one is the bar of weights
         figure.savefig(tmp_path / "graph.png")
         assert (tmp_path / "graph.png").stat().st_size > 5000
+
+
+def test_turns_of_pairs():
+    """Every edge has one end that begins; in graphs of two sides a rank begins or answers."""
+    for n in range(2, 17):
+        for graph in (pairs_graph(n), topology.Ring(n), topology.OnePeerExponential(n)):
+            turns = [turns_of(graph, i) for i in range(n)]
+            met = [met_by(graph, i) for i in range(n)]
+            assert all(i in met[j] for i in range(n) for j in met[i])
+            assert all(peer in met[i] for i in range(n) for peer, _ in turns[i])
+            begun = {frozenset((i, peer)) for i in range(n) for peer, _ in turns[i]}
+            assert begun == {frozenset((i, j)) for i in range(n) for j in met[i]}
+        if n % 2 == 0:
+            assert all(bool(turns_of(pairs_graph(n), i)) == bool(i % 2) for i in range(n))

@@ -21,6 +21,7 @@ import torch
 from horon.errors import HoronInvalidArgument
 from horon.runtime import cross_size
 from horon.specs import Average
+from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.compression import Compression
 from horon.torch.optimizer_base import WrappedOptimizer
@@ -128,11 +129,16 @@ class ParameterGossip:
         GroupCall(calls, "gossip.average").run()
         self.weight.fill_(1)
 
-    def finish(self):
+    def finish(self, average=False):
         """Takes in what is under way; afterwards no part of anybody's sum is in flight."""
         self.bias()
         self._collect()
+        if average:
+            self._average()
         self.debias()
+
+    def close(self):
+        self.finish()
 
     def state(self) -> dict:
         return {"weight": self.weight.item(), "round": self._round, "steps": self._steps}
@@ -204,14 +210,21 @@ class _GossipOptimizer(WrappedOptimizer):
         finally:
             self.__dict__.update(scaler)
 
-    def finish_gossip(self):
+    def finish_gossip(self, average=False):
         """Waits for the exchange under way and takes it in: before the model is saved or
-        evaluated, on all ranks alike."""
-        self._horon_gossip.finish()
+        evaluated, on all ranks alike. average: then all ranks get the exact mean."""
+        self._horon_gossip.finish(average)
+
+    def close_gossip(self):
+        """finish_gossip, and gives back what gossip holds, on all ranks alike. Only adpsgd and asgp
+        hold something, until shutdown."""
+        self._horon_gossip.close()
 
     def state_dict(self):
-        """Finishes the exchange under way first: take it before the model's."""
-        self.finish_gossip()
+        """Finishes the exchange under way first: take it before the model's. Where ranks wait for
+        nobody, call finish_gossip() on all of them before."""
+        if not self._horon_waits_for_nobody:
+            self.finish_gossip()
         return {**super().state_dict(), "horon_gossip": self._horon_gossip.state()}
 
     def load_state_dict(self, state_dict):
@@ -220,13 +233,20 @@ class _GossipOptimizer(WrappedOptimizer):
             self._horon_gossip.load(state_dict["horon_gossip"])
 
 
+def _make_gossip(op, param_groups, named, process_set):
+    if op.waits_for_nobody:
+        kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
+        return kind(op, param_groups, process_set)
+    return ParameterGossip(op, param_groups, named, process_set)
+
+
 def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups):
     """What DistributedOptimizer gives for op=hvd.Gossip(...)."""
     op = reduction.op
     if op.what == "parameters" and reduction.compression is not Compression.none:
         raise HoronInvalidArgument("compression is for gradients; parameters are mixed as they are")
     named = None if named_parameters is None else list(named_parameters)
-    gossip = ParameterGossip(op, optimizer.param_groups, named, reduction.process_set)
+    gossip = _make_gossip(op, optimizer.param_groups, named, reduction.process_set)
     kind = type(optimizer)
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)
@@ -237,4 +257,5 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
         wrapped._distribute(
             GradientReducer(optimizer.param_groups, reduction, named, passes, groups))
     wrapped._horon_gossip = gossip
+    wrapped._horon_waits_for_nobody = op.waits_for_nobody
     return wrapped

@@ -17,6 +17,8 @@ from horon.torch.tensors import dtype_and_device
 
 _PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP = range(9)
 
+_lent = {}  # tensors of windows that were not freed, by name: others may still deliver to them
+
 
 def _weighted(given, ranks, weight) -> dict:
     """{rank: weight}; of None: all of `ranks`, of a list: these, with `weight` each."""
@@ -53,6 +55,7 @@ class Window:
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, list(tensor.shape), tensor.data_ptr(),
                                   self.sources, self.destinations, bool(zero_init), self.tensor)
+        _lent[name] = self.tensor
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
                output=None, waits=False, finish=_unreached) -> Handle:
@@ -146,3 +149,4 @@ class Window:
     def free(self) -> None:
         """For all ranks together; an error on all of them where one has not waited for all."""
         self._core.free()
+        _lent.pop(self.name, None)

@@ -1,0 +1,222 @@
+"""DistributedOptimizer(op=hvd.Gossip("adpsgd" or "asgp")): parameters are mixed, and nobody waits.
+
+What the ranks mix is a window (windows.py) beside the parameters; the runtimes exchange it while the
+users' threads compute. A step adds to the window what the optimizer changed, and takes from it what
+the others brought since. A slow rank's part comes late; nobody waits for it.
+
+    adpsgd   both ranks of a pair move to their mean: x += (x' - x) / 2 here, the opposite there
+    asgp     push-sum: a rank gives parts of its x and its weight w away, and adds what has come;
+             the model sees z = x / w, and what the optimizer changes of z counts w times: x += w u(z)
+
+In asgp a fast rank, which gives more often than it receives, has a small w, and its many steps count
+as much as a slow rank's few. Calls are for the training thread; docs/gossip.md says what is kept.
+
+Sources: Lian et al., Asynchronous Decentralized Parallel SGD, ICML 2018; Assran et al., Stochastic
+Gradient Push, ICML 2019; Spiridonoff et al., Robust Asynchronous Stochastic Gradient-Push, JMLR 2020.
+"""
+
+import itertools
+
+import torch
+
+from horon.errors import HoronAborted, HoronInvalidArgument, HoronUnavailable, HoronUnsupported
+from horon.gossip import graph_of
+from horon.pairing import met_by, pairs_graph, turns_of
+from horon.process_sets import global_process_set
+from horon.runtime import rank, size
+from horon.specs import Average
+from horon.torch.calls import wait_all
+from horon.torch.exchanges import barrier
+from horon.torch.flat_parameters import FlatParameters
+from horon.torch.reductions import allreduce
+from horon.torch.windows import Window
+
+_LEAST_WEIGHT = 1e-3  # of push-sum: who has less gives nothing away until more has come
+_numbers = itertools.count()
+
+
+class AsyncGossip:
+    """What both have in common. `_windows` is empty where there is nobody to gossip with."""
+
+    push_sum = False
+
+    def __init__(self, op, param_groups, process_set):
+        _check(op, process_set)
+        self._op = op
+        self._flat = FlatParameters(param_groups)
+        self._shown = self._flat.new()  # the parameters when they were last the window's
+        self._change = [torch.empty_like(flat) for flat in self._shown]
+        self._steps = self._round = 0
+        self._pending = []  # handles of what the last step began
+        self._windows = []
+
+    def _open(self, sources, destinations):
+        for flat in self._shown:
+            name = f"gossip.{self._op.algorithm}.{next(_numbers)}"
+            self._windows.append(Window(flat.clone(), name, sources=sources,
+                                        destinations=destinations, zero_init=True))
+
+    def bias(self):
+        """Parameters are what the model sees, also for the optimizer."""
+
+    def debias(self):
+        pass
+
+    def after_step(self):
+        self._steps += 1
+        if not self._windows:
+            return
+        begun = [handle for handle in self._pending if not handle.done()]
+        if not begun:
+            self._end_pending()
+        self._exchange(free=not begun)
+        if not self._op.overlap:
+            self._end_pending()
+            self._take()
+
+    def _end_pending(self):
+        """What could not be reached is counted by the runtime."""
+        pending, self._pending = self._pending, []
+        wait_all(pending)
+
+    def _take(self):
+        """The window gets what the parameters changed by, the parameters what the window is."""
+        self._flat.read(self._change)
+        for window, change, shown in zip(self._windows, self._change, self._shown):
+            self._mix(window, change.sub_(shown), shown)
+        self._flat.write(self._shown)
+
+    def finish(self, average=False):
+        """For all ranks: each takes in what the others gave it; then nothing is under way."""
+        if not self._windows:
+            return
+        self._end_pending()
+        together = _all_ranks_are_here()
+        self._take()
+        if average:
+            self._set(*self._mean())
+        if together:
+            _all_ranks_are_here()
+
+    def _set(self, values, weights):
+        """The parameters and the windows become these."""
+        for window, change, shown, value, weight in zip(
+                self._windows, self._change, self._shown, values, weights):
+            if weight != window.push_sum_weight:
+                window.update(weight / window.push_sum_weight, {}, push_sum=True)
+            torch.mul(value, weight, out=change)
+            window.step(change.sub_(window.tensor))
+            shown.copy_(value)
+        self._flat.write(self._shown)
+
+    def _mean(self) -> tuple:
+        means = [allreduce(window.tensor, op=Average, name=f"{window.name}.mean")
+                 for window in self._windows]
+        return means, [1.0] * len(means)
+
+    def close(self):
+        """For all ranks: gives the windows back. Steps are local ones afterwards."""
+        self.finish()
+        windows, self._windows = self._windows, []
+        for window in windows:
+            window.free()
+
+    def state(self) -> dict:
+        return {"round": self._round, "steps": self._steps,
+                "weights": [window.push_sum_weight for window in self._windows]}
+
+    def load(self, state):
+        """For all ranks, like finish(); the model's parameters may be loaded before or after."""
+        self._round, self._steps = state["round"], state["steps"]
+        if not self._windows:
+            return
+        values, weights = self._flat.new(), state["weights"]
+        self.finish()
+        if len(weights) != len(self._windows):  # it was saved by a job of another kind
+            weights = [1.0] * len(self._windows)
+        self._set(values, weights)
+        _all_ranks_are_here()
+
+
+class PairGossip(AsyncGossip):
+    """AD-PSGD: averages of pairs, at most one begun by this rank at a time."""
+
+    def __init__(self, op, param_groups, process_set):
+        super().__init__(op, param_groups, process_set)
+        graph = graph_of(op.topology or pairs_graph(size()), size(), op.mixing)
+        self._turns = turns_of(graph, rank())
+        if size() > 1:
+            met = met_by(graph, rank())
+            self._open(met, met)
+
+    def _mix(self, window, change, out):
+        window.step(change, out)
+
+    def _exchange(self, free):
+        self._take()
+        if free and self._turns:
+            peer, weight = self._turns[self._round % len(self._turns)]
+            self._pending = [window.pair_async(peer, weight) for window in self._windows]
+            self._round += 1
+
+
+class PushGossip(AsyncGossip):
+    """Asynchronous push-sum: what is given away arrives whenever it does, and is then mixed in."""
+
+    push_sum = True
+
+    def __init__(self, op, param_groups, process_set):
+        super().__init__(op, param_groups, process_set)
+        graph = graph_of(op.topology, size(), op.mixing)
+        if not graph.columns_sum_to_one:
+            raise HoronInvalidArgument(
+                f"{graph!r} does not keep the sum over the ranks: use mixing weights whose columns "
+                "sum to 1, such as horon.mixing.Push()")
+        self._parts = [_parts_of(graph, rank(), t) for t in graph.rounds()]
+        if size() > 1:
+            every = [graph.peers(rank(), t) for t in graph.rounds()]
+            self._open({r for _, heard in every for r in heard},
+                       {r for out, _ in every for r in out})
+
+    def _mix(self, window, change, out):
+        window.step(change.mul_(window.push_sum_weight))
+        window.collect(push_sum=True)
+        torch.div(window.tensor, window.push_sum_weight, out=out)
+
+    def _exchange(self, free):
+        """While a part is on its way its window must not change: the steps wait beside it."""
+        if not free:
+            return
+        self._take()
+        own, parts = self._parts[self._round % len(self._parts)]
+        if parts and all(own * window.push_sum_weight > _LEAST_WEIGHT for window in self._windows):
+            self._pending = [window.accumulate_async(parts, own, push_sum=True)
+                             for window in self._windows]
+        self._round += 1
+
+
+def _parts_of(graph, me, t) -> tuple:
+    """(what of its own `me` keeps in round t, {rank: what it gives to that one})."""
+    given = {to: weight for sender, to, weight in graph.edges(t) if sender == me}
+    return given.pop(me, 0.0), given
+
+
+def _all_ranks_are_here() -> bool:
+    """False where a rank is gone, so that those who live need not agree with it."""
+    try:
+        barrier()
+        return True
+    except (HoronUnavailable, HoronAborted):
+        return False
+
+
+def _check(op, process_set):
+    if process_set is not global_process_set:
+        raise HoronUnsupported(f"{op.algorithm} is for all ranks: it has no process sets")
+    if op.hierarchical or op.what != "parameters":
+        raise HoronUnsupported(f"{op.algorithm} mixes parameters of single ranks: leave "
+                               "hierarchical and what as they are")
+    if op.sync_freq or op.global_average_every:
+        raise HoronInvalidArgument(
+            f"{op.algorithm} waits for nobody: sync_freq and global_average_every must be 0; "
+            "optimizer.finish_gossip(average=True) gives all ranks the mean when training is over")

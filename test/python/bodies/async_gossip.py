@@ -1,0 +1,184 @@
+"""Gossip in which nobody waits (adpsgd, asgp): against steps by hand, sums, and slow ranks."""
+
+import copy
+import threading
+import time
+
+import torch
+from common import close, raises, same
+from gossip_optimizer import data, flat, put, train
+from optimizers import loss_of, make_model, sgd
+
+import horon.mixing as mixing
+import horon.torch as hvd
+from horon import topology
+from horon.pairing import pairs_graph, turns_of
+
+ALGORITHMS = ("adpsgd", "asgp")
+
+
+def begin(op, lr=None, model=None):
+    model = make_model() if model is None else model
+    put(model, flat(model) + 0.1 * hvd.rank())
+    optimizer = sgd(model)
+    if lr is not None:
+        optimizer.param_groups[0]["lr"] = lr
+    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=op)
+
+
+def over_ranks(value):
+    return hvd.allreduce(value.double(), op=hvd.Sum, name="over ranks")
+
+
+def weight_of(optimizer):
+    return (optimizer.state_dict()["horon_gossip"]["weights"] or [1.0])[0]
+
+
+def check_pairs_one_after_the_other():
+    """Ranks take turns, so what comes out is known: a pair moves to its mean, nobody else does."""
+    size, me = hvd.size(), hvd.rank()
+    model, optimizer = begin(hvd.Gossip("adpsgd", overlap=False), lr=0.0)
+    x = torch.stack([flat(make_model()) + 0.1 * r for r in range(size)])
+    graph = pairs_graph(size) if size > 1 else None
+    for turn in range(4):
+        for rank in range(size):
+            if rank == me:
+                train(model, optimizer, data()[:1])
+            hvd.barrier()
+            turns = turns_of(graph, rank) if graph else []
+            if turns:
+                peer, weight = turns[turn % len(turns)]
+                move = weight * (x[peer] - x[rank])
+                x[rank] += move
+                x[peer] -= move
+    optimizer.finish_gossip()
+    close(flat(model), x[me], 1e-6)
+    if size in (2, 4):
+        close(x[0], x.mean(0), 1e-6)
+    optimizer.close_gossip()
+
+
+def check_sums_are_kept_without_gradients():
+    """No learning: only gossip moves the values, whatever the timing; all approach the mean."""
+    for op in (hvd.Gossip("adpsgd"), hvd.Gossip("adpsgd", topology="ring"), hvd.Gossip("asgp"),
+               hvd.Gossip("asgp", topology="star", mixing=mixing.Push())):
+        model, optimizer = begin(op, lr=0.0)
+        before = over_ranks(flat(model))
+        for step in range(60):
+            threading.Event().wait(0.001 * ((step + hvd.rank()) % 3))
+            train(model, optimizer, data()[:1])
+        optimizer.finish_gossip()
+        weight = weight_of(optimizer)
+        close(over_ranks(flat(model) * weight), before, 1e-5)
+        assert abs(over_ranks(torch.tensor([weight], dtype=torch.float64)).item() - hvd.size()) < 1e-9
+        assert (flat(model) - before / hvd.size()).abs().max() < 0.02, op.algorithm
+        optimizer.finish_gossip(average=True)
+        close(flat(model), before / hvd.size(), 1e-5)
+        optimizer.close_gossip()
+
+
+def check_every_ranks_steps_reach_the_sum():
+    """What optimizers changed, all of it, is what the sum over the ranks changed by."""
+    model, optimizer = begin(hvd.Gossip("adpsgd"))
+    optimizer.param_groups[0]["momentum"] = 0.0
+    start, changed = flat(model), torch.zeros_like(flat(model))
+    for batch in data(3):
+        optimizer.zero_grad()
+        loss_of(model, batch[hvd.rank()]).backward()
+        changed -= 0.1 * torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        optimizer.step()
+    optimizer.finish_gossip()
+    close(over_ranks(flat(model)), over_ranks(start + changed), 1e-4)
+    assert changed.abs().max() > 0.01
+    optimizer.close_gossip()
+
+
+def check_narrow_parameters_lose_nothing():
+    """bfloat16 has 8 bits; sums are kept in float32, so small changes are not lost."""
+    weight = torch.nn.Parameter(torch.full((8,), 1.0 + hvd.rank(), dtype=torch.bfloat16))
+    other = torch.nn.Parameter(torch.full((3,), float(hvd.rank()), dtype=torch.float64))
+    for algorithm in ALGORITHMS:
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, other], lr=0.0),
+                                             op=hvd.Gossip(algorithm))
+        for _ in range(30):
+            (weight.sum() + other.sum()).backward()
+            optimizer.step()
+            threading.Event().wait(0.002)
+        optimizer.finish_gossip(average=True)
+        close(other.detach(), torch.full((3,), (hvd.size() - 1) / 2, dtype=torch.float64), 1e-9)
+        assert (weight.float() - (hvd.size() + 1) / 2).abs().max() < 0.02
+        optimizer.close_gossip()
+
+
+def check_checkpoints_lose_no_mass():
+    for algorithm in ALGORITHMS:
+        op = hvd.Gossip(algorithm)
+        model, optimizer = begin(op)
+        train(model, optimizer, data())
+        optimizer.finish_gossip()
+        saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        hvd.barrier()
+        kept, weight = flat(model), weight_of(optimizer)
+        train(model, optimizer, data())
+        for parameters_first in (True, False):
+            other, resumed = begin(op)
+            train(other, resumed, data()[:2])
+            if parameters_first:
+                other.load_state_dict(saved[1])
+            resumed.load_state_dict(saved[0])
+            if not parameters_first:
+                other.load_state_dict(saved[1])
+            same(flat(other), kept)
+            assert abs(weight_of(resumed) - weight) < 1e-12
+            resumed.param_groups[0]["lr"] = 0.0
+            for _ in range(20):
+                train(other, resumed, data()[:1])
+            resumed.finish_gossip()
+            weights = weight_of(resumed)
+            close(over_ranks(flat(other) * weights), over_ranks(kept * weight), 1e-4)
+            resumed.close_gossip()
+        optimizer.close_gossip()
+
+
+def rate(algorithm, slow, pace=0.02, steps=30):
+    """Steps a second of this rank; each step takes `pace`, the last rank's 5 times that."""
+    lags = slow and hvd.rank() == hvd.size() - 1
+    model, optimizer = begin(hvd.Gossip(algorithm))
+    clock = threading.Event()
+    hvd.barrier()
+    start = time.monotonic()
+    for step in range(steps // 5 if lags else steps):
+        clock.wait(pace * (5 if lags else 1))
+        train(model, optimizer, data()[:1])
+    took = time.monotonic() - start
+    optimizer.finish_gossip()
+    if hasattr(optimizer, "close_gossip"):
+        optimizer.close_gossip()
+    return (steps // 5 if lags else steps) / took
+
+
+def check_a_slow_rank_slows_nobody_else():
+    if hvd.size() == 1:
+        return
+    for algorithm in ALGORITHMS:
+        best = 0
+        for _ in range(3):  # others use these cores too: the best of three
+            alone, beside = rate(algorithm, False), rate(algorithm, True)
+            mine = 1.0 if hvd.rank() == hvd.size() - 1 else beside / alone
+            best = max(best, hvd.allreduce(torch.tensor(mine), op=hvd.Min, name="ratio").item())
+            if best >= 0.9:
+                break
+        assert best >= 0.9, f"{algorithm}: {best:.2f} of the rate without a slow rank"
+
+
+def check_refusals():
+    with raises(hvd.HoronInvalidArgument, words=["waits for nobody"]):
+        begin(hvd.Gossip("adpsgd", global_average_every=3))
+    with raises(hvd.HoronUnsupported, words=["single ranks"]):
+        begin(hvd.Gossip("asgp", what="gradients"))
+    if hvd.size() > 2:
+        with raises(hvd.HoronInvalidArgument, words=["does not keep the sum"]):
+            begin(hvd.Gossip("asgp", topology="star", mixing=mixing.Uniform()))
+    with raises(hvd.HoronUnsupported, words=["torch.int64"]):
+        weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+        hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Gossip("adpsgd"))
