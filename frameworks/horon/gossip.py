@@ -36,8 +36,8 @@ class Gossip(Op):
     the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
-    before it is waited for and the next one begins. global_average_every: every so many steps parameters
-    are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
+    before it is waited for and the next one begins. global_average_every: every so many steps
+    parameters are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
     """
 
     __slots__ = ("algorithm", "topology", "mixing", "what", "overlap", "push_sum", "sync_freq",

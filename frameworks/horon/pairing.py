@@ -1,8 +1,8 @@
 """Who averages with whom when ranks meet in pairs and nobody waits: horon.torch.async_gossip.
 
-Of the two ends of an edge one begins the average; the other end's runtime answers. In a graph of two
-sides those of one side begin, so each rank either begins or answers. On other graphs the lower rank
-of a pair does: answering waits for nobody, so no ring of waiting ranks can come about on any graph.
+Of the two ends of an edge one begins the average; the other end's runtime answers. In a graph of
+two sides those of one side begin, so each rank either begins or answers. On other graphs the lower
+rank of a pair does: answering waits for nobody, so no ring of waiting ranks can come about.
 """
 
 from horon.topology import BipartiteExponential, RandomMatching, Topology

@@ -6,12 +6,12 @@ from conftest import only_in_full_tier
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
        "gossip_optimizer", "bluefog", "gradient_views"]
+OPTIMIZERS = ["async_gossip", "bluefog_optimizers"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])
 def test_horonrun(launch, np):
-    more = ["async_gossip"] if np == 3 else []  # 2 and 4 ranks: surface_test.py
-    launch(np, *ALL, *more)
+    launch(np, *ALL, *(OPTIMIZERS if np == 3 else []))  # with 2 and 4 ranks: surface_test.py
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])
@@ -22,7 +22,7 @@ def test_mpirun(launch, needs_mpi, np):
 
 
 def test_without_launcher(launch):
-    launch(1, *ALL, "async_gossip", launcher="plain")
+    launch(1, *ALL, *OPTIMIZERS, launcher="plain")
 
 
 @pytest.mark.parametrize("np", [1, 2, 4])
@@ -40,7 +40,7 @@ def test_lifecycle_mpirun(launch, needs_mpi):
 
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
-    launch(4, *ALL, "windows", "async_gossip", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+    launch(4, *ALL, "windows", *OPTIMIZERS, launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
 @pytest.mark.parametrize("variables", [

@@ -1,5 +1,6 @@
-"""What programs written for horovod.torch use, and what PyTorch has that these never knew; windows and
-gossip over them; on 2 and 4 ranks, over shared memory and over MPI. The checks are in bodies/, all in one launch."""
+"""What programs written for horovod.torch use, and what PyTorch has that these never knew; windows
+and gossip over them; on 2 and 4 ranks, over shared memory and over MPI. The checks are in bodies/,
+all in one launch."""
 
 import re
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from conftest import _command, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
-       "windows", "async_gossip"]
+       "windows", "async_gossip", "bluefog_optimizers"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

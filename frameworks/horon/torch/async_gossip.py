@@ -1,18 +1,20 @@
 """DistributedOptimizer(op=hvd.Gossip("adpsgd" or "asgp")): parameters are mixed, and nobody waits.
 
-What the ranks mix is a window (windows.py) beside the parameters; the runtimes exchange it while the
-users' threads compute. A step adds to the window what the optimizer changed, and takes from it what
-the others brought since. A slow rank's part comes late; nobody waits for it.
+What the ranks mix is a window (windows.py) beside the parameters; the runtimes exchange it while
+the users' threads compute. A step adds to the window what the optimizer changed, and takes from it
+what the others brought since. A slow rank's part comes late; nobody waits for it.
 
     adpsgd   both ranks of a pair move to their mean: x += (x' - x) / 2 here, the opposite there
     asgp     push-sum: a rank gives parts of its x and its weight w away, and adds what has come;
-             the model sees z = x / w, and what the optimizer changes of z counts w times: x += w u(z)
+             the model sees z = x / w; a change of z by the optimizer counts w times: x += w u(z)
 
-In asgp a fast rank, which gives more often than it receives, has a small w, and its many steps count
-as much as a slow rank's few. Calls are for the training thread; docs/gossip.md says what is kept.
+In asgp a fast rank, which gives more often than it receives, has a small w, and its many steps
+count as much as a slow rank's few. Calls are for the training thread; docs/gossip.md says what is
+kept.
 
 Sources: Lian et al., Asynchronous Decentralized Parallel SGD, ICML 2018; Assran et al., Stochastic
-Gradient Push, ICML 2019; Spiridonoff et al., Robust Asynchronous Stochastic Gradient-Push, JMLR 2020.
+Gradient Push, ICML 2019; Spiridonoff et al., Robust Asynchronous Stochastic Gradient-Push, JMLR
+2020.
 """
 
 import itertools
@@ -69,7 +71,8 @@ class AsyncGossip:
         begun = [handle for handle in self._pending if not handle.done()]
         if not begun:
             self._end_pending()
-        self._exchange(free=not begun)
+        due = self._steps % (self._op.sync_freq + 1) == 0
+        self._exchange(free=due and not begun)
         if not self._op.overlap:
             self._end_pending()
             self._take()
@@ -216,7 +219,7 @@ def _check(op, process_set):
     if op.hierarchical or op.what != "parameters":
         raise HoronUnsupported(f"{op.algorithm} mixes parameters of single ranks: leave "
                                "hierarchical and what as they are")
-    if op.sync_freq or op.global_average_every:
+    if op.global_average_every:
         raise HoronInvalidArgument(
-            f"{op.algorithm} waits for nobody: sync_freq and global_average_every must be 0; "
+            f"{op.algorithm} waits for nobody: global_average_every must be 0; "
             "optimizer.finish_gossip(average=True) gives all ranks the mean when training is over")

@@ -162,7 +162,7 @@ def _check(op, graph):
         warnings.warn(_DRIFT, stacklevel=4)
 
 
-class _NoReduction:
+class NoReduction:
     """In a reducer's place where gradients stay local."""
 
     pending = False
@@ -251,7 +251,7 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)
     if op.what == "parameters":
-        wrapped._distribute(_NoReduction())
+        wrapped._distribute(NoReduction())
         wrapped._step_supports_amp_scaling = True
     else:
         wrapped._distribute(

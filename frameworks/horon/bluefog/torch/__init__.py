@@ -1,9 +1,7 @@
 """bluefog.torch's functions. Nonblocking calls give a handle for synchronize(), wait() or poll().
 
-A machine is a node. Not there: weights assigned to an optimizer while it trains.
+A machine is a node.
 """
-
-import enum
 
 import horon.torch as hvd
 from horon.bluefog.torch import state
@@ -19,6 +17,18 @@ from horon.bluefog.torch.collectives import (
     neighbor_allreduce,
     neighbor_allreduce_nonblocking,
     pair_gossip,
+)
+from horon.bluefog.torch.optimizers import (
+    CommunicationType,
+    DistributedAdaptThenCombineOptimizer,
+    DistributedAdaptWithCombineOptimizer,
+    DistributedAllreduceOptimizer,
+    DistributedGradientAllreduceOptimizer,
+    DistributedHierarchicalNeighborAllreduceOptimizer,
+    DistributedNeighborAllreduceOptimizer,
+    DistributedPullGetOptimizer,
+    DistributedPushSumOptimizer,
+    DistributedWinPutOptimizer,
 )
 from horon.bluefog.torch.state import (
     in_neighbor_machine_ranks,
@@ -89,47 +99,3 @@ def init(topology_fn=None, is_weighted=False) -> None:
 
 def set_skip_negotiate_stage(value) -> None:
     """Accepted for scripts that call it; what is agreed once costs no messages anyway."""
-
-
-class CommunicationType(enum.Enum):
-    neighbor_allreduce = "neighbor.allreduce"
-    hierarchical_neighbor_allreduce = "hierarchical.neighbor.allreduce"
-    allreduce = "allreduce"
-    empty = "empty"
-
-
-def _gossip(communication_type, overlap):
-    hierarchical = communication_type is CommunicationType.hierarchical_neighbor_allreduce
-    if communication_type is CommunicationType.allreduce:
-        topology = "complete"
-    else:
-        topology = machine_topology() if hierarchical else rank_topology()
-    return hvd.Gossip("dpsgd", topology=topology, overlap=overlap, hierarchical=hierarchical)
-
-
-def _optimizer(optimizer, model, communication_type, steps, overlap):
-    if steps != 1:
-        raise hvd.HoronUnsupported("num_steps_per_communication must be 1")
-    if communication_type is CommunicationType.empty:
-        return optimizer
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
-                                    op=_gossip(communication_type, overlap))
-
-
-def DistributedAdaptThenCombineOptimizer(
-        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
-        num_steps_per_communication=1):
-    """The optimizer's step, then parameters are mixed."""
-    return _optimizer(optimizer, model, communication_type, num_steps_per_communication, False)
-
-
-def DistributedAdaptWithCombineOptimizer(
-        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
-        num_steps_per_communication=1):
-    """Parameters are mixed while the next step is computed."""
-    return _optimizer(optimizer, model, communication_type, num_steps_per_communication, True)
-
-
-def DistributedGradientAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
-                                    backward_passes_per_step=num_steps_per_communication)

@@ -1,0 +1,249 @@
+"""BlueFog's optimizers: around any torch optimizer, with parameters mixed among neighbors.
+
+    adapt then combine      step() takes the optimizer's step, then mixes and waits
+    adapt with combine      mixing begins with the forward pass; step() waits, then takes the step
+
+Whom to mix with is an attribute of the optimizer, which may change from step to step: self_weight,
+src_weights and dst_weights (of machines: src_machine_weights, dst_machine_weights), for windows
+neighbor_weights; None: the topology's. All on the thread that trains.
+"""
+
+import enum
+
+import torch
+
+import horon.torch as hvd
+from horon import mixing, topology as topologies
+from horon.bluefog.torch import collectives, state, windows
+from horon.torch.calls import wait_all
+from horon.torch.flat_parameters import FlatParameters
+from horon.torch.gossip_optimizer import NoReduction
+from horon.torch.optimizer_base import WrappedOptimizer
+
+
+class CommunicationType(enum.Enum):
+    neighbor_allreduce = "neighbor.allreduce"
+    hierarchical_neighbor_allreduce = "hierarchical.neighbor.allreduce"
+    allreduce = "allreduce"
+    empty = "empty"
+
+
+class _Collective:
+    """Mixes each parameter by a collective, which all ranks take part in."""
+
+    def __init__(self, optimizer, named_parameters):
+        self._optimizer = optimizer
+        self._parameters = named_parameters
+        self._begun = []
+
+    def begin(self):
+        kind = self._optimizer.communication_type
+        if kind is not CommunicationType.empty:
+            start, arguments = getattr(self, f"_{kind.name}")()
+            self._begun = [(parameter, start(parameter.detach(), name=f"bluefog.{name}",
+                                             **arguments))
+                           for name, parameter in self._parameters]
+
+    def _neighbor_allreduce(self):
+        o = self._optimizer
+        return collectives.neighbor_allreduce_nonblocking, {
+            "self_weight": o.self_weight, "src_weights": o.src_weights,
+            "dst_weights": o.dst_weights}
+
+    def _hierarchical_neighbor_allreduce(self):
+        o = self._optimizer
+        return collectives.hierarchical_neighbor_allreduce_nonblocking, {
+            "self_weight": o.self_weight, "src_machine_weights": o.src_machine_weights,
+            "dst_machine_weights": o.dst_machine_weights}
+
+    def _allreduce(self):
+        return collectives.allreduce_nonblocking, {}
+
+    @torch.no_grad()
+    def end(self):
+        begun, self._begun = self._begun, []
+        wait_all(handle for _, handle in begun)
+        for parameter, handle in begun:
+            parameter.copy_(handle.wait())
+
+
+class _Windowed:
+    """Mixes by windows, one for each dtype: with whatever the neighbors have delivered by then."""
+
+    def __init__(self, optimizer, param_groups, prefix):
+        self._optimizer = optimizer
+        self._flat = FlatParameters(param_groups)
+        self._values = self._flat.new()
+        self._names = [f"{prefix or 'optimizer'}.{str(values.dtype).split('.')[1]}"
+                       for values in self._values]
+        self._handles = []
+        for values, name in zip(self._values, self._names):
+            if not windows.win_create(values, name):
+                raise hvd.HoronInvalidArgument(
+                    f"there is a window '{name}' already: give each optimizer a window_prefix")
+
+    def begin(self):
+        self._flat.read(self._values)
+        self._handles = [self._start(values, name)
+                         for values, name in zip(self._values, self._names)]
+
+    def end(self):
+        handles, self._handles = self._handles, []
+        wait_all(handles)
+        for name in self._names:
+            windows.win_update(name, self._optimizer.self_weight, self._optimizer.neighbor_weights)
+        self._flat.write(self._values)
+
+    def free(self):
+        for name in self._names:
+            windows.win_free(name)
+
+
+class _Put(_Windowed):
+    def _start(self, values, name):
+        return windows.win_put_nonblocking(values, name, dst_weights=self._optimizer.dst_weights)
+
+
+class _Get(_Windowed):
+    def _start(self, values, name):
+        return windows.win_get_nonblocking(name, self._optimizer.src_weights)
+
+
+class _BluefogOptimizer(WrappedOptimizer):
+    """Mixed into a subclass of the wrapped optimizer's class."""
+
+    communication_type = CommunicationType.neighbor_allreduce
+    self_weight = src_weights = dst_weights = neighbor_weights = None
+    src_machine_weights = dst_machine_weights = None
+    enable_topo_check = True  # lists are always checked
+
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._bluefog_seen:  # a forward pass that did not go through the model as a whole
+            self._forward_begins()
+        self._bluefog_seen = False
+        due = self._bluefog_passes >= self._bluefog_every
+        if due and self._bluefog_overlaps:
+            self._bluefog_way.end()
+        super().step()
+        if due and not self._bluefog_overlaps:
+            self._bluefog_way.begin()
+            self._bluefog_way.end()
+        if due:
+            self._bluefog_passes = 0
+        return loss
+
+    def _forward_begins(self):
+        self._bluefog_seen = True
+        self._bluefog_passes += 1
+        if self._bluefog_overlaps and self._bluefog_passes == self._bluefog_every:
+            self._bluefog_way.begin()
+
+    def unregister_window(self):
+        """For all ranks: frees the optimizer's windows. No steps afterwards."""
+        for hook in self._bluefog_hooks:
+            hook.remove()
+        if isinstance(self._bluefog_way, _Windowed):
+            self._bluefog_way.free()
+
+
+def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
+    if steps < 1:
+        raise hvd.HoronInvalidArgument("num_steps_per_communication must be at least 1")
+    models = model if isinstance(model, (list, tuple)) else [model]
+    kind = type(optimizer)
+    wrapped = _BluefogOptimizer.wrap(
+        optimizer, type(kind.__name__, (_BluefogOptimizer, kind), {"__module__": __name__}))
+    wrapped._distribute(NoReduction())
+    wrapped._bluefog_every, wrapped._bluefog_overlaps = steps, overlaps
+    wrapped._bluefog_passes, wrapped._bluefog_seen = 0, False
+    wrapped._bluefog_way = make_way(wrapped, models)
+
+    def begins(module, _):
+        if module.training and torch.is_grad_enabled():
+            wrapped._forward_begins()
+
+    wrapped._bluefog_hooks = [models[0].register_forward_pre_hook(begins)]
+    return wrapped
+
+
+def _named(models) -> list:
+    named = [pair for model in models for pair in model.named_parameters()]
+    if len(models) == 1:
+        return named
+    return [(f"{i}.{name}", parameter) for i, model in enumerate(models)
+            for name, parameter in model.named_parameters()]
+
+
+def _mixing_optimizer(optimizer, model, communication_type, steps, overlaps):
+    wrapped = _wrap(optimizer, model, steps, overlaps,
+                    lambda wrapped, models: _Collective(wrapped, _named(models)))
+    wrapped.communication_type = communication_type
+    return wrapped
+
+
+def DistributedAdaptThenCombineOptimizer(
+        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
+        num_steps_per_communication=1):
+    """The optimizer's step, then parameters are mixed."""
+    return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
+                             False)
+
+
+def DistributedAdaptWithCombineOptimizer(
+        optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
+        num_steps_per_communication=1):
+    """Parameters are mixed while gradients are computed, then comes the optimizer's step."""
+    return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
+                             True)
+
+
+def DistributedAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
+    return DistributedAdaptWithCombineOptimizer(optimizer, model, CommunicationType.allreduce,
+                                                num_steps_per_communication)
+
+
+def DistributedNeighborAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.neighbor_allreduce, num_steps_per_communication)
+
+
+def DistributedHierarchicalNeighborAllreduceOptimizer(optimizer, model,
+                                                      num_steps_per_communication=1):
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.hierarchical_neighbor_allreduce,
+        num_steps_per_communication)
+
+
+def DistributedGradientAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
+                                    backward_passes_per_step=num_steps_per_communication)
+
+
+def DistributedWinPutOptimizer(optimizer, model, num_steps_per_communication=1,
+                               window_prefix=None):
+    """Each rank puts its parameters to its out-neighbors with the forward pass; step() mixes what
+    has come, then takes the step. Nobody waits for a slow rank."""
+    return _wrap(optimizer, model, num_steps_per_communication, True,
+                 lambda wrapped, _: _Put(wrapped, wrapped.param_groups, window_prefix))
+
+
+def DistributedPullGetOptimizer(optimizer, model, num_steps_per_communication=1,
+                                window_prefix=None):
+    """The same, but each rank gets what its in-neighbors had when their last forward pass began."""
+    return _wrap(optimizer, model, num_steps_per_communication, True,
+                 lambda wrapped, _: _Get(wrapped, wrapped.param_groups, window_prefix))
+
+
+def DistributedPushSumOptimizer(optimizer, model, num_steps_per_communication=1):
+    """Asynchronous push-sum on the topology's edges, each rank's parts equal: the ranks' mean on
+    any graph. What is under way is taken in by optimizer.finish_gossip(), for all ranks."""
+    graph = state.rank_topology()
+    edges = [(sender, to) for sender, to, _ in graph.edges() if sender != to]
+    push = topologies.Custom(graph.n, edges, mixing=mixing.Push()) if edges else None
+    op = hvd.Gossip("asgp", topology=push, sync_freq=num_steps_per_communication - 1)
+    models = model if isinstance(model, (list, tuple)) else [model]
+    return hvd.DistributedOptimizer(optimizer, _named(models), op=op)

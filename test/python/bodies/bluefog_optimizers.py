@@ -1,0 +1,204 @@
+"""BlueFog's optimizers against all ranks computed by hand in one process."""
+
+import torch
+from common import close, raises
+from gossip_optimizer import data, flat, put
+from optimizers import loss_of, make_model, sgd
+
+import horon.torch as hvd
+from horon import topology
+
+try:
+    import networkx
+except ImportError:
+    print("bluefog_optimizers: not checked, networkx is not installed")
+    networkx = None
+
+if networkx is not None:
+    import horon.bluefog.torch as bf
+    from horon.bluefog.common import topology_util
+
+CHECKED = networkx is not None
+
+
+def start_models():
+    models = [make_model() for _ in range(hvd.size())]
+    for rank, model in enumerate(models):
+        put(model, flat(model) + 0.1 * rank)
+    return models
+
+
+def by_hand(matrices, adapt_first, every=1, passes=1):
+    """matrices: W of each exchange. A step has `passes` backward passes."""
+    models = start_models()
+    optimizers = [sgd(model) for model in models]
+    mixed = 0
+    for step, batch in enumerate(data(), 1):
+        for rank, model in enumerate(models):
+            optimizers[rank].zero_grad()
+            for _ in range(passes):
+                loss_of(model, batch[rank]).backward()
+        talks = step * passes % every == 0
+        if talks and not adapt_first:
+            mix(models, matrices[mixed % len(matrices)])
+        for optimizer in optimizers:
+            optimizer.step()
+        if talks and adapt_first:
+            mix(models, matrices[mixed % len(matrices)])
+        mixed += talks
+    return flat(models[hvd.rank()])
+
+
+def mix(models, matrix):
+    x = torch.stack([flat(model) for model in models])
+    for rank, mixed in enumerate(torch.tensor(matrix, dtype=torch.float64) @ x):
+        put(models[rank], mixed)
+
+
+def train(make, before_step=lambda optimizer, step: None, after_forward=lambda optimizer: None,
+          passes=1, **arguments):
+    model = start_models()[hvd.rank()]
+    optimizer = make(sgd(model), model=model, **arguments)
+    for step, batch in enumerate(data()):
+        before_step(optimizer, step)
+        optimizer.zero_grad()
+        for _ in range(passes):
+            loss = loss_of(model, batch[hvd.rank()])
+            after_forward(optimizer)
+            loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def ring():
+    bf.init()
+    bf.set_topology(topology_util.RingGraph(bf.size()))
+    return [topology.Ring(bf.size()).matrix()]
+
+
+def check_styles():
+    if not CHECKED:
+        return
+    matrices = ring()
+    complete = [topology.FullyConnected(bf.size()).matrix()]
+    for make, matrix, adapt_first in (
+            (bf.DistributedAdaptThenCombineOptimizer, matrices, True),
+            (bf.DistributedAdaptWithCombineOptimizer, matrices, False),
+            (bf.DistributedNeighborAllreduceOptimizer, matrices, False),
+            (bf.DistributedAllreduceOptimizer, complete, False)):
+        close(flat(train(make)[0]), by_hand(matrix, adapt_first), 2e-5)
+        kind = {"num_steps_per_communication": 2}
+        close(flat(train(make, **kind)[0]), by_hand(matrix, adapt_first, 2), 2e-5)
+        close(flat(train(make, passes=2, **kind)[0]), by_hand(matrix, adapt_first, 2, 2), 5e-5)
+    model, _ = train(bf.DistributedAdaptThenCombineOptimizer,
+                     communication_type=bf.CommunicationType.empty)
+    close(flat(model), by_hand([torch.eye(bf.size()).tolist()], True), 2e-5)
+
+
+def check_machines():
+    """Nodes take part as one: on one node all of them become the mean."""
+    if not CHECKED:
+        return
+    ring()
+    bf.set_machine_topology(topology_util.RingGraph(bf.machine_size()))
+    model, _ = train(bf.DistributedHierarchicalNeighborAllreduceOptimizer)
+    assert torch.isfinite(flat(model)).all()
+    if bf.machine_size() == 1:
+        complete = [topology.FullyConnected(bf.size()).matrix()]
+        close(flat(model), by_hand(complete, False), 2e-5)
+
+
+def check_weights_that_change_while_training():
+    if not CHECKED:
+        return
+    ring()
+    size, rank = bf.size(), bf.rank()
+
+    def one_way(optimizer, step):
+        distance = 1 + step % max(1, size - 1)
+        sends, hears = (rank + distance) % size, (rank - distance) % size
+        optimizer.dst_weights = [sends] if size > 1 else []
+        optimizer.src_weights = {hears: 0.25} if size > 1 else {}
+        optimizer.self_weight = 0.75 if size > 1 else 1.0
+
+    matrices = []
+    for step in range(len(data())):
+        matrix = torch.eye(size) * (0.75 if size > 1 else 1.0)
+        for to in range(size if size > 1 else 0):
+            matrix[to, (to - 1 - step % (size - 1)) % size] = 0.25
+        matrices.append(matrix.tolist())
+    for make, adapt_first in ((bf.DistributedAdaptThenCombineOptimizer, True),
+                              (bf.DistributedAdaptWithCombineOptimizer, False)):
+        close(flat(train(make, one_way)[0]), by_hand(matrices, adapt_first), 2e-5)
+
+
+def delivered(optimizer):
+    """All have put, or can be got from: what is mixed is then known."""
+    for handle in optimizer._bluefog_way._handles:
+        assert bf.win_wait(handle)
+    bf.barrier()
+
+
+def check_windows():
+    if not CHECKED:
+        return
+    matrices = ring()
+    # What is got was published at the neighbors' last forward pass: once more, when all had theirs.
+    def got(optimizer):
+        delivered(optimizer)
+        optimizer._bluefog_way.begin()
+        delivered(optimizer)
+
+    for make, wait in ((bf.DistributedWinPutOptimizer, delivered),
+                       (bf.DistributedPullGetOptimizer, got)):
+        model, optimizer = train(make, lambda optimizer, step: bf.barrier(), wait,
+                                 window_prefix="a")
+        close(flat(model), by_hand(matrices, False), 2e-5)
+        assert bf.get_current_created_window_names() == ["a.float32"]
+        with raises(hvd.HoronInvalidArgument, words=["window_prefix"]):
+            make(sgd(model), model, window_prefix="a")
+        optimizer.unregister_window()
+        assert bf.get_current_created_window_names() == []
+
+
+def check_windows_wait_for_nobody():
+    """Without any order between the ranks: values stay finite, and all approach each other."""
+    if not CHECKED:
+        return
+    ring()
+    for make in (bf.DistributedWinPutOptimizer, bf.DistributedPullGetOptimizer):
+        model, optimizer = train(make, num_steps_per_communication=2)
+        bf.barrier()
+        optimizer.param_groups[0]["lr"] = 0.0
+        for _ in range(40):
+            loss_of(model, data()[0][bf.rank()])
+            optimizer.step()
+            bf.barrier()
+        mean = bf.allreduce(flat(model))
+        assert (flat(model) - mean).abs().max() < 0.02
+        optimizer.unregister_window()
+
+
+def check_push_sum_on_a_star():
+    """The centre has more neighbors than the others: without weights the mean would be lost."""
+    if not CHECKED:
+        return
+    bf.init()
+    bf.set_topology(topology_util.StarGraph(bf.size()))
+    model = start_models()[bf.rank()]
+    before = bf.allreduce(flat(model))
+    optimizer = sgd(model)
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer = bf.DistributedPushSumOptimizer(optimizer, model, num_steps_per_communication=2)
+    for _ in range(120):
+        optimizer.zero_grad()
+        loss_of(model, data()[0][bf.rank()]).backward()
+        optimizer.step()
+    optimizer.finish_gossip()
+    weight = (optimizer.state_dict()["horon_gossip"]["weights"] or [1.0])[0]
+    total = bf.allreduce(torch.cat([flat(model) * weight, torch.tensor([weight]).double()]))
+    close(total[:-1], before, 1e-5)
+    assert abs(total[-1] - 1) < 1e-6
+    assert (flat(model) - before).abs().max() < 0.02
+    assert bf.size() <= 2 or weight != 1.0
+    optimizer.close_gossip()
