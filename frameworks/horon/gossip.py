@@ -101,3 +101,12 @@ def graph_of(topology, n: int, mixing=None) -> Topology:
     if topology.n != n:
         raise HoronInvalidArgument(f"{topology!r} is for {topology.n} participants; there are {n}")
     return topology if mixing is None else topology.with_mixing(mixing)
+
+
+def __getattr__(name):
+    """PushSum, PushPull and BilatPushPull, which need torch."""
+    if name in ("PushSum", "PushPull", "BilatPushPull"):
+        from horon.torch import gossipers
+
+        return getattr(gossipers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ from conftest import only_in_full_tier
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
        "gossip_optimizer", "bluefog", "gradient_views"]
-OPTIMIZERS = ["async_gossip", "bluefog_optimizers"]
+OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])
@@ -40,7 +40,8 @@ def test_lifecycle_mpirun(launch, needs_mpi):
 
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
-    launch(4, *ALL, "windows", *OPTIMIZERS, launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+    launch(4, *ALL, "windows", *OPTIMIZERS, "gossip_grad", launcher="mpirun",
+           env={"HORON_LOCAL_SIZE": "2"})
 
 
 @pytest.mark.parametrize("variables", [

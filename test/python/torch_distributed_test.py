@@ -3,7 +3,7 @@ and over MPI. The checks are in bodies/."""
 
 import pytest
 
-ALL = ["torch_distributed", "ddp_hooks"]
+ALL = ["torch_distributed", "ddp_hooks", "gossip_grad"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

@@ -1,5 +1,5 @@
 """Averages among neighbors, without training: neighbor_allreduce, neighbor_allgather, pair_average,
-gossip_average and push_sum.
+gossip_average and push_sum; beside them the names of gossipers.py and gossip_modules.py.
 
 Neighbors are ranks of the process set. Every rank that takes part calls, with lists that agree: if
 they do not, all get an error that shows both views.
@@ -14,6 +14,13 @@ from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.runtime import cross_rank, cross_size, is_homogeneous
 from horon.torch.calls import GroupCall, Handle, reduce_call, rows_call, set_id
+from horon.torch.gossip_modules import (  # noqa: F401
+    AllReduceDataParallel,
+    BilatGossipDataParallel,
+    GossipDataParallel,
+    SimpleGossipDataParallel,
+)
+from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
 
 
 def _weights(given, weight=1.0) -> dict:

@@ -28,7 +28,7 @@ from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.parameters import name_parameters
 from horon.torch.reducer import GradientReducer
 
-_DRIFT = (
+DRIFT = (
     "gossip of gradients alone lets the ranks' parameters drift apart: give "
     "global_average_every, or what='both'"
 )
@@ -159,7 +159,7 @@ def _check(op, graph):
         raise HoronInvalidArgument(
             f"{op.algorithm} on {graph!r} needs rows that sum to 1: use algorithm='sgp'")
     if op.what == "gradients" and not op.global_average_every:
-        warnings.warn(_DRIFT, stacklevel=4)
+        warnings.warn(DRIFT, stacklevel=4)
 
 
 class NoReduction:
@@ -233,7 +233,7 @@ class _GossipOptimizer(WrappedOptimizer):
             self._horon_gossip.load(state_dict["horon_gossip"])
 
 
-def _make_gossip(op, param_groups, named, process_set):
+def make_gossip(op, param_groups, named, process_set):
     if op.waits_for_nobody:
         kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
         return kind(op, param_groups, process_set)
@@ -246,7 +246,7 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     if op.what == "parameters" and reduction.compression is not Compression.none:
         raise HoronInvalidArgument("compression is for gradients; parameters are mixed as they are")
     named = None if named_parameters is None else list(named_parameters)
-    gossip = _make_gossip(op, optimizer.param_groups, named, reduction.process_set)
+    gossip = make_gossip(op, optimizer.param_groups, named, reduction.process_set)
     kind = type(optimizer)
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)

@@ -23,12 +23,12 @@ def put(model, vector):
         at += p.numel()
 
 
-def by_hand(graph, steps, overlap=False, average_every=0):
+def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1):
     """Every rank's z after the steps, by the formulas: x <- C(x + u), or C(x) + u."""
     size = hvd.size()
     models = [make_model() for _ in range(size)]
     for rank, model in enumerate(models):  # not the same start: mixing has something to do
-        put(model, flat(model) + 0.1 * rank)
+        put(model, flat(model) + apart * rank)
     optimizers = [sgd(model) for model in models]
     x = torch.stack([flat(model) for model in models])
     w = torch.ones(size, 1, dtype=torch.float64)
