@@ -33,15 +33,19 @@ Max = Op("max")
 Product = Op("product")
 
 
-def AdasumOp(local_op: str = "adasum", zero_policy: str = "sum", algorithm: str = "auto") -> Op:
+def AdasumOp(local_op: str = "adasum", zero_policy: str = "sum", algorithm: str = "auto",
+             rings=None) -> Op:
     """Adasum with other choices than hvd.Adasum's.
 
     local_op: what ranks of one node do among each other: "adasum", "average" or "sum".
     zero_policy: whether a parameter that some ranks did not use is summed ("sum") or averaged
-    ("mean"). algorithm: "auto", "halving", "doubling" or "tree"; all give the same result.
+    ("mean"). algorithm: "auto", "halving", "doubling" or "tree"; all give the same result; or
+    "ring", which gives nearly that. rings: for "ring", lists of the ranks' places in the process
+    set; horon.rings finds good ones. Default: one, in their order.
     """
     choices = [("algo", algorithm, "auto"), ("local", local_op, "adasum"),
-               ("zero", zero_policy, "sum")]
+               ("zero", zero_policy, "sum"),
+               ("rings", "/".join(".".join(map(str, ring)) for ring in rings or ()), "")]
     given = [f"{key}={value}" for key, value, default in choices if value != default]
     return Op("adasum:" + ",".join(given) if given else "adasum")
 

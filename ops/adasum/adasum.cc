@@ -1,11 +1,15 @@
-// "adasum[:algo=auto|halving|doubling|tree][,local=adasum|average|sum][,zero=sum|mean][,chunk=B]":
+// "adasum[:algo=auto|halving|doubling|tree|ring][,local=adasum|average|sum][,zero=sum|mean]
+// [,chunk=B][,rings=0.1.2/0.2.1]":
 // out = postscale * Adasum over the ranks of (prescale * in), tensor by tensor. Floating dtypes.
 //
 // Where two ranks' gradients agree they are averaged, where they are orthogonal they are added, and
 // so up a binary tree over the ranks (pair.h, tree.h). The coefficients belong to each tensor, also
-// when many share a bucket. paths.h says what travels. Source: Maleki et al., Scaling Distributed
-// Training with Adaptive Summation, MLSys 2021.
+// when many share a bucket. paths.h says what travels. algo=ring is an approximation (ring.cc),
+// along the rings given, each an order of the set's ranks by their places in it. Source: Maleki et
+// al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
+#include <algorithm>
 #include <bit>
+#include <cctype>
 #include <numeric>
 
 #include "ops/adasum/paths.h"
@@ -20,14 +24,26 @@ using adasum::ZeroPolicy;
 // Up to here doubling's fewer messages win over halving's fewer bytes.
 constexpr int64_t kSmallBytes = 64 << 10;
 
-enum class Algorithm { kAuto, kHalving, kDoubling, kTree };
+enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing };
+using Rings = std::vector<std::vector<int>>;
 
 struct Parameters {
   Algorithm algorithm = Algorithm::kAuto;
   LocalOp local = LocalOp::kAdasum;
   ZeroPolicy zeros = ZeroPolicy::kSum;
   int64_t chunk_bytes = 0;
+  Rings rings;  // empty: one, in the order of ranks
 };
+
+// Whether each of them is an order of 0 .. size-1.
+bool AreOrders(const Rings& rings, int size) {
+  return std::all_of(rings.begin(), rings.end(), [&](std::vector<int> ring) {
+    std::sort(ring.begin(), ring.end());
+    for (int i = 0; i < static_cast<int>(ring.size()); ++i)
+      if (ring[static_cast<size_t>(i)] != i) return false;
+    return static_cast<int>(ring.size()) == size;
+  });
+}
 
 // Whether the tree over all ranks goes through every node's ranks before it leaves the node: then
 // Adasum inside the nodes and between them is Adasum over the ranks.
@@ -53,6 +69,10 @@ class Adasum final : public Op {
   Result<Agreement> Check(std::span<const Request* const> by_rank,
                           std::span<const int> ranks) const override {
     HORON_TRY(CheckFloatingAlike(by_rank, ranks));
+    if (!AreOrders(parameters_.rings, static_cast<int>(ranks.size())))
+      return Status::InvalidArgument(
+          "each of adasum's rings must have each of the set's " + std::to_string(ranks.size()) +
+          " ranks once, by its place in the set: 0 to " + std::to_string(ranks.size() - 1));
     return Agreement{};
   }
 
@@ -64,6 +84,10 @@ class Adasum final : public Op {
     Communicator& comm = stage.comm();
     std::vector<int> all(static_cast<size_t>(comm.size()));
     std::iota(all.begin(), all.end(), 0);
+    if (parameters_.algorithm == Algorithm::kRing) {
+      const Rings rings = parameters_.rings.empty() ? Rings{all} : parameters_.rings;
+      co_return co_await share.GoRound(rings);
+    }
     const bool reduces_inside =
         parameters_.local != LocalOp::kAdasum && comm.nodes().size() < all.size();
     if (reduces_inside || !Flat(comm)) {
@@ -93,10 +117,29 @@ class Adasum final : public Op {
   Parameters parameters_;
 };
 
+// "0.1.2/2.1.0"
+Result<Rings> ReadRings(const OpArguments& arguments, const std::string& text) {
+  Rings rings(1);
+  for (size_t at = 0; at < text.size();) {
+    size_t digits = 0;
+    while (at + digits < text.size() && std::isdigit(static_cast<unsigned char>(text[at + digits])))
+      ++digits;
+    const size_t after = at + digits;
+    const bool ends = after == text.size();
+    if (digits == 0 || digits > 6 || (!ends && text[after] != '.' && text[after] != '/'))
+      return arguments.Wrong("rings are places with dots between them, and / between two rings");
+    rings.back().push_back(std::stoi(text.substr(at, digits)));
+    if (!ends && text[after] == '/') rings.emplace_back();
+    at = after + 1;
+  }
+  if (rings.back().empty()) return arguments.Wrong("a ring has no places");
+  return rings;
+}
+
 Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
   Parameters parameters;
   HORON_ASSIGN(const std::string algorithm,
-               arguments.Choice("algo", {"auto", "halving", "doubling", "tree"}));
+               arguments.Choice("algo", {"auto", "halving", "doubling", "tree", "ring"}));
   HORON_ASSIGN(const std::string local, arguments.Choice("local", {"adasum", "average", "sum"}));
   HORON_ASSIGN(const std::string zeros, arguments.Choice("zero", {"sum", "mean"}));
   HORON_ASSIGN(parameters.chunk_bytes, arguments.Integer("chunk", 1 << 20));
@@ -105,6 +148,14 @@ Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
   if (algorithm == "halving") parameters.algorithm = Algorithm::kHalving;
   if (algorithm == "doubling") parameters.algorithm = Algorithm::kDoubling;
   if (algorithm == "tree") parameters.algorithm = Algorithm::kTree;
+  if (algorithm == "ring") parameters.algorithm = Algorithm::kRing;
+  const std::optional<std::string> rings = arguments.Text("rings");
+  if (rings) {
+    HORON_ASSIGN(parameters.rings, ReadRings(arguments, *rings));
+  }
+  if (rings && algorithm != "ring") return arguments.Wrong("rings go with algo=ring");
+  if (algorithm == "ring" && local != "adasum")
+    return arguments.Wrong("a ring takes all ranks alike; local is for the other algorithms");
   if (local == "average") parameters.local = LocalOp::kAverage;
   if (local == "sum") parameters.local = LocalOp::kSum;
   if (zeros == "mean") parameters.zeros = ZeroPolicy::kMean;

@@ -62,6 +62,10 @@ class Share {
   // Everybody gets the owners' slices.
   Task GatherSlices(const std::vector<int>& members, int owners);
 
+  // Along rings, each an order of all ranks, all rings at once: afterwards everybody has
+  // everything, and End has been done. Every tensor is cut into a chunk for each ring and rank.
+  Task GoRound(const std::vector<std::vector<int>>& rings);
+
  private:
   struct Halving {
     int peer;
@@ -77,6 +81,9 @@ class Share {
   Flow FromOutputs(const Ranges& ranges) const;
   Flow IntoScratch(const Ranges& ranges) const;
   Ranges Slice(int owners, int k) const;
+  struct Hop;
+  void CombineRound(const Ranges& chunk, int64_t at, double leaves);
+  void ScaleRound(const Ranges& chunk);
 
   Task CollectDots(int peer, bool first, Ranges give, Ranges keep, int depth);
   Task SumDots(const Column& column, std::vector<int> holders);

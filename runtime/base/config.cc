@@ -122,10 +122,10 @@ Setter Parameter(std::string op, std::string key, std::string fallback,
 }
 
 Status CheckAdasumAlgorithm(const std::string& value) {
-  for (const char* known : {"auto", "halving", "doubling", "tree"}) {
+  for (const char* known : {"auto", "halving", "doubling", "tree", "ring"}) {
     if (value == known) return Status::Ok();
   }
-  return Wrong(value, "a path of Adasum; use auto, halving, doubling or tree");
+  return Wrong(value, "a path of Adasum; use auto, halving, doubling, tree or ring");
 }
 
 Status CheckBytes(const std::string& value) {
@@ -202,7 +202,7 @@ const std::vector<Knob>& Table() {
        Boolean(&Config::timeline_mark_cycles)},
       {"TIMELINE_STEPS", false, "first:end of the steps that the timeline records",
        SetTimelineSteps},
-      {"ADASUM_ALGO", false, "path of Adasum: auto, halving, doubling or tree",
+      {"ADASUM_ALGO", false, "path of Adasum: auto, halving, doubling, tree or ring",
        Parameter("adasum", "algo", "auto", CheckAdasumAlgorithm)},
       {"ADASUM_CHUNK_BYTES", false, "bytes of a chunk that Adasum exchanges; 0: whole messages",
        Parameter("adasum", "chunk", "1048576", CheckBytes)},

@@ -94,6 +94,20 @@ def check_meaning():
     close(mean, torch.full((4,), 6.0 / size))
 
 
+def check_rings():
+    """Parallel gradients are averaged, whatever the way; a wrong ring is an error on all ranks."""
+    size = hvd.size()
+    base = torch.randn(1001, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    orders = [list(range(size)), list(range(size))[::-1]]
+    for given in (None, orders[:1], orders):
+        got = hvd.allreduce((hvd.rank() + 1) * base, op=hvd.AdasumOp(algorithm="ring", rings=given),
+                            name="rings")
+        close(got, (size + 1) / 2 * base, TOLERANCE[torch.float64])
+    with raises(ValueError, words=["rings"]):
+        hvd.allreduce(base, op=hvd.AdasumOp(algorithm="ring", rings=[[0] * (size + 1)]),
+                      name="no ring")
+
+
 def check_nan_reaches_every_rank():
     if hvd.size() == 1:
         return

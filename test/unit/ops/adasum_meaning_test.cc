@@ -168,7 +168,7 @@ TEST_CASE("what adasum refuses", "[adasum]") {
   CHECK(integer.message() == "Op 'adasum' needs a floating data type; tensor 'w' is int32.");
   OpTable table;
   for (const char* wrong :
-       {"adasum:algo=ring", "adasum:local=max", "adasum:zero=1", "adasum:chunk=-1", "adasum:x=1"}) {
+       {"adasum:algo=star", "adasum:local=max", "adasum:zero=1", "adasum:chunk=-1", "adasum:x=1"}) {
     CHECK(table.Find(wrong).status().code() == Code::kInvalidArgument);
   }
   Request request;
