@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launcher_test import ROOT, horonrun
+from launching import ROOT, horonrun
 
 sys.path.insert(0, str(ROOT))
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_test import command_line, environment, horonrun
+from launching import command_line, environment, horonrun
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -92,7 +92,8 @@ def test_what_does_nothing_is_said_in_one_line() -> None:
         (["-p", "0", "-np", "2", "true"], "'0' is not a port"),
         (["-p", "7", "--rsh-agent", "rsh", "-np", "2", "true"], "--rsh-agent is not ssh"),
         (["--mpi-args='", "-np", "2", "true"], "--mpi-args ''': No closing quotation"),
-        (["--gloo", "-H", "192.0.2.1:1,192.0.2.2:1", "true"], "negotiate over MPI: leave out --gloo"),
+        (["--gloo", "-H", "192.0.2.1:1,192.0.2.2:1", "true"],
+         "negotiate over MPI: leave out --gloo"),
     ],
 )
 def test_refused(argv: list[str], words: str) -> None:

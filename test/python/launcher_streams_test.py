@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launcher_test import LIMIT_S, command_line, environment, horonrun
+from launching import LIMIT_S, command_line, environment, horonrun
 
 
 @pytest.mark.parametrize("command, code", [

@@ -1,5 +1,5 @@
-"""horonrun by itself: the ranks are shells and small Python programs that speak its protocol, so
-neither libhoron nor a framework is needed."""
+"""horonrun by itself: the ranks are shells and small Python programs, so neither libhoron nor a
+framework is needed."""
 
 from __future__ import annotations
 
@@ -13,52 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60  # nothing here takes so long; a hang is a failure
-
-# Opens the socket to horonrun. `make_segment` is what local rank 0 does, `take` waits for a packet.
-PROLOGUE = """
-import array, os, signal, socket, sys
-rank = int(os.environ["HORON_RANK"]); size = int(os.environ["HORON_SIZE"])
-launcher = socket.socket(fileno=int(os.environ["HORON_LAUNCHER_FD"]))
-launcher.settimeout(30)
-def make_segment(text, generation=1):
-    memory = os.memfd_create("test"); os.write(memory, text)
-    socket.send_fds(launcher, [b"segment %d %d" % (generation, len(text))], [memory])
-def take():
-    packet, files, _, _ = socket.recv_fds(launcher, 4096, 1)
-    return packet.decode(), files
-def bye():
-    launcher.send(b"bye")
-"""
-
-
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("HORON_", "HOROVOD_", "OMPI_", "OMP_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), **changes}
-
-
-def command_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "launcher", *arguments]
-
-
-def horonrun(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command_line(*arguments), env=environment(**changes), capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
-
-
-@pytest.fixture
-def script(tmp_path: Path):
-    """Writes a rank's program and returns its path."""
-
-    def write(body: str) -> str:
-        path = tmp_path / "rank.py"
-        path.write_text(PROLOGUE + textwrap.dedent(body))
-        return str(path)
-
-    return write
+from launching import LIMIT_S, command_line, environment, horonrun
 
 
 def alive(pid: int) -> bool:
@@ -77,11 +32,12 @@ def wait_until(condition, seconds: float) -> bool:
     return True
 
 
-# --- environment, output ----------------------------------------------------------------------------
+# --- environment, output --------------------------------------------------------------------------
 
 
 def test_ranks_know_who_they_are() -> None:
-    done = horonrun("-np", "3", "sh", "-c", "echo $HORON_RANK of $HORON_SIZE, local $HORON_LOCAL_RANK")
+    done = horonrun("-np", "3", "sh", "-c",
+                    "echo $HORON_RANK of $HORON_SIZE, local $HORON_LOCAL_RANK")
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == [f"[{r}] {r} of 3, local {r}" for r in range(3)]
     assert done.stderr == ""
@@ -98,18 +54,22 @@ def test_threads_are_shared_out() -> None:
     done = horonrun("-np", "2", "--verbose", "sh", "-c", "echo $OMP_NUM_THREADS")
     assert f"[0] {max(1, cores // 2)}\n" in done.stdout
     assert "OMP_NUM_THREADS=" in done.stderr
-    assert "[1] 7\n" in horonrun("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS", OMP_NUM_THREADS="7").stdout
+    done = horonrun("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS", OMP_NUM_THREADS="7")
+    assert "[1] 7\n" in done.stdout
 
 
 def test_python_means_this_python() -> None:
-    done = horonrun("-np", "1", "python", "-c", "import sys; print(sys.executable)", PATH="/usr/bin:/bin")
+    done = horonrun("-np", "1", "python", "-c", "import sys; print(sys.executable)",
+                    PATH="/usr/bin:/bin")
     assert done.stdout == f"[0] {sys.executable}\n"
 
 
 def test_options_become_variables() -> None:
-    done = horonrun("-np", "1", "--fusion-threshold-mb", "32", "--cycle-time-ms", "3.5", "--cache-capacity", "9",
-                    "--log-level", "INFO", "--start-timeout", "7", "sh", "-c", "env | grep ^HORON_ | sort")
-    for line in ("FUSION_THRESHOLD=33554432", "CYCLE_TIME=3.5", "CACHE_CAPACITY=9", "LOG=info", "START_TIMEOUT=7"):
+    done = horonrun("-np", "1", "--fusion-threshold-mb", "32", "--cycle-time-ms", "3.5",
+                    "--cache-capacity", "9", "--log-level", "INFO", "--start-timeout", "7",
+                    "sh", "-c", "env | grep ^HORON_ | sort")
+    for line in ("FUSION_THRESHOLD=33554432", "CYCLE_TIME=3.5", "CACHE_CAPACITY=9", "LOG=info",
+                 "START_TIMEOUT=7"):
         assert f"[0] HORON_{line}\n" in done.stdout
 
 
@@ -131,7 +91,8 @@ def test_line_without_end_is_not_lost() -> None:
 
 
 def test_standard_input_goes_to_rank_0() -> None:
-    done = subprocess.run(command_line("-np", "2", "sh", "-c", "cat; echo end"), env=environment(), input="text\n",
+    command = command_line("-np", "2", "sh", "-c", "cat; echo end")
+    done = subprocess.run(command, env=environment(), input="text\n",
                           capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert sorted(done.stdout.splitlines()) == ["[0] end", "[0] text", "[1] end"]
 
@@ -139,7 +100,8 @@ def test_standard_input_goes_to_rank_0() -> None:
 def on_a_terminal(answers: dict[bytes, Path], *arguments: str) -> str:
     """What a terminal receives. When it has received some words, whoever reads a pipe goes on."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command_line(*arguments), env=environment(TERM="xterm"), stdin=subprocess.DEVNULL,
+    command = command_line(*arguments)
+    with subprocess.Popen(command, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL,
                           stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         received = b""
@@ -173,10 +135,14 @@ def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     colour = {rank: f"\x1b[{code}m[{rank}] \x1b[0m" for rank, code in ((0, 36), (1, 33))}
     clear = "\r\x1b[K"
     # The other rank's line goes above, the unfinished one is drawn again, then finished.
-    assert received == (f"{colour[0]} 10%" f"{clear}{colour[1]}other\n{colour[0]} 10%" f"{clear}{colour[0]}100%\n")
+    assert received == (
+        f"{colour[0]} 10%"
+        f"{clear}{colour[1]}other\n{colour[0]} 10%"
+        f"{clear}{colour[0]}100%\n"
+    )
 
 
-# --- how it ends ---------------------------------------------------------------------------------------
+# --- how it ends ----------------------------------------------------------------------------------
 
 
 def test_exit_code_and_message_of_the_first_failing_rank() -> None:
@@ -195,7 +161,8 @@ def test_killed_rank() -> None:
 
 def test_others_are_ended_after_the_grace_period() -> None:
     start = time.monotonic()
-    done = horonrun("-np", "3", "--grace-period", "0.5", "sh", "-c", "test $HORON_RANK = 0 && exit 3; sleep 100")
+    done = horonrun("-np", "3", "--grace-period", "0.5", "sh", "-c",
+                    "test $HORON_RANK = 0 && exit 3; sleep 100")
     assert done.returncode == 3
     assert 0.5 <= time.monotonic() - start < 10
 
@@ -227,7 +194,8 @@ def test_interrupt_ends_within_two_seconds(tmp_path: Path, number: int, code: in
 
 def test_nothing_survives_a_killed_launcher(tmp_path: Path) -> None:
     # The rank is a shell, its child would live on; both are looked for.
-    body = f"sleep 100 & echo $! $$ > {tmp_path}/$HORON_RANK.part; mv {tmp_path}/$HORON_RANK.part {tmp_path}/$HORON_RANK; wait"
+    mine = f"{tmp_path}/$HORON_RANK"
+    body = f"sleep 100 & echo $! $$ > {mine}.part; mv {mine}.part {mine}; wait"
     with subprocess.Popen(command_line("-np", "2", "sh", "-c", body), env=environment()) as process:
         assert wait_until(lambda: all((tmp_path / r).exists() for r in "01"), 20)
         process.kill()
@@ -237,163 +205,14 @@ def test_nothing_survives_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def test_closed_output_ends_the_job() -> None:
-    with subprocess.Popen(command_line("-np", "2", "yes"), env=environment(), stdout=subprocess.PIPE) as process:
+    command = command_line("-np", "2", "yes")
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() in (b"[0] y\n", b"[1] y\n")
         process.stdout.close()
         assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE
 
 
-# --- the protocol ----------------------------------------------------------------------------------------
-
-
-def test_segment_is_passed_on_to_every_other_rank(script) -> None:
-    program = script("""
-        if rank == 0:
-            make_segment(b"shared by rank 0", generation=3)
-            text = "made"
-        else:
-            packet, files = take()
-            text = packet + ": " + os.pread(files[0], 100, 0).decode()
-        print(text)
-        bye()
-    """)
-    done = horonrun("-np", "4", "python", program)
-    assert done.returncode == 0, done.stderr
-    want = ["[0] made"] + [f"[{r}] segment 3 16: shared by rank 0" for r in (1, 2, 3)]
-    assert sorted(done.stdout.splitlines()) == want
-
-
-@pytest.mark.parametrize("end, sentence, code", [
-    ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by signal 9 (SIGKILL)", 137),
-    ("sys.exit(7)", "rank 1 exited with code 7", 7),
-    ("sys.exit(0)", "rank 1 exited with code 0 without leaving the job", 1),
-])
-def test_death_is_told_to_the_others(script, end: str, sentence: str, code: int) -> None:
-    program = script(f"""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        if rank == 1: {end}
-        print(take()[0])
-        bye()
-    """)
-    done = horonrun("-np", "3", "python", program)
-    assert sorted(done.stdout.splitlines()) == [f"[{r}] dead 1 {sentence}" for r in (0, 2)]
-    assert done.returncode == code
-    assert f"horonrun: {sentence}\n" in done.stderr
-
-
-@pytest.mark.parametrize("packet, sentence", [
-    ("raised ValueError: bad batch", "rank 1 raised ValueError: bad batch"),
-    ("failed: out of memory", "rank 1 failed: out of memory"),
-])
-def test_what_a_rank_says_before_it_ends_is_its_cause(script, packet: str, sentence: str) -> None:
-    """The others hear it at once, and may end before it: it is still the first."""
-    program = script(f"""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        if rank == 1:
-            launcher.send(b"{packet}")
-            try: launcher.recv(100)  # nothing comes but the others' deaths
-            finally: sys.exit(4)
-        print(take()[0])
-        sys.exit(5)
-    """)
-    done = horonrun("-np", "3", "python", program)
-    assert sorted(done.stdout.splitlines()) == [f"[{r}] dead 1 {sentence}" for r in (0, 2)]
-    assert done.returncode == 4
-    assert f"horonrun: {sentence} (2 more failed after it)\n" in done.stderr
-
-
-def test_a_rank_that_another_gives_up_is_the_culprit(script) -> None:
-    program = script("""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        if rank == 0:
-            launcher.send(b"lost 9 rank 9 is no rank of this job")
-            launcher.send(b"lost 1 rank 1 has not answered for 30 s")
-        if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
-        print(take()[0])
-        sys.exit(5)
-    """)
-    done = horonrun("-np", "3", "--grace-period", "0.5", "python", program)
-    told = [f"[{r}] dead 1 rank 1 has not answered for 30 s" for r in (0, 2)]
-    assert sorted(done.stdout.splitlines()) == told
-    assert done.returncode == 137
-    assert "horonrun: rank 1 has not answered for 30 s (2 more failed after it)\n" in done.stderr
-
-
-def test_death_is_told_although_a_child_holds_the_socket(script) -> None:
-    program = script("""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        if rank == 1:
-            if os.fork() == 0:
-                os.execvp("sleep", ["sleep", "100"])  # inherits every descriptor
-            os._exit(5)
-        print(take()[0])
-        bye()
-    """)
-    done = horonrun("-np", "2", "python", program)
-    assert done.stdout == "[0] dead 1 rank 1 exited with code 5\n"
-
-
-def test_leaving_is_no_death(script) -> None:
-    program = script("""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        bye()
-        if rank == 0:  # the others end first, and nothing is said about it
-            launcher.settimeout(1)
-            try: print(take()[0])
-            except TimeoutError: print("quiet")
-    """)
-    done = horonrun("-np", "3", "python", program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0] quiet\n", "")
-
-
-def test_rank_that_never_joined_may_end(script) -> None:
-    assert horonrun("-np", "2", "true").returncode == 0
-    # But those who wait for it are told, also when it ended before they came.
-    program = script("""
-        if rank == 1: sys.exit(0)
-        import time; time.sleep(0.5)
-        make_segment(b"x")
-        print(take()[0])
-        bye()
-    """)
-    done = horonrun("-np", "2", "python", program)
-    assert done.stdout == "[0] dead 1 rank 1 exited with code 0 without joining the job\n"
-
-
-def test_a_rank_whose_init_failed_may_end(script) -> None:
-    """Of those that wait for it, each is told; the one that gave up itself is no failure."""
-    program = script("""
-        if rank == 0: make_segment(b"x")
-        else: take()
-        if rank < 2:
-            launcher.send(b"unjoined")
-            sys.exit(0)
-        print(sorted([take()[0], take()[0]]))
-        bye()
-    """)
-    done = horonrun("-np", "3", "python", program)
-    told = [f"dead {rank} rank {rank} exited with code 0 without joining the job" for rank in (0, 1)]
-    assert (done.returncode, done.stdout) == (0, f"[2] {told}\n"), done.stderr
-
-
-def test_nonsense_on_the_socket_is_survived(script) -> None:
-    program = script("""
-        for packet in (b"", b"segment", b"segment 1 1", b"\\xff" * 100, b"dead 0 no"):
-            if packet: launcher.send(packet)
-        if rank == 0: make_segment(b"good")
-        else: print(take()[0])
-        bye()
-    """)
-    done = horonrun("-np", "2", "python", program)
-    assert (done.returncode, done.stdout) == (0, "[1] segment 1 4\n"), done.stderr
-
-
-# --- what is not started -------------------------------------------------------------------------------------
+# --- what is not started --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arguments, code, words", [
@@ -420,9 +239,11 @@ def test_dry_run_starts_nothing(tmp_path: Path) -> None:
     done = horonrun("-np", "2", "--dry-run", "touch", str(tmp_path / "made"))
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert len(lines) == 2 and all(f"HORON_RANK={r} " in lines[r] and "touch" in lines[r] for r in (0, 1))
+    assert len(lines) == 2
+    assert all(f"HORON_RANK={r} " in lines[r] and "touch" in lines[r] for r in (0, 1))
     assert not (tmp_path / "made").exists()
 
 
 def test_one_pretended_node_needs_no_mpi() -> None:
-    assert "[0] 4\n" in horonrun("-np", "2", "sh", "-c", "echo $HORON_LOCAL_SIZE", HORON_LOCAL_SIZE="4").stdout
+    done = horonrun("-np", "2", "sh", "-c", "echo $HORON_LOCAL_SIZE", HORON_LOCAL_SIZE="4")
+    assert "[0] 4\n" in done.stdout

@@ -1,0 +1,27 @@
+"""horonrun out of the sources, for tests of the launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60  # nothing here takes so long; a hang is a failure
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("HORON_", "HOROVOD_", "OMPI_", "OMP_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), **changes}
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "launcher", *arguments]
+
+
+def horonrun(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command_line(*arguments), env=environment(**changes),
+                          capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
