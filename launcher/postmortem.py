@@ -40,12 +40,14 @@ def _gone(recordings: Sequence[Recording]) -> list[str]:
     end = max((r.events[-1].time for r in recordings if r.events), default=0.0)
     silent = [r for r in recordings if r.events and r.events[-1].kind not in _END_KINDS]
     silent = [r for r in silent if not any(event.kind in _END_KINDS for event in r.events[-20:])]
-    if len(silent) == len(recordings) > 1:  # all were ended from outside: who was the first says little
+    # All were ended from outside: who was the first says little.
+    if len(silent) == len(recordings) > 1:
         first = min(silent, key=lambda r: r.events[-1].time)
         others = min(r.events[-1].time for r in silent if r is not first)
         silent = [first] if others - first.events[-1].time > 1.0 else []
     return [
-        f"rank {r.rank} on {r.host} recorded no end: its last event came {end - r.events[-1].time:.3f} s "
+        f"rank {r.rank} on {r.host} recorded no end: its last event came "
+        f"{end - r.events[-1].time:.3f} s "
         f"before the job's last one ({_words(r.events[-1])})"
         for r in silent
     ]

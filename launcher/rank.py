@@ -42,7 +42,8 @@ def check_command(command: list[str]) -> None:
         return
     why = "no such program"
     if os.path.exists(command[0]):
-        why = "it is no program; a script needs its interpreter, as in horonrun -np 4 python train.py"
+        why = ("it is no program; a script needs its interpreter, "
+               "as in horonrun -np 4 python train.py")
     raise Refusal(f"cannot run '{command[0]}': {why}", exit_code=127)
 
 

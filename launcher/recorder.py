@@ -1,8 +1,8 @@
 """Reading the ranks' flight recorders: the last events of each, written down when a job fails.
 
 The layout is that of runtime/base/recorder.h. A recorder is read when its rank has ended, from the
-memory that horonrun or a keeper holds, or later from a file that a rank under a plain mpirun left in
-HORON_POSTMORTEM_DIR.
+memory that horonrun or a keeper holds, or later from a file that a rank under a plain mpirun left
+in HORON_POSTMORTEM_DIR.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def timeline(recording: Recording, end: float, last: int | None = None) -> list[
 
 
 def pending(recording: Recording) -> list[str]:
-    """Buckets that were started and not finished, as "tensor (since s)" with times before the end."""
+    """Buckets that were started and not finished, as "tensor (since s)" with times before the
+    end."""
     started: dict[str, Event] = {}
     for event in recording.events:
         if event.kind == "started":
@@ -152,7 +153,8 @@ def report(recordings: Iterable[Recording], causes: list[str], last: int = 20) -
 
 
 def write(folder: str, recordings: list[Recording], causes: list[str]) -> Path:
-    """Writes report.txt and each rank's full timeline into a new folder under `folder`; that folder."""
+    """Writes report.txt and each rank's full timeline into a new folder under `folder`; that
+    folder."""
     made = Path(folder) / time.strftime("horon-%Y%m%d-%H%M%S")
     made = made.with_name(f"{made.name}-{os.getpid()}")
     made.mkdir(parents=True, exist_ok=True)

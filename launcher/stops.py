@@ -12,8 +12,8 @@ _DEFAULT_S = 30.0
 
 
 class Stops:
-    """Of one process. The runtime's own question finds a stopped rank while others wait for it; this
-    finds one that nobody waits for, in init or when the others have left."""
+    """Of one process. The runtime's own question finds a stopped rank while others wait for it;
+    this finds one that nobody waits for, in init or when the others have left."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         try:

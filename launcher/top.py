@@ -2,8 +2,9 @@
 
     horonrun top [--once] [--interval SECONDS] [PID]
 
-Reads the flight recorders of running ranks (recorder.py), read-only, out of /proc: the kernel lets a
-user look at processes of their own only. The ranks notice nothing. PID: of a rank, or of its horonrun.
+Reads the flight recorders of running ranks (recorder.py), read-only, out of /proc: the kernel lets
+a user look at processes of their own only. The ranks notice nothing. PID: of a rank, or of its
+horonrun.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def rows(recordings: Sequence[Recording], now: float) -> list[Row]:
     made = [_row(r, now) for r in sorted(recordings, key=lambda r: r.rank)]
     most = max((row.waits for row in made), default=0.0)
     return [
-        Row(row.rank, row.pid, row.steps_per_s, row.waits, row.doing, most - row.waits) for row in made
+        Row(row.rank, row.pid, row.steps_per_s, row.waits, row.doing, most - row.waits)
+        for row in made
     ]
 
 

@@ -47,7 +47,8 @@ class HoronRunError(HoronError, RuntimeError):
     """A job of horon.run has failed.
 
     rank: whose failure ended it; None when no rank is to blame. exceptions: what the function
-    raised, by rank; each has the remote traceback as its cause. That of `rank` is the cause of this.
+    raised, by rank; each has the remote traceback as its cause. That of `rank` is the cause of
+    this.
     """
 
     def __init__(self, sentence, rank=None, exceptions=None):

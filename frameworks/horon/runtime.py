@@ -42,7 +42,8 @@ def init(comm=None, process_sets=None) -> None:
 
 
 def join(device=-1) -> int:
-    """This rank has no more tensors; blocks until all ranks have said so. The rank that joined last.
+    """This rank has no more tensors; blocks until all ranks have said so. The rank that joined
+    last.
 
     Meanwhile the others' collectives run without this rank: it counts as zeros where Average
     divides by the number of ranks, and as no part of a minimum, a product, an Adasum; it gives no

@@ -18,16 +18,17 @@ def start_timeline(
     ranks do before their next negotiated collective, such as a barrier. A timeline that is
     recorded already ends.
     mark_cycles: whether to show when cycles of the runtime begin.
-    steps: (first, end): of each tensor only its runs first, ..., end - 1 are recorded, counted from 0
-    since init.
+    steps: (first, end): of each tensor only its runs first, ..., end - 1 are recorded, counted from
+    0 since init.
     """
     first, end = _window(steps)
     _core.start_timeline(os.fspath(file_path), bool(mark_cycles), first, end)
 
 
 def stop_timeline() -> None:
-    """Ends it. Rank 0's call counts; when it returns, what rank 0 recorded is in the file. The other
-    ranks write within moments, at the latest in their shutdown. Harmless when nothing is recorded."""
+    """Ends it. Rank 0's call counts; when it returns, what rank 0 recorded is in the file. The
+    other ranks write within moments, at the latest in their shutdown. Harmless when nothing is
+    recorded."""
     _core.stop_timeline()
 
 
@@ -36,5 +37,7 @@ def _window(steps: Sequence[int] | None) -> tuple[int, int]:
         return 0, 0
     first, end = steps
     if not 0 <= first < end:
-        raise HoronInvalidArgument(f"steps={tuple(steps)!r}: use (first, end) with 0 <= first < end")
+        raise HoronInvalidArgument(
+            f"steps={tuple(steps)!r}: use (first, end) with 0 <= first < end"
+        )
     return first, end

@@ -1,7 +1,7 @@
 """Says where this rank's main thread is, when other ranks wait for it and ask.
 
-A thread of its own sleeps in the runtime until then. When it cannot answer, because native code holds
-the interpreter's lock, the runtime says that instead (runtime/core/inquiries.h).
+A thread of its own sleeps in the runtime until then. When it cannot answer, because native code
+holds the interpreter's lock, the runtime says that instead (runtime/core/inquiries.h).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What Horon adds to a collective on a GPU: one rank, from the call to the end of the wait.
 
-Prints rows of a table: the time of a call that is enqueued and waited for by the stream alone, beside the
-same reduction that torch.distributed gives to NCCL. Without a GPU it says so and ends with 77.
+Prints rows of a table: the time of a call that is enqueued and waited for by the stream alone,
+beside the same reduction that torch.distributed gives to NCCL. Without a GPU it says so and ends
+with 77.
 """
 
 import os
@@ -39,7 +40,8 @@ def main():
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
-    print("\n| floats | Horon: call and stream's wait | NCCL through torch.distributed |\n|---|---|---|")
+    print("\n| floats | Horon: call and stream's wait | NCCL through torch.distributed |\n"
+          "|---|---|---|")
     for size in SIZES:
         tensor = torch.ones(size, device="cuda")
         ours = microseconds(lambda i, t=tensor: hvd.allreduce_(t, op=hvd.Sum, name="bench"))

@@ -97,7 +97,8 @@ class Group:
         built = compiled("reference/loops.cc", self.folder / "loops.so", "-O3", "-march=native",
                          "-shared", "-fPIC")
         self.memory = tempfile.NamedTemporaryFile(prefix="horon-bench-", dir="/dev/shm")
-        self.memory.truncate(HEADER + 4 * FLOATS * self.np)  # sparse: what is not used costs nothing
+        # Sparse: what is not used costs nothing.
+        self.memory.truncate(HEADER + 4 * FLOATS * self.np)
         return {"BENCH_STORE": self.memory.name, "BENCH_LOOPS": built}
 
     def mpi_environment(self) -> dict[str, str]:

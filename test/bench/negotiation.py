@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Negotiation at scale: messages and bytes of first and steady steps, as a table and a plot.
 
-    python test/bench/negotiation.py --program build/bin/horon_bench_negotiation --plot negotiation.png
+    python test/bench/negotiation.py --program build/bin/horon_bench_negotiation \\
+        --plot negotiation.png
 
 The coordinator, the wire format and the bundles are the real ones; the ranks are simulated.
 """
@@ -25,8 +26,9 @@ def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, di
 
 
 def table(rows: list[tuple[int, int, dict, dict]]) -> str:
-    lines = ["| ranks | nodes | step | messages between nodes | a leader sends | a leader receives | "
-             "a rank reports | the coordinator works |", "|---|---|---|---|---|---|---|---|"]
+    lines = ["| ranks | nodes | step | messages between nodes | a leader sends "
+             "| a leader receives | a rank reports | the coordinator works |",
+             "|---|---|---|---|---|---|---|---|"]
     for ranks, nodes, *steps in rows:
         for name, step in zip(("first", "steady"), steps):
             lines.append(f"| {ranks:,} | {nodes} | {name} | {step['messages_between']:,} | "

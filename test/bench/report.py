@@ -123,7 +123,8 @@ def cells_of(row: Row, libraries: list[str], base: str, others: list[str],
 def as_json(rows: list[Row], about: dict) -> dict:
     return {**about, "rows": [{
         "name": row.workload.name, "bytes": row.bytes, "count": row.workload.count,
-        "tensors": len(row.workload.shapes), "kind": row.workload.kind, "dtype": row.dtype, "np": row.np,
+        "tensors": len(row.workload.shapes), "kind": row.workload.kind,
+        "dtype": row.dtype, "np": row.np,
         "rounds": [vars(r) for r in row.rounds],
     } for row in rows]}
 

@@ -2,10 +2,10 @@
 
     horonrun -np 2 python test/bench/timeline_bench.py
 
-A step computes for as long as --compute-ms says, in processor time, and reduces the gradients of ResNet-50, as its
-DistributedOptimizer would: 161 tensors, one call each. Rank 0 prints, of all ranks: the median of
-the pairs' ratios, which on a shared machine is mostly noise; and the processor time of the
-recording's own thread as a share of the steps'.
+A step computes for as long as --compute-ms says, in processor time, and reduces the gradients of
+ResNet-50, as its DistributedOptimizer would: 161 tensors, one call each. Rank 0 prints, of all
+ranks: the median of the pairs' ratios, which on a shared machine is mostly noise; and the processor
+time of the recording's own thread as a share of the steps'.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
 
 
 def bert_base_shapes() -> tuple[tuple[int, ...], ...]:
-    """The 199 parameters of BERT-base with its pooler, 109,482,240 elements, in the model's order."""
+    """The 199 parameters of BERT-base with its pooler, 109,482,240 elements, in the model's
+    order."""
     width, wide = 768, 3072
     norm = [(width,), (width,)]
     shapes = [(30522, width), (512, width), (2, width), *norm]

@@ -73,7 +73,8 @@ def test_says_what_gpus_need():
         ({"PMI_RANK": "0"}, "PMI_RANK set"),
         ({"PMIX_RANK": "0"}, "PMIX_RANK set"),
         ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK set"),
-        ({"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "h"}, "TORCHELASTIC_RUN_ID set; MASTER_ADDR set"),
+        ({"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "h"},
+         "TORCHELASTIC_RUN_ID set; MASTER_ADDR set"),
         ({}, "no batch system, no other launcher"),
     ],
 )

@@ -127,7 +127,8 @@ def test_the_end_of_a_program_shuts_down(way, request):
     assert output.count("exited with code 0 (left)") == 2, output
 
 
-# Rank 1 never finalises MPI, but hears of rank 0's end: then nobody holds the other end of the FIFO.
+# Rank 1 never finalises MPI, but hears of rank 0's end: then nobody holds the other end of the
+# FIFO.
 UNFINALISED = """
 import os, time, horon
 horon.init()

@@ -63,7 +63,9 @@ def mnist(tmp_path_factory):
     (3, ["--process-sets"], [0, 1]),
     (2, ["--use-adasum"], [0]),
 ], ids=["all ranks", "process sets", "adasum"])
-def test_a_horovod_script_with_its_import_changed(launch_script, tmp_path, mnist, np, options, sets):
+def test_a_horovod_script_with_its_import_changed(
+    launch_script, tmp_path, mnist, np, options, sets
+):
     if "--use-adasum" in options:
         only_in_full_tier()
     text = (EXAMPLES / "torch_mnist_horovod.py").read_text()
@@ -74,6 +76,6 @@ def test_a_horovod_script_with_its_import_changed(launch_script, tmp_path, mnist
     script.write_text(changed)
     output = launch_script(np, script, "--data", str(mnist), "--epochs", "3", *options)
     for rank in sets:
-        found = re.findall(rf"^set of rank {rank}, epoch 3: loss [\d.]+, accuracy ([\d.]+)%", output,
-                           re.MULTILINE)
+        found = re.findall(rf"^set of rank {rank}, epoch 3: loss [\d.]+, accuracy ([\d.]+)%",
+                           output, re.MULTILINE)
         assert len(found) == 1 and float(found[0]) > 80, output

@@ -22,7 +22,8 @@ def start(failure, **variables):
                "python", str(BODY)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HORON_TEST_FAILURE": failure, **variables}
     return subprocess.Popen(command, env=environment, text=True, cwd="/", stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            start_new_session=True)
 
 
 def run(failure, **variables):
@@ -37,7 +38,8 @@ def run(failure, **variables):
 
 def errors(output):
     """What each rank raised: rank -> "Type: sentence"."""
-    return {int(rank): text for rank, text in re.findall(r"^\[\d+\] rank (\d+): (\w+: .*)$", output, re.M)}
+    found = re.findall(r"^\[\d+\] rank (\d+): (\w+: .*)$", output, re.M)
+    return {int(rank): text for rank, text in found}
 
 
 @contextmanager
@@ -57,12 +59,14 @@ def watched(failure, **variables):
 GONE, MISMATCH = "HoronUnavailable: ", "HoronMismatch: "
 # What a rank does: exit code of the job, ranks that hear of it, what they hear, who goes on.
 VERDICTS = {
-    "diverging": (3, {0, 1, 2}, MISMATCH + "tensor 'allreduce.[ab]' was submitted by .*, but rank [01] "
-                  "waits for 'allreduce.[ab]'.*took different ways", {0, 1, 2}),
-    "missing": (3, {0, 1, 2}, MISMATCH + "tensor 'allreduce.(extra|step)' was submitted by .*, but rank "
-                "[01] waits for 'allreduce.(extra|step)'", {0, 1, 2}),
-    "reshaped": (3, {0, 1, 2}, MISMATCH + r".*\[5\].*\[7\]|" + MISMATCH + r".*\[7\].*\[5\]", {0, 1, 2}),
-    "finished": (3, {0, 2}, "HoronAborted: tensor .allreduce.x. needs rank 1, which has left the job", set()),
+    "diverging": (3, {0, 1, 2}, MISMATCH + "tensor 'allreduce.[ab]' was submitted by .*, but rank "
+                  "[01] waits for 'allreduce.[ab]'.*took different ways", {0, 1, 2}),
+    "missing": (3, {0, 1, 2}, MISMATCH + "tensor 'allreduce.(extra|step)' was submitted by .*, but "
+                "rank [01] waits for 'allreduce.(extra|step)'", {0, 1, 2}),
+    "reshaped": (3, {0, 1, 2}, MISMATCH + r".*\[5\].*\[7\]|" + MISMATCH + r".*\[7\].*\[5\]",
+                 {0, 1, 2}),
+    "finished": (3, {0, 2}, "HoronAborted: tensor .allreduce.x. needs rank 1, which has left the "
+                 "job", set()),
     "raising": (1, {0, 1}, GONE + "rank 2 raised ValueError: bad batch$", set()),
     "killed": (137, {0, 2}, GONE + r"rank 1 was killed by signal 9 \(SIGKILL\)$", set()),
     # horonrun sees it at once, the other ranks ask: whoever is first
@@ -112,7 +116,8 @@ def test_recorders_outlive_a_plain_mpirun(tmp_path, needs_mpi):
                             timeout=LIMIT_S).stdout
     of = {rank: report.split(f"\nrank {rank} on ")[1].split("\nrank ")[0] for rank in range(NP)}
     assert all("submitted  allreduce.first (4000 bytes)" in own for own in of.values()), report
-    assert "allreduce.x" not in of[1], report  # the others may have been ended before they got there
+    # The others may have been ended before they got there.
+    assert "allreduce.x" not in of[1], report
 
 
 def watch_for(process, pattern) -> str:

@@ -97,7 +97,8 @@ def test_ranks_get_environment_folder_and_input(world, tmp_path):
     value = "a 'quoted' $word\nand a line"
     agent = tmp_path / "agent"  # as sshd does it, it hands no environment on
     agent.write_text(
-        '#!/bin/sh\nhost=$1; shift\nexec env -i PATH="$PATH" HOME="$HOME" on $host /bin/sh -c "$*"\n'
+        "#!/bin/sh\nhost=$1; shift\n"
+        'exec env -i PATH="$PATH" HOME="$HOME" on $host /bin/sh -c "$*"\n'
     )
     agent.chmod(0o755)
     program = (

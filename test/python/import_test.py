@@ -70,14 +70,16 @@ def test_submitting_costs_little():
 
 @pytest.mark.parametrize("levels, said, silent", [
     ("info", r"info runtime: rank [01] of 2 joined over shm, negotiating over shm$", "trace"),
-    ("off,negotiator=trace", r"trace negotiator: report 1: 0 known, 1 new \(first '\S*x'\)$", "runtime:"),
+    ("off,negotiator=trace", r"trace negotiator: report 1: 0 known, 1 new \(first '\S*x'\)$",
+     "runtime:"),
     ("off,negotiator=trace", r"trace negotiator: decision 1: 1 tensors, 1 of them for", "runtime:"),
     ("warn", None, "horon["),
 ])
 def test_log_levels(tmp_path, levels, said, silent):
     script = tmp_path / "log.py"
     script.write_text("import torch, horon.torch as hvd\nhvd.init()\n"
-                      "hvd.allreduce(torch.ones(1), name='x')\nprint('done', hvd.rank(), flush=True)\n")
+                      "hvd.allreduce(torch.ones(1), name='x')\n"
+                      "print('done', hvd.rank(), flush=True)\n")
     command = [sys.executable, "-m", "horon.launcher", "-np", "2", "--no-prefix"]
     output = run_job([*command, sys.executable, str(script)], 2, {"HORON_LOG": levels})
     for rank in (0, 1) if said else ():

@@ -120,7 +120,8 @@ def test_libraries_need_what_every_linux_has(unpacked):
     """And are found beside each other and in the environment's lib/, not where they were built."""
     libraries = sorted((unpacked / "horon").glob("*.so"))
     names = {path.name.split(".")[0] for path in libraries}
-    assert names - {"libhoron_cuda"} == {"_core", "libhoron", "libhoron_mpi"}  # CUDA's where nvcc is
+    # CUDA's is there where nvcc is.
+    assert names - {"libhoron_cuda"} == {"_core", "libhoron", "libhoron_mpi"}
     for path in libraries:
         section = run("readelf", "-d", path)
         allowed = next(names for start, names in NEEDED.items() if path.name.startswith(start))

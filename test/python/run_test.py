@@ -1,4 +1,5 @@
-"""horon.run: a function on all ranks of a new job, from a program, a thread and a notebook's streams."""
+"""horon.run: a function on all ranks of a new job, from a program, a thread and a notebook's
+streams."""
 
 import io
 import os
@@ -142,7 +143,8 @@ def test_a_rank_that_dies():
 
 def test_what_cannot_come_back():
     failure, _, _ = here(horon.run, lambda: (x for x in ()), np=2)
-    assert "raised TypeError: the function returned a generator that cannot be pickled" in str(failure)
+    sentence = "raised TypeError: the function returned a generator that cannot be pickled"
+    assert sentence in str(failure)
     assert type(failure.__cause__) is TypeError
 
     def stubborn():

@@ -33,20 +33,21 @@ def test_modern_mpirun(launch, needs_mpi):
     launch(2, "modern", launcher="mpirun")
 
 
-NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size mpi_built
-mpi_enabled mpi_threads_supported gloo_built gloo_enabled nccl_built ddl_built ccl_built cuda_built
-rocm_built start_timeline stop_timeline Average Sum Adasum Min Max Product allreduce allreduce_async
-allreduce_ allreduce_async_ grouped_allreduce grouped_allreduce_async grouped_allreduce_
-grouped_allreduce_async_ sparse_allreduce_async allgather allgather_async grouped_allgather
-grouped_allgather_async broadcast broadcast_async broadcast_ broadcast_async_ alltoall alltoall_async
-reducescatter reducescatter_async grouped_reducescatter grouped_reducescatter_async poll synchronize
-barrier join ProcessSet global_process_set add_process_set remove_process_set broadcast_parameters
-broadcast_optimizer_state broadcast_object allgather_object Compression DistributedOptimizer
-SyncBatchNorm HorovodInternalError elastic""".split()
+NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled nccl_built ddl_built ccl_built
+cuda_built rocm_built start_timeline stop_timeline Average Sum Adasum Min Max Product allreduce
+allreduce_async allreduce_ allreduce_async_ grouped_allreduce grouped_allreduce_async
+grouped_allreduce_ grouped_allreduce_async_ sparse_allreduce_async allgather allgather_async
+grouped_allgather grouped_allgather_async broadcast broadcast_async broadcast_ broadcast_async_
+alltoall alltoall_async reducescatter reducescatter_async grouped_reducescatter
+grouped_reducescatter_async poll synchronize barrier join ProcessSet global_process_set
+add_process_set remove_process_set broadcast_parameters broadcast_optimizer_state broadcast_object
+allgather_object Compression DistributedOptimizer SyncBatchNorm HorovodInternalError elastic""".split()
 
 
 def test_every_name_of_horovod_is_there_and_in_the_documentation():
-    """docs/migrating_from_horovod.md says of each name what it is; only what it calls missing is."""
+    """docs/migrating_from_horovod.md says of each name what it is; only what it calls missing
+    is."""
     text = (Path(__file__).parents[2] / "docs" / "migrating_from_horovod.md").read_text()
     table = text.split("All 67 names")[1].split("Beside `horovod.torch`")[0]
     said = {}

@@ -23,7 +23,8 @@ def test_rates_waits_and_who_holds_the_others_up():
                   (begun + 0.135, "finished", "0/g")]
         slow += [(begun + 0.13, "submitted", "g"), (begun + 0.135, "finished", "0/g")]
     first, second = rows([recording(1, *slow),
-                          recording(0, *quick, (99.9, "submitted", "h"), (99.9, "waits for", "0/h"))],
+                          recording(0, *quick, (99.9, "submitted", "h"),
+                                     (99.9, "waits for", "0/h"))],
                          now=100.0)
     assert (first.rank, second.rank) == (0, 1)
     assert first.steps_per_s == pytest.approx(4.0) and second.steps_per_s == pytest.approx(4.0)
@@ -44,7 +45,8 @@ def make(pid, rank):
     whole = bytearray(struct.pack("<8sIIQii64s", b"HORONREC", 1, 128, 8, pid, rank, b"h"))
     whole = whole.ljust(4096, b"\\0") + bytearray(8 * 128)
     key = b"0/grad"
-    whole[4096:4224] = struct.pack("<QQQq96s", 1, time.time_ns(), 3 | len(key) << 16 | 7 << 32, 0, key)
+    what = 3 | len(key) << 16 | 7 << 32
+    whole[4096:4224] = struct.pack("<QQQq96s", 1, time.time_ns(), what, 0, key)
     fd = os.memfd_create("horon-recorder")
     os.write(fd, whole)
     return fd

@@ -84,7 +84,8 @@ def test_shm_controller_between_nodes_is_refused(tmp_path, needs_mpi):
     assert out.count("refused: HORON_CONTROLLER=shm cannot negotiate between 2 nodes") == 4, out
 
 
-# Collective calls of MPI and messages with elements, of 100 small tensors and of one as large as all.
+# Collective calls of MPI and messages with elements, of 100 small tensors and of one as large as
+# all.
 @pytest.mark.parametrize("settings, hundred, large", [
     ({}, "0+1", "0+1"),  # MPI adds in an order of its own, so it is only asked to move bytes
     ({"HORON_FUSION_THRESHOLD": "0"}, "0+100", "0+1"),
@@ -136,12 +137,14 @@ def test_starting_a_job_costs_little_beside_importing_torch():
 
 
 def test_an_idle_runtime_holds_little_memory(tmp_path):
-    """Resident memory of two ranks that have only joined, beyond what Python and horon took before."""
+    """Resident memory of two ranks that have only joined, beyond what Python and horon took
+    before."""
     script = tmp_path / "memory.py"
     script.write_text(
         "import horon\n"
         "def resident():\n"
-        "    return next(int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS'))\n"
+        "    lines = open('/proc/self/status')\n"
+        "    return next(int(l.split()[1]) for l in lines if l.startswith('VmRSS'))\n"
         "before = resident()\n"
         "horon.init()\n"
         "grown = resident() - before\n"
@@ -191,8 +194,8 @@ print("done", hvd.rank(), flush=True)
 
 @pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
 def test_watching_and_recording_cost_little(tmp_path, way, request):
-    """Less than 0.5 % of a core in a training loop, at 50 ns an event (the unit test "an event costs
-    little" measures that)."""
+    """Less than 0.5 % of a core in a training loop, at 50 ns an event (the unit test "an event
+    costs little" measures that)."""
     if way:
         request.getfixturevalue("needs_mpi")
     script = tmp_path / "watched.py"

@@ -66,7 +66,8 @@ class Reduction:
 
 
 class UnderWay:
-    """A started call, or a group of them. `places`: what reduction.put_back takes, a tensor each."""
+    """A started call, or a group of them. `places`: what reduction.put_back takes, a tensor
+    each."""
 
     __slots__ = ("_handle", "_places", "_reduction")
 

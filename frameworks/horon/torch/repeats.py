@@ -10,8 +10,9 @@ import functools
 from horon import _core
 
 def repeated(blocking: bool):
-    """For functions f(tensor, average, name, ...) that reduce a tensor, or a list, in place. They tell
-    remember() what they submit; from the second call of a name on, equal calls no longer reach them."""
+    """For functions f(tensor, average, name, ...) that reduce a tensor, or a list, in place. They
+    tell remember() what they submit; from the second call of a name on, equal calls no longer reach
+    them."""
     return lambda function: functools.update_wrapper(_core.repeated(function, blocking), function)
 
 

@@ -104,13 +104,16 @@ def check_dropped_handles_keep_their_tensors():
 
 
 def check_buckets_of_several_kinds_in_flight():
-    """Fused, alone and of other ops at once: transports whose collectives match by order must not mix them."""
+    """Fused, alone and of other ops at once: transports whose collectives match by order must not
+    mix them."""
     size = hvd.size()
     for step in range(30):
-        handles = [hvd.allreduce_async(torch.full((1000,), float(i)), name=f"kinds.{i}.{step}", op=hvd.Sum)
+        handles = [hvd.allreduce_async(torch.full((1000,), float(i)), name=f"kinds.{i}.{step}",
+                                       op=hvd.Sum)
                    for i in range(20)]
-        low = hvd.allreduce_async(torch.full((3,), float(hvd.rank())), name=f"low.{step}", op=hvd.Min)
-        same(hvd.allreduce(torch.full((7,), float(hvd.rank())), op=hvd.Max), torch.full((7,), size - 1.0))
+        mine = float(hvd.rank())
+        low = hvd.allreduce_async(torch.full((3,), mine), name=f"low.{step}", op=hvd.Min)
+        same(hvd.allreduce(torch.full((7,), mine), op=hvd.Max), torch.full((7,), size - 1.0))
         for i, handle in enumerate(handles):
             same(hvd.synchronize(handle), torch.full((1000,), float(i * size)))
         same(hvd.synchronize(low), torch.zeros(3))

@@ -36,8 +36,8 @@ def close(actual, expected, tolerance=1e-5):
 
 @contextmanager
 def raises(*classes, words=(), sentence=""):
-    """The block must raise an error that is each of the classes and says each of the words; if there
-    is a pattern of the whole sentence, that."""
+    """The block must raise an error that is each of the classes and says each of the words; if
+    there is a pattern of the whole sentence, that."""
     try:
         yield
     except Exception as error:
@@ -45,6 +45,7 @@ def raises(*classes, words=(), sentence=""):
             assert isinstance(error, kind), f"{error!r} is no {kind}"
         for word in words:
             assert str(word) in str(error), f"{str(error)!r} does not say {word!r}"
-        assert not sentence or re.fullmatch(sentence, str(error)), f"{str(error)!r} is not {sentence}"
+        if sentence:
+            assert re.fullmatch(sentence, str(error)), f"{str(error)!r} is not {sentence}"
     else:
         raise AssertionError(f"nothing was raised; expected {classes}")

@@ -98,7 +98,8 @@ def check_the_coordinator_does_not_read_every_tensor_of_every_rank():
 
 
 def check_negotiation_and_other_ops_go_on_beside_a_large_reduction():
-    """A broadcast that is submitted later is agreed on and done while the reduction is under way."""
+    """A broadcast that is submitted later is agreed on and done while the reduction is under
+    way."""
     large = torch.ones(1 << 23)
     overtaken = 0
     for attempt in range(4):

@@ -121,7 +121,8 @@ def check_repeated_calls_again():
         hvd.init()
         for _ in range(3):
             tensor = torch.ones(6)
-            same(hvd.allreduce_(tensor, name="again", op=hvd.Sum), torch.full((6,), float(hvd.size())))
+            total = hvd.allreduce_(tensor, name="again", op=hvd.Sum)
+            same(total, torch.full((6,), float(hvd.size())))
         hvd.shutdown()
         with raises(*NOT_INITIALIZED):
             hvd.allreduce_(torch.ones(6), name="again", op=hvd.Sum)

@@ -1,4 +1,5 @@
-"""Calls that come again take a shorter way (horon/torch/repeats.py): it must give what the long one gives."""
+"""Calls that come again take a shorter way (horon/torch/repeats.py): it must give what the long one
+gives."""
 
 import inspect
 import pickle
@@ -44,7 +45,8 @@ def check_what_changes_takes_the_long_way():
             (total() * 3, {"op": hvd.Sum, "postscale_factor": 3}),
             (total() / hvd.size(), {"average": True}),
         ]:
-            for tensor in (mine(7), mine(2, 4), mine(7, dtype=torch.float64), mine(8)[::2], mine(0)):
+            for tensor in (mine(7), mine(2, 4), mine(7, dtype=torch.float64), mine(8)[::2],
+                           mine(0)):
                 again = tensor.clone() if tensor.is_contiguous() else mine(8)[::2]
                 holds(hvd.allreduce_(tensor, name="r.changing", **arguments), value)
                 handle = hvd.allreduce_async_(again, name="r.changing", **arguments)
@@ -88,7 +90,7 @@ def check_forgotten_handles():
 
 def check_groups_that_come_again():
     for step in range(6):
-        shapes = [(3,), (2, 4), (0,)] if step != 4 else [(3,), (2, 5), (0,)]  # another shape: the long way
+        shapes = [(3,), (2, 4 if step != 4 else 5), (0,)]  # another shape: the long way
         tensors = [mine(*shape) for shape in shapes]
         handle = hvd.grouped_allreduce_async_(tensors, name="r.group", op=hvd.Sum)
         assert isinstance(handle, _core.Started) == (step in (2, 3)), step
@@ -106,7 +108,8 @@ def check_a_group_fails_as_one():
         hvd.grouped_allreduce_([mine(4), mine(5)], name="r.group.error", op=hvd.Sum)
     if hvd.size() > 1:
         with pytest.raises(ValueError, match="r.group.error"):
-            hvd.grouped_allreduce_([mine(4), mine(6 if hvd.rank() == 0 else 5)], name="r.group.error",
+            other = mine(6 if hvd.rank() == 0 else 5)
+            hvd.grouped_allreduce_([mine(4), other], name="r.group.error",
                                    op=hvd.Sum)
     for result in hvd.grouped_allreduce_([mine(4), mine(5)], name="r.group.error", op=hvd.Sum):
         holds(result, total())
@@ -120,7 +123,8 @@ def check_other_ways_to_pass_arguments():
         holds(hvd.allreduce_(tensor=mine(3), name="r.way", op=hvd.Sum), total())
         holds(hvd.allreduce_(mine(3), **{"name": "r." + "way", "op": hvd.Sum}), total())
         holds(hvd.allreduce_(mine(3), False, "r.way"), total())
-        results = hvd.grouped_allreduce_((mine(3) for _ in range(2)), name="r.way.group", op=hvd.Sum)
+        tensors = (mine(3) for _ in range(2))
+        results = hvd.grouped_allreduce_(tensors, name="r.way.group", op=hvd.Sum)
         assert len(results) == 2
         with pytest.raises(TypeError):
             hvd.allreduce_(mine(3), name="r.way", nonsense=1)
