@@ -7,6 +7,7 @@ The round belongs to the tensor: each call under a name is its next one, so give
 """
 
 from horon.errors import HoronInvalidArgument
+from horon.mixing import Lazy, Natural
 from horon.specs import Op
 from horon.topology import Topology
 
@@ -18,6 +19,9 @@ _ALGORITHMS = {
     "gossipgrad": {"what": "gradients", "overlap": False, "push_sum": False},
     "adpsgd": {"what": "parameters", "overlap": True, "push_sum": False},
     "asgp": {"what": "parameters", "overlap": True, "push_sum": True},
+    "gt": {"what": "parameters", "overlap": False, "push_sum": False},
+    "exact_diffusion": {"what": "parameters", "overlap": False, "push_sum": False},
+    "push_diging": {"what": "parameters", "overlap": False, "push_sum": True},
 }
 _WAITING_FOR_NOBODY = ("adpsgd", "asgp")
 _WHAT = ("parameters", "gradients", "both")
@@ -31,13 +35,16 @@ class Gossip(Op):
     "gossipgrad": gradients are mixed before each step (parameters drift apart: give
     global_average_every, or what="both"). "adpsgd", "asgp": dpsgd by averages of pairs, and sgp, in
     which no rank waits for another (overlap=False: it waits until its own exchange is done).
+    "gt" (gradient tracking), "exact_diffusion", "push_diging": reach the optimum of all ranks' data
+    also where these differ, with a constant learning rate.
 
     topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
     the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
     before it is waited for and the next one begins. global_average_every: every so many steps
-    parameters are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or "sum" inside.
+    parameters are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or
+    "sum" inside.
     """
 
     __slots__ = ("algorithm", "topology", "mixing", "what", "overlap", "push_sum", "sync_freq",
@@ -53,6 +60,9 @@ class Gossip(Op):
         self.sync_freq = int(sync_freq)
         self.global_average_every = int(global_average_every)
         self.hierarchical = bool(hierarchical)
+        if algorithm == "exact_diffusion":
+            topology = topology or "symmetric_exponential"
+            mixing = Lazy(mixing or getattr(topology, "mixing", Natural()))
         if isinstance(topology, Topology) and mixing is not None:
             topology, mixing = topology.with_mixing(mixing), None
         self.topology, self.mixing = topology, mixing

@@ -3,10 +3,11 @@
 import pytest
 from conftest import only_in_full_tier
 
-ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use", "objects",
+ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use",
+       "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
-       "gossip_optimizer", "bluefog", "gradient_views"]
-OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules"]
+       "gossip_optimizer", "bluefog"]
+OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "tracking"]
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

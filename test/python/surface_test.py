@@ -11,7 +11,7 @@ import pytest
 from conftest import _command, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
-       "windows", "async_gossip", "bluefog_optimizers", "gossip_modules"]
+       "windows", "async_gossip", "bluefog_optimizers", "gossip_modules", "tracking"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

@@ -64,6 +64,9 @@ class AsyncGossip:
     def debias(self):
         pass
 
+    def before_step(self):
+        pass
+
     def after_step(self):
         self._steps += 1
         if not self._windows:

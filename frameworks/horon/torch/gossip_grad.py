@@ -18,8 +18,8 @@ from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.runtime import local_size, size
 from horon.torch.futures import future_of
-from horon.torch.gossip_optimizer import DRIFT
 from horon.torch.hooks import Reduce
+from horon.torch.parameter_gossip import DRIFT
 
 
 class Topology(enum.Enum):

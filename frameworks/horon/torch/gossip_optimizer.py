@@ -14,152 +14,18 @@ Sources: Lian et al., NeurIPS 2017 (D-PSGD); Assran et al., ICML 2019 (SGP, OSGP
 GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, ICML 2021.
 """
 
-import warnings
-
 import torch
 
-from horon.errors import HoronInvalidArgument
-from horon.runtime import cross_size
-from horon.specs import Average
+from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.torch.async_gossip import PairGossip, PushGossip
-from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.compression import Compression
 from horon.torch.optimizer_base import WrappedOptimizer
-from horon.torch.parameters import name_parameters
+from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
+from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
-DRIFT = (
-    "gossip of gradients alone lets the ranks' parameters drift apart: give "
-    "global_average_every, or what='both'"
-)
-
-
-class ParameterGossip:
-    """Mixes an optimizer's parameters, at most one exchange at a time. On the training thread."""
-
-    def __init__(self, op, param_groups, named_parameters, process_set):
-        self._op = op
-        self._param_groups = param_groups
-        self._names = name_parameters(param_groups, named_parameters)
-        self._set = process_set
-        participants = cross_size() if op.hierarchical else process_set.size()
-        self._mixes = op.what != "gradients" and participants > 1
-        graph = op.graph(participants)
-        _check(op, graph)
-        self.push_sum = op.push_sum and self._mixes and not graph.rows_sum_to_one
-        self.weight = torch.ones(1, dtype=torch.float64)
-        self._round = 0  # of every parameter: exchanges started
-        self._first = True  # the next exchange says its round, so that all ranks prove it
-        self._steps = 0
-        self._age = 0  # steps since the exchange under way was started
-        self._pending = None  # (handle, what was sent)
-
-    def _parameters(self):
-        for group in self._param_groups:
-            yield from group["params"]
-
-    @torch.no_grad()
-    def bias(self):
-        """From z to x = z w."""
-        if self.push_sum:
-            for parameter in self._parameters():
-                parameter.mul_(self.weight.item())
-
-    @torch.no_grad()
-    def debias(self):
-        """From x to z = x / w."""
-        if self.push_sum:
-            for parameter in self._parameters():
-                parameter.div_(self.weight.item())
-
-    @torch.no_grad()
-    def after_step(self):
-        """The parameters are x, with the optimizer's step taken."""
-        self._steps += 1
-        every = self._op.global_average_every
-        if every and self._steps % every == 0:
-            self._collect()
-            self._average()
-        elif self._mixes and not self._op.overlap:
-            self._start()
-            self._collect()
-        elif self._mixes and self._due():
-            self._collect()
-            self._start()
-
-    def _due(self) -> bool:
-        """Whether the last exchange has had its time. Counted, not asked: ranks that found it
-        finished at different steps would start different numbers of them."""
-        self._age += 1
-        return self._pending is None or self._age > self._op.sync_freq
-
-    def _start(self):
-        """Copies go, so that parameters may change meanwhile; they go and arrive as one."""
-        sent = [parameter.detach().clone() for parameter in self._parameters()]
-        names = [f"gossip.{self._names[parameter]}" for parameter in self._parameters()]
-        if self.push_sum:
-            sent.append(self.weight.clone())
-            names.append("gossip.weight")
-        round_ = (self._round or -1) if self._first else 0
-        calls = [reduce_call(name, self._op.spec, value, self._set, round=round_)
-                 for name, value in zip(names, sent)]
-        self._pending = GroupCall(calls, "gossip").start(), sent
-        self._round += 1
-        self._first = False
-        self._age = 0
-
-    @torch.no_grad()
-    def _collect(self):
-        """Adds what the exchange changed: steps taken meanwhile stay. If it failed, nothing was."""
-        if self._pending is None:
-            return
-        (handle, sent), self._pending = self._pending, None
-        changed = [*self._parameters(), *([self.weight] if self.push_sum else [])]
-        for value, mixed, before in zip(changed, handle.wait(), sent):
-            if self._op.overlap:
-                value.add_(mixed - before)
-            else:
-                value.copy_(mixed)
-
-    def _average(self):
-        """The exact mean of x; the weights' mean is 1."""
-        calls = [reduce_call(f"gossip.average.{self._names[parameter]}", Average.spec,
-                             parameter.detach(), self._set, in_place=True)
-                 for parameter in self._parameters()]
-        GroupCall(calls, "gossip.average").run()
-        self.weight.fill_(1)
-
-    def finish(self, average=False):
-        """Takes in what is under way; afterwards no part of anybody's sum is in flight."""
-        self.bias()
-        self._collect()
-        if average:
-            self._average()
-        self.debias()
-
-    def close(self):
-        self.finish()
-
-    def state(self) -> dict:
-        return {"weight": self.weight.item(), "round": self._round, "steps": self._steps}
-
-    def load(self, state):
-        self.finish()
-        self.weight.fill_(state["weight"])
-        self._round, self._steps = state["round"], state["steps"]
-        self._first = True
-
-
-def _check(op, graph):
-    if not graph.columns_sum_to_one:
-        raise HoronInvalidArgument(
-            f"{graph!r} does not keep the sum over the ranks: use mixing weights whose columns sum "
-            "to 1, such as horon.mixing.MetropolisHastings() or Push()")
-    if not op.push_sum and not graph.rows_sum_to_one:
-        raise HoronInvalidArgument(
-            f"{op.algorithm} on {graph!r} needs rows that sum to 1: use algorithm='sgp'")
-    if op.what == "gradients" and not op.global_average_every:
-        warnings.warn(DRIFT, stacklevel=4)
+_WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
+                "push_diging": PushDiging}
 
 
 class NoReduction:
@@ -189,6 +55,7 @@ class _GossipOptimizer(WrappedOptimizer):
             self.synchronize()
         self._horon_synchronized = False
         self._horon_gossip.bias()
+        self._horon_gossip.before_step()
         self._step_locally()
         self._horon_gossip.after_step()
         self._horon_gossip.debias()
@@ -198,6 +65,9 @@ class _GossipOptimizer(WrappedOptimizer):
         """GradScaler leaves its finding here: an overflow of this rank skips its own step only."""
         scaler = {name: self.__dict__.pop(name)
                   for name in ("grad_scale", "found_inf") if name in self.__dict__}
+        if scaler and type(self._horon_gossip) in _WITH_MEMORY.values():
+            raise HoronUnsupported("algorithms that remember gradients work without a GradScaler: "
+                                   "its scale changes, and some ranks would skip steps")
         try:
             if scaler.get("found_inf") is not None and scaler["found_inf"].item() > 0:
                 return
@@ -237,7 +107,8 @@ def make_gossip(op, param_groups, named, process_set):
     if op.waits_for_nobody:
         kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
         return kind(op, param_groups, process_set)
-    return ParameterGossip(op, param_groups, named, process_set)
+    kind = _WITH_MEMORY.get(op.algorithm, ParameterGossip)
+    return kind(op, param_groups, named, process_set)
 
 
 def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups):

@@ -95,6 +95,26 @@ def check_checkpoints_go_on_bit_by_bit():
     same(flat(other), flat(net))
 
 
+def check_buffers_are_those_of_all_samples():
+    """Ranks saw batches with different means and sizes: as if one had seen all of them."""
+    generator = torch.Generator().manual_seed(7)
+    batches = [torch.randn(4 + 2 * r, 3, generator=generator) + 5 * r for r in range(hvd.size())]
+    norm = torch.nn.BatchNorm1d(3, momentum=None, affine=False)
+    net = torch.nn.Sequential(norm, torch.nn.Linear(3, 1))
+    net.register_buffer("level", torch.tensor(float(hvd.rank())))
+    mine = batches[hvd.rank()]
+    for _ in range(hvd.rank() + 1):
+        net(mine)
+    norm.running_var.mul_((len(mine) - 1) / len(mine))  # of the samples themselves
+    hvd.average_buffers(net, samples=len(mine))
+    everything = torch.cat(batches)
+    close(norm.running_mean, everything.mean(0), 1e-4)
+    close(norm.running_var, everything.var(0, unbiased=False), 1e-4)
+    assert norm.num_batches_tracked == hvd.size()
+    sizes = torch.tensor([float(len(b)) for b in batches])
+    close(net.level, (torch.arange(hvd.size()) * sizes).sum() / sizes.sum())
+
+
 def check_gossipers():
     size, me = hvd.size(), hvd.rank()
     x = torch.full((5,), float(me))

@@ -1,0 +1,40 @@
+"""average_buffers: what batch norm has seen on all ranks, where gossip mixes parameters alone."""
+
+import torch
+
+from horon.process_sets import global_process_set
+from horon.specs import Max, Sum
+from horon.torch.reductions import allreduce, grouped_allreduce
+
+
+@torch.no_grad()
+def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
+    """Before a model is saved or evaluated, on all ranks: its buffers become those of all ranks.
+
+    Running means are averaged with `samples` as this rank's weight; a running variance becomes that
+    of all ranks' samples together, which has the distances of the ranks' means in it. Other
+    floating-point buffers are averaged; of counters and the like the largest is taken.
+    """
+    squares = {}  # running_var by its running_mean
+    for module in model.modules():
+        mean, variance = (getattr(module, f"running_{what}", None) for what in ("mean", "var"))
+        if mean is not None and variance is not None:
+            squares[variance] = mean
+    floats = [b for b in model.buffers() if b.is_floating_point()]
+    counts = [b for b in model.buffers() if not b.is_floating_point() and b.dtype != torch.bool]
+    sums = {b: b.double() + squares[b].double().square() if b in squares else b.double()
+            for b in floats}
+    one = torch.ones(1, dtype=torch.float64, device=floats[0].device if floats else "cpu")
+    rows = torch.cat([*(sums[b].reshape(-1) for b in floats), one])
+    total = allreduce(rows.mul_(samples), op=Sum, name="buffers", process_set=process_set)
+    parts = (total[:-1] / total[-1]).split([b.numel() for b in floats])
+    means = {b: part.view(b.shape) for b, part in zip(floats, parts)}
+    for buffer in floats:
+        mean = means[buffer]
+        if buffer in squares:
+            mean = (mean - means[squares[buffer]].square()).clamp_(min=0)
+        buffer.copy_(mean)
+    if counts:
+        largest = grouped_allreduce(counts, op=Max, name="buffers.counts", process_set=process_set)
+        for buffer, value in zip(counts, largest):
+            buffer.copy_(value)

@@ -1,0 +1,155 @@
+"""ParameterGossip: mixes the parameters of an optimizer after its step, all ranks together.
+
+gossip_optimizer.py says when; here is what travels, and what becomes of it. On the training thread.
+"""
+
+import warnings
+
+import torch
+
+from horon.errors import HoronInvalidArgument
+from horon.runtime import cross_size
+from horon.specs import Average
+from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.parameters import name_parameters
+
+DRIFT = (
+    "gossip of gradients alone lets the ranks' parameters drift apart: give "
+    "global_average_every, or what='both'"
+)
+
+
+class ParameterGossip:
+    """Mixes an optimizer's parameters, at most one exchange at a time. On the training thread."""
+
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        self._op = op
+        self._param_groups = param_groups
+        self._names = name_parameters(param_groups, named_parameters)
+        self._set = process_set
+        participants = cross_size() if op.hierarchical else process_set.size()
+        self._mixes = op.what != "gradients" and participants > 1
+        graph = op.graph(participants)
+        _check(op, graph)
+        self.push_sum = op.push_sum and self._mixes and not graph.rows_sum_to_one
+        self.weight = torch.ones(1, dtype=torch.float64)
+        self._round = 0  # of every parameter: exchanges started
+        self._first = True  # the next exchange says its round, so that all ranks prove it
+        self._steps = 0
+        self._age = 0  # steps since the exchange under way was started
+        self._pending = None  # (handle, what was sent)
+
+    def _parameters(self):
+        for group in self._param_groups:
+            yield from group["params"]
+
+    @torch.no_grad()
+    def bias(self):
+        """From z to x = z w."""
+        if self.push_sum:
+            for parameter in self._parameters():
+                parameter.mul_(self.weight.item())
+
+    @torch.no_grad()
+    def debias(self):
+        """From x to z = x / w."""
+        if self.push_sum:
+            for parameter in self._parameters():
+                parameter.div_(self.weight.item())
+
+    def before_step(self):
+        """The parameters are x, their gradients are there."""
+
+    @torch.no_grad()
+    def after_step(self):
+        """The parameters are x, with the optimizer's step taken."""
+        self._steps += 1
+        every = self._op.global_average_every
+        if every and self._steps % every == 0:
+            self._collect()
+            self._average()
+        elif self._mixes and not self._op.overlap:
+            self._start()
+            self._collect()
+        elif self._mixes and self._due():
+            self._collect()
+            self._start()
+
+    def _due(self) -> bool:
+        """Whether the last exchange has had its time. Counted, not asked: ranks that found it
+        finished at different steps would start different numbers of them."""
+        self._age += 1
+        return self._pending is None or self._age > self._op.sync_freq
+
+    def _start(self):
+        """Copies go, so that parameters may change meanwhile; they go and arrive as one."""
+        names, values = zip(*self._travelling())
+        sent = [value.detach().clone() for value in values]
+        self._pending = self._mixed(names, sent, "gossip"), sent
+        self._round += 1
+        self._first = False
+        self._age = 0
+
+    def _travelling(self) -> list:
+        """[(name, tensor), ...] of what an exchange mixes."""
+        named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
+        return [*named, ("gossip.weight", self.weight)] if self.push_sum else named
+
+    def _mixed(self, names, values, group, first=False):
+        """A handle of the values as this round mixes them. first: they never were before."""
+        round_ = (self._round or -1) if self._first or first else 0
+        calls = [reduce_call(name, self._op.spec, value, self._set, round=round_)
+                 for name, value in zip(names, values)]
+        return GroupCall(calls, group).start()
+
+    @torch.no_grad()
+    def _collect(self):
+        """Adds what the exchange changed: steps taken meanwhile stay. If it failed, nothing was."""
+        if self._pending is None:
+            return
+        (handle, sent), self._pending = self._pending, None
+        for (_, value), mixed, before in zip(self._travelling(), handle.wait(), sent):
+            if self._op.overlap:
+                value.add_(mixed - before)
+            else:
+                value.copy_(mixed)
+
+    def _average(self):
+        """The exact mean of x; the weights' mean is 1."""
+        calls = [reduce_call(f"gossip.average.{self._names[parameter]}", Average.spec,
+                             parameter.detach(), self._set, in_place=True)
+                 for parameter in self._parameters()]
+        GroupCall(calls, "gossip.average").run()
+        self.weight.fill_(1)
+
+    def finish(self, average=False):
+        """Takes in what is under way; afterwards no part of anybody's sum is in flight."""
+        self.bias()
+        self._collect()
+        if average:
+            self._average()
+        self.debias()
+
+    def close(self):
+        self.finish()
+
+    def state(self) -> dict:
+        return {"weight": self.weight.item(), "round": self._round, "steps": self._steps}
+
+    def load(self, state):
+        self.finish()
+        self.weight.fill_(state["weight"])
+        self._round, self._steps = state["round"], state["steps"]
+        self._first = True
+
+
+def _check(op, graph):
+    if not graph.columns_sum_to_one:
+        raise HoronInvalidArgument(
+            f"{graph!r} does not keep the sum over the ranks: use mixing weights whose columns sum "
+            "to 1, such as horon.mixing.MetropolisHastings() or Push()")
+    if not op.push_sum and not graph.rows_sum_to_one:
+        raise HoronInvalidArgument(
+            f"{op.algorithm} on {graph!r} needs rows that sum to 1: use algorithm='sgp'")
+    if op.what == "gradients" and not op.global_average_every:
+        warnings.warn(DRIFT, stacklevel=4)
