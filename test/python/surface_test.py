@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import _command, run_job
+from conftest import _command, only_in_full_tier, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
        "windows", "async_gossip", "bluefog_optimizers", "gossip_modules", "tracking"]
@@ -21,6 +21,8 @@ def test_horonrun(launch, np):
 
 @pytest.mark.parametrize("np", [2, 4])
 def test_mpirun(launch, needs_mpi, np):
+    if np == 4:
+        only_in_full_tier()
     launch(np, *ALL, launcher="mpirun")
 
 
