@@ -5,6 +5,8 @@
 // clock, in the file rank-<rank> of the folder CELL_NOTES, because the output of a host that is cut
 // off is lost:
 //
+// CELL_OP is another op than sum; with CELL_SHARED the tensor lies in memory that the ranks share.
+//
 //   cell <rank> begin|joined|step|raise|left <time>
 //   cell <rank> error <time> <code> <sentence>
 #include <unistd.h>
@@ -67,18 +69,17 @@ bool Victim() {
 // Whether all steps are the same, so that the later ones are not negotiated.
 bool Steady() { return std::getenv("CELL_STEADY") != nullptr; }
 
-int Reduce(int step, std::vector<float>& values) {
+int Reduce(int step, float* values, int64_t count) {
   const std::string name = Steady() ? "step" : "step" + std::to_string(step);
-  const auto count = static_cast<int64_t>(values.size());
   horon_request request;
   std::memset(&request, 0, sizeof(request));
   request.struct_bytes = sizeof(request);
   request.name = name.c_str();
-  request.op = "sum";
+  request.op = Environment("CELL_OP", "sum");
   request.dtype = HORON_FLOAT32;
   request.ndim = 1;
   request.shape = &count;
-  request.input = request.output = values.data();
+  request.input = request.output = values;
   request.device = -1;
   horon_work* work = nullptr;
   if (const int code = horon_submit(&request, &work)) return code;
@@ -89,6 +90,8 @@ int Reduce(int step, std::vector<float>& values) {
   if (step == 2) {
     RaiseIn("reduce");
     RaiseIn("copy_out");
+    RaiseIn("in_place");
+    RaiseIn("adasum");
   }
   if (step == 8) RaiseIn("locked");
   const int code = horon_work_wait(work, -1);
@@ -109,18 +112,30 @@ int main() {
   RaiseIn("init");
   if (const int code = horon_init()) return Error(code);
   Say("joined");
-  std::vector<float> values(static_cast<size_t>(std::atoll(Environment("CELL_COUNT", "4194304"))),
-                            1);
+  const int64_t count = std::atoll(Environment("CELL_COUNT", "4194304"));
+  std::vector<float> own(static_cast<size_t>(count), 1);
+  horon_shared_memory* memory = nullptr;
+  void* values = own.data();
+  int shared = 0;
+  if (std::getenv("CELL_SHARED") != nullptr) {
+    if (const int code = horon_share_memory(count * 4, 0, &memory, &values, &shared))
+      return Error(code);
+  }
   for (int step = 0; step < (Steady() ? 12 : 4); ++step) {
     if (Steady() && step == 8 && horon_counter("schedule.tensors") == 0) {
       std::fputs("the schedule was not locked\n", stderr);
       return 4;
     }
-    if (const int code = Reduce(step, values)) return Error(code);
+    if (const int code = Reduce(step, static_cast<float*>(values), count)) return Error(code);
     Say("step");
+    if (shared != 0 && horon_counter("lane.in_place") == 0) {
+      std::fputs("the tensor was not reduced in place\n", stderr);
+      return 4;
+    }
   }
   RaiseIn("shutdown");
   if (const int code = horon_shutdown()) return Error(code);
+  horon_shared_memory_release(memory);
   Say("left");
   return 0;
 }

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NP = 4
-PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "locked", "shutdown")
+PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "locked", "in_place", "adasum",
+          "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -29,6 +30,9 @@ _PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22}
 # between nodes, so that none takes half a second on a loaded machine. A rank that waits so long asks
 # why, which is negotiated.
 LOCKED_COUNT = 4 * 65536
+# Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
+# rank's part; and up the tree of Adasum, its combination in chunks.
+_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:6"}
 _LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
 
 
@@ -76,6 +80,8 @@ class Cell:
     @property
     def plan(self) -> str:
         """The beginning and the end of HORON_FAULT, with the action to be put in between."""
+        if self.phase in _OTHER_WAYS:
+            return _OTHER_WAYS[self.phase]
         if self.steady:
             return _LOCKED_ON_ONE_HOST if self.hosts == 1 else _LOCKED_ON_HOSTS
         passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
@@ -131,6 +137,8 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
             continue
         if fault == "launcher" and who != "last":
             continue  # one launcher, and where it is killed from does not matter
+        if phase == "in_place" and hosts > 1:
+            continue  # only inside a node
         if not quick or _is_quick(fault, phase, who, hosts):
             yield Cell(fault, phase, who, hosts)
 
@@ -141,6 +149,8 @@ def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
         if fault in ("kill", "cut"):
             return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
         return who == "last" and phase in ("init", "reduce", "locked", "shutdown")
+    if phase in ("in_place", "adasum"):
+        return fault in ("kill", "stop") and who == "last"
     if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
         return False
     return who != "two" or phase in ("negotiate", "reduce", "locked")

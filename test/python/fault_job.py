@@ -73,6 +73,10 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
     }
     if cell.steady:
         added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
+    if cell.phase == "in_place":
+        added["CELL_SHARED"] = "1"
+    if cell.phase == "adasum":
+        added["CELL_OP"] = "adasum"
     if cell.fault == "raise":
         added["CELL_RAISE"] = cell.phase
     elif cell.strikes_itself:
