@@ -2,6 +2,7 @@
 and gossip over them; on 2 and 4 ranks, over shared memory and over MPI. The checks are in bodies/,
 all in one launch."""
 
+import json
 import re
 import subprocess
 import sys
@@ -35,32 +36,100 @@ def test_modern_mpirun(launch, needs_mpi):
     launch(2, "modern", launcher="mpirun")
 
 
-NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
-mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled nccl_built ddl_built ccl_built
-cuda_built rocm_built start_timeline stop_timeline Average Sum Adasum Min Max Product allreduce
-allreduce_async allreduce_ allreduce_async_ grouped_allreduce grouped_allreduce_async
-grouped_allreduce_ grouped_allreduce_async_ sparse_allreduce_async allgather allgather_async
-grouped_allgather grouped_allgather_async broadcast broadcast_async broadcast_ broadcast_async_
-alltoall alltoall_async reducescatter reducescatter_async grouped_reducescatter
-grouped_reducescatter_async poll synchronize barrier join ProcessSet global_process_set
-add_process_set remove_process_set broadcast_parameters broadcast_optimizer_state broadcast_object
-allgather_object Compression DistributedOptimizer SyncBatchNorm HorovodInternalError elastic""".split()
+# Of horovod.torch 0.28: GLOBAL is global_process_set, NONE is Compression.none.
+SIGNATURES = """
+init(comm=None, process_sets=None) shutdown() is_initialized()
+rank() size() local_rank() local_size() cross_rank() cross_size()
+mpi_built() mpi_enabled() mpi_threads_supported() gloo_built() gloo_enabled() nccl_built()
+ddl_built() ccl_built() cuda_built() rocm_built()
+start_timeline(file_path, mark_cycles=False) stop_timeline()
+allreduce(tensor, average=None, name=None, compression=NONE, op=None, SCALES, SET)
+allreduce_async(tensor, average=None, name=None, op=None, SCALES, SET)
+allreduce_(tensor, average=None, name=None, op=None, SCALES, SET)
+allreduce_async_(tensor, average=None, name=None, op=None, SCALES, SET)
+grouped_allreduce(tensors, average=None, name=None, compression=NONE, op=None, SCALES, SET)
+grouped_allreduce_async(tensors, average=None, name=None, op=None, SCALES, SET)
+grouped_allreduce_(tensors, average=None, name=None, op=None, SCALES, SET)
+grouped_allreduce_async_(tensors, average=None, name=None, op=None, SCALES, SET)
+sparse_allreduce_async(tensor, name, op, SET)
+allgather(tensor, name=None, SET) allgather_async(tensor, name=None, SET)
+grouped_allgather(tensors, name=None, SET) grouped_allgather_async(tensors, name=None, SET)
+broadcast(tensor, root_rank, name=None, SET) broadcast_async(tensor, root_rank, name=None, SET)
+broadcast_(tensor, root_rank, name=None, SET) broadcast_async_(tensor, root_rank, name=None, SET)
+alltoall(tensor, splits=None, name=None, SET) alltoall_async(tensor, splits=None, name=None, SET)
+reducescatter(tensor, name=None, compression=NONE, op=Average, SET, SCALES)
+reducescatter_async(tensor, name=None, op=Average, SET, SCALES)
+grouped_reducescatter(tensors, name=None, compression=NONE, op=Average, SET, SCALES)
+grouped_reducescatter_async(tensors, name=None, op=Average, SET, SCALES)
+poll(handle) synchronize(handle) barrier(SET) join(device=-1)
+ProcessSet(ranks_or_comm) add_process_set(process_set) remove_process_set(process_set)
+broadcast_parameters(params, root_rank)
+broadcast_optimizer_state(optimizer, root_rank, model=None)
+broadcast_object(obj, root_rank=0, name=None, SET) allgather_object(obj, name=None)
+DistributedOptimizer(optimizer, named_parameters=None, compression=NONE, \
+backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0, num_groups=0, groups=None, \
+sparse_as_dense=False, SET)
+SyncBatchNorm(num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+""".replace("SET", "process_set=GLOBAL").replace(
+    "SCALES", "prescale_factor=1.0, postscale_factor=1.0")
+HOROVOD = {name: [part.strip() for part in arguments.split(",") if part.strip()]
+           for name, arguments in re.findall(r"(\w+)\(([^)]*)\)", SIGNATURES)}
+NAMES = [*HOROVOD, *"""Average Sum Adasum Min Max Product global_process_set Compression
+HorovodInternalError elastic""".split()]
+# The same of horon.torch; what can only be given by its name has a star.
+TELL = f"""
+import inspect, json, horon.torch as hvd
+words = {{id(hvd.Average): "Average", id(hvd.global_process_set): "GLOBAL",
+         id(hvd.Compression.none): "NONE"}}
+def tell(p):
+    text = "*" * (p.kind is not p.POSITIONAL_OR_KEYWORD) + p.name
+    if p.default is p.empty:
+        return text
+    return text + "=" + words.get(id(p.default), repr(p.default))
+def signature(name):
+    return [tell(p) for p in inspect.signature(getattr(hvd, name)).parameters.values()]
+print(json.dumps({{name: signature(name) for name in {[*HOROVOD]} if hasattr(hvd, name)}}))
+print(json.dumps([name for name in {NAMES} if not hasattr(hvd, name)]))
+"""
+MIGRATING = (Path(__file__).parents[2] / "docs" / "migrating_from_horovod.md").read_text()
 
 
-def test_every_name_of_horovod_is_there_and_in_the_documentation():
-    """docs/migrating_from_horovod.md says of each name what it is; only what it calls missing
-    is."""
-    text = (Path(__file__).parents[2] / "docs" / "migrating_from_horovod.md").read_text()
-    table = text.split("All 67 names")[1].split("Beside `horovod.torch`")[0]
+@pytest.fixture(scope="module")
+def horon_torch():
+    """Signatures, and which names are missing."""
+    done = subprocess.run([sys.executable, "-c", TELL], cwd="/", capture_output=True, text=True,
+                          check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_name_of_horovod_is_there_and_in_the_documentation(horon_torch):
+    """The guide for those who come from Horovod says of each name what it is; only what it calls
+    missing is."""
+    table = MIGRATING.split("All 67 names")[1].split("Arguments that differ")[0]
     said = {}
     for row in re.findall(r"^\| (`.*?) \| (\w+) \|", table, re.MULTILINE):
         for name in re.findall(r"`(\w+)`", row[0]):
             assert said.setdefault(name, row[1]) == row[1], name
     assert set(NAMES) <= set(said) and len(NAMES) == 67, set(NAMES) - set(said)
-    program = f"import horon.torch as hvd; print(*(n for n in {NAMES} if not hasattr(hvd, n)))"
-    done = subprocess.run([sys.executable, "-c", program], cwd="/", capture_output=True, text=True,
-                          check=True)
-    assert set(done.stdout.split()) == {name for name in NAMES if said[name] == "missing"}
+    assert set(horon_torch[1]) == {name for name in NAMES if said[name] == "missing"}
+
+
+def test_signatures_are_horovods_but_for_what_is_documented(horon_torch):
+    """Names, order and defaults of all arguments; others come after them, and are in the guide."""
+    table = MIGRATING.split("Arguments that differ")[1].split("Beside `horovod.torch`")[0]
+    documented = {}
+    for names, arguments in re.findall(r"^\| (`.*?) \| (`.*?) \|", table, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", names):
+            documented[name] = re.findall(r"`(.*?)`", arguments)
+    signatures, differ = horon_torch[0], {}
+    for name, theirs in HOROVOD.items():
+        ours = signatures[name]
+        first = [text.split("=")[0] for text in ours[:len(theirs)]]
+        assert first == [text.split("=")[0] for text in theirs], (name, ours)
+        more = [text for text in ours if text not in theirs]
+        if more:
+            differ[name] = more
+    assert differ == documented
 
 
 LATE = """
