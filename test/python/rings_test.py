@@ -87,7 +87,9 @@ def test_numa_nodes(tmp_path):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("", "nvidia-smi"), ("GPU0\tX\tNV1\nGPU1\tNV1\n", "nvidia-smi"), ("GPU0\tX\tFAR\nGPU1\tFAR\tX\n", "FAR"),
+    ("", "nvidia-smi"),
+    ("GPU0\tX\tNV1\nGPU1\tNV1\n", "nvidia-smi"),
+    ("GPU0\tX\tFAR\nGPU1\tFAR\tX\n", "FAR"),
     ("GPU0\tX\tNV0\nGPU1\tNV0\tX\n", "NV0"),
 ])
 def test_tables_that_are_none(text, words):
