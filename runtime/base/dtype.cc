@@ -25,13 +25,6 @@ constexpr std::array<Row, kDataTypes> kRows = {{{"uint8", 1},
 int64_t SizeOf(DataType dtype) { return kRows[static_cast<size_t>(dtype)].bytes; }
 std::string_view NameOf(DataType dtype) { return kRows[static_cast<size_t>(dtype)].name; }
 
-std::optional<DataType> ParseDataType(std::string_view name) {
-  for (size_t i = 0; i < kRows.size(); ++i) {
-    if (kRows[i].name == name) return static_cast<DataType>(i);
-  }
-  return std::nullopt;
-}
-
 bool IsFloat(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 ||
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <string_view>
 
 namespace horon {
@@ -26,7 +25,6 @@ inline constexpr int kDataTypes = 10;
 
 int64_t SizeOf(DataType dtype);           // bytes of one element
 std::string_view NameOf(DataType dtype);  // "float32"
-std::optional<DataType> ParseDataType(std::string_view name);
 bool IsFloat(DataType dtype);
 
 // IEEE binary16, stored; arithmetic happens in fp32. Rounds to nearest even, keeps NaN and Inf.

@@ -11,7 +11,6 @@
 #endif
 #define HORON_GUARDED_BY(mutex) HORON_ANNOTATE(guarded_by(mutex))
 #define HORON_REQUIRES(mutex) HORON_ANNOTATE(requires_capability(mutex))
-#define HORON_EXCLUDES(mutex) HORON_ANNOTATE(locks_excluded(mutex))
 
 namespace horon {
 

@@ -11,36 +11,36 @@ constexpr size_t kLongest = 1000;
 
 void Inquiries::Ask() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!std::exchange(open_, true)) open_since_ = Clock::now();
   }
   asked_.notify_one();
 }
 
 bool Inquiries::Await() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   listens_ = true;
-  asked_.wait(lock, [this] { return open_ || closed_; });
+  while (!open_ && !closed_) asked_.wait(mutex_);
   return !closed_;
 }
 
 void Inquiries::Tell(std::string doing) {
   if (doing.size() > kLongest) doing.resize(kLongest);
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_ = false;
   doing_ = std::move(doing);
 }
 
 void Inquiries::Close() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
   asked_.notify_all();
 }
 
 std::string Inquiries::Answer() const {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!listens_) return "";
   if (open_ && Clock::now() - open_since_ >= kPatience)
     return "in native code that holds the interpreter's lock, so it cannot say where";

@@ -8,8 +8,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
+
+#include "runtime/base/mutex.h"
 
 namespace horon {
 
@@ -29,11 +30,13 @@ class Inquiries {
 
  private:
   using Clock = std::chrono::steady_clock;
-  mutable std::mutex mutex_;
-  std::condition_variable asked_;
-  bool listens_ = false, open_ = false, closed_ = false;
-  Clock::time_point open_since_;
-  std::string doing_;
+  mutable Mutex mutex_;
+  std::condition_variable_any asked_;
+  bool listens_ HORON_GUARDED_BY(mutex_) = false;
+  bool open_ HORON_GUARDED_BY(mutex_) = false;
+  bool closed_ HORON_GUARDED_BY(mutex_) = false;
+  Clock::time_point open_since_ HORON_GUARDED_BY(mutex_);
+  std::string doing_ HORON_GUARDED_BY(mutex_);
 };
 
 }  // namespace horon

@@ -35,15 +35,19 @@ std::string HostName() {
 
 void TimelineProgress::Reached(uint64_t number) {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reached_ = std::max(reached_, number);
   }
   changed_.notify_all();
 }
 
 bool TimelineProgress::Await(uint64_t number, std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, limit, [&] { return reached_ >= number; });
+  const auto until = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(mutex_);
+  while (reached_ < number) {
+    if (changed_.wait_until(mutex_, until) == std::cv_status::timeout) break;
+  }
+  return reached_ >= number;
 }
 
 TimelineRecording::TimelineRecording(int rank, const TimelineOrder& order,
@@ -65,7 +69,7 @@ bool TimelineRecording::Put(TimelineEvent&& event) {
 
 void TimelineRecording::SetClock(int64_t offset, int64_t bound) {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     clock_ = TimelineText::Clock{offset, bound, order_.epoch};
   }
   changed_.notify_one();
@@ -73,35 +77,41 @@ void TimelineRecording::SetClock(int64_t offset, int64_t bound) {
 
 void TimelineRecording::End(uint64_t number) {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
     ended_by_ = std::max(ended_by_, number);
   }
   changed_.notify_one();
 }
 
-// False if it never came: then rank 0 is gone, and this rank's own clock has to do.
-bool TimelineRecording::AwaitClock() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return clock_ || ended_; });
-  if (clock_) return true;
-  clock_ = TimelineText::Clock{0, -1, order_.epoch};
-  return false;
+// If it never comes, rank 0 is gone, and this rank's own clock has to do.
+TimelineText::Clock TimelineRecording::AwaitClock() {
+  MutexLock lock(mutex_);
+  while (!clock_ && !ended_) changed_.wait(mutex_);
+  return clock_.value_or(TimelineText::Clock{0, -1, order_.epoch});
 }
 
 // Whether more may come.
 bool TimelineRecording::AwaitMore() {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kPeriod, [&] { return ended_ || ring_.size() >= ring_.capacity() / 2; });
+  const auto until = std::chrono::steady_clock::now() + kPeriod;
+  MutexLock lock(mutex_);
+  while (!ended_ && ring_.size() < ring_.capacity() / 2) {
+    if (changed_.wait_until(mutex_, until) == std::cv_status::timeout) break;
+  }
   return !ended_;
+}
+
+uint64_t TimelineRecording::ended_by() {
+  MutexLock lock(mutex_);
+  return ended_by_;
 }
 
 void TimelineRecording::Write() {
   GiveWay();
-  AwaitClock();
+  const TimelineText::Clock clock = AwaitClock();
   auto file = TimelineFile::Open(order_.path, order_.id);
   if (file.ok()) {
-    TimelineText text(rank_, *clock_);
+    TimelineText text(rank_, clock);
     std::string out = text.Opening(HostName(), order_.epoch_us);
     bool more = Append(file.value(), out);
     while (more) {
@@ -112,7 +122,7 @@ void TimelineRecording::Write() {
     Log(LogLevel::kWarn, "timeline", file.status().message());
   }
   written_.store(true, std::memory_order_release);
-  progress_->Reached(ended_by_);
+  progress_->Reached(ended_by());
 }
 
 void TimelineRecording::Drain(TimelineFile& file, TimelineText& text) {

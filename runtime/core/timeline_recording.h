@@ -7,11 +7,11 @@
 
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "runtime/base/bounded_ring.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/timeline_file.h"
 #include "runtime/core/timeline_event.h"
 #include "runtime/core/timeline_order.h"
@@ -25,9 +25,9 @@ class TimelineProgress {
   bool Await(uint64_t number, std::chrono::milliseconds limit);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t reached_ = 0;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  uint64_t reached_ HORON_GUARDED_BY(mutex_) = 0;
 };
 
 class TimelineRecording {
@@ -48,8 +48,9 @@ class TimelineRecording {
 
  private:
   void Write();
-  bool AwaitClock();
+  TimelineText::Clock AwaitClock();
   bool AwaitMore();
+  uint64_t ended_by();
   void Drain(TimelineFile& file, TimelineText& text);
   bool Append(TimelineFile& file, std::string& out);
 
@@ -58,11 +59,11 @@ class TimelineRecording {
   std::shared_ptr<TimelineProgress> progress_;
   BoundedRing<TimelineEvent> ring_;
   uint64_t dropped_told_ = 0;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::optional<TimelineText::Clock> clock_;
-  uint64_t ended_by_ = 0;
-  bool ended_ = false;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::optional<TimelineText::Clock> clock_ HORON_GUARDED_BY(mutex_);
+  uint64_t ended_by_ HORON_GUARDED_BY(mutex_) = 0;
+  bool ended_ HORON_GUARDED_BY(mutex_) = false;
   std::atomic<bool> written_{false};
   std::thread thread_;
 };
