@@ -1,5 +1,6 @@
 // The C API over Runtime: stops every exception, owns the one mutable global. What a caller may get
-// wrong about a tensor is checked in c_request.cc; how a job is put together is in join.cc.
+// wrong about a tensor is checked in c_request.cc; how a job is put together is in join.cc; what a
+// program asks about its job is in c_queries.cc.
 
 #include <pthread.h>
 
@@ -48,21 +49,6 @@ Status NotInitialised() {
 }
 
 namespace {
-
-template <typename F>
-int Query(F&& f) {
-  const std::shared_ptr<Job> job = Current();
-  return job ? f(*job->runtime) : -1;
-}
-
-// A literal, because it must outlive the job.
-const char* WayOf(std::string Job::* name) {
-  const std::shared_ptr<Job> job = Current();
-  for (const char* way : {"shm", "mpi", "shm+mpi", "self"}) {
-    if (job && (*job).*name == way) return way;
-  }
-  return "";
-}
 
 int Enqueue(std::span<const horon_request> requests, const char* group, bool wake,
             horon_work** work) {
@@ -144,39 +130,9 @@ void horon_abandon(const char* what) {
   job->runtime->GiveUp(what);
 }
 
-void horon_describe(void) {
-  const auto job = Current();
-  if (job) job->runtime->Describe();
-}
-
 int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
 const char* horon_last_error(void) { return LastError().c_str(); }
 const char* horon_version(void) { return HORON_VERSION; }
-
-int horon_rank(void) {
-  return Query([](Runtime& r) { return r.rank(); });
-}
-int horon_size(void) {
-  return Query([](Runtime& r) { return r.topology().size(); });
-}
-int horon_local_rank(void) {
-  return Query([](Runtime& r) { return r.topology().local_rank(r.rank()); });
-}
-int horon_local_size(void) {
-  return Query([](Runtime& r) { return r.topology().local_size(r.rank()); });
-}
-int horon_cross_rank(void) {
-  return Query([](Runtime& r) { return r.topology().cross_rank(r.rank()); });
-}
-int horon_cross_size(void) {
-  return Query([](Runtime& r) { return r.topology().cross_size(r.rank()); });
-}
-int horon_is_homogeneous(void) {
-  return Query([](Runtime& r) { return r.topology().homogeneous() ? 1 : 0; });
-}
-
-const char* horon_controller(void) { return WayOf(&Job::controller); }
-const char* horon_transport(void) { return WayOf(&Job::transport); }
 
 int horon_mpi_available(void) {
   const int code = Guard([] {
@@ -205,42 +161,12 @@ void horon_gpu_parts(void (*visit)(const char*, int, const char*, void*), void* 
   visit("cublas", found.cublas().version, found.cublas().text.c_str(), user);
 }
 
-int horon_add_process_set(const int* ranks, int count, int* id) {
-  return Command([&](Runtime& runtime) -> Status {
-    HORON_ASSIGN(const int made,
-                 AddProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))}));
-    if (id != nullptr) *id = made;
-    return Status::Ok();
-  });
-}
-
-int horon_form_process_set(const int* ranks, int count, int* id) {
-  return Command([&](Runtime& runtime) -> Status {
-    HORON_ASSIGN(*id, FormProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))}));
-    return Status::Ok();
-  });
-}
-
-int horon_remove_process_set(int id) {
-  return Command([&](Runtime& runtime) { return RemoveProcessSet(runtime, id); });
-}
-
 int horon_join(horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, SubmitJoin(runtime));
     *work = Handle(made);
     return Status::Ok();
   });
-}
-
-int horon_process_set_size(int id) {
-  return Query([&](Runtime& runtime) { return ProcessSetSize(runtime, id); });
-}
-int horon_process_set_rank(int id) {
-  return Query([&](Runtime& runtime) { return ProcessSetRank(runtime, id); });
-}
-int horon_process_set_ranks(int id, int* out) {
-  return Command([&](Runtime& runtime) { return CopyProcessSet(runtime, id, out); });
 }
 
 int horon_submit(const horon_request* request, horon_work** work) {
@@ -338,52 +264,6 @@ void horon_work_release(horon_work* work) {
     if (work->done()) work->DropOutputs();
     const auto last = std::move(work->self);  // if the runtime has no part in it any more
   }
-}
-
-int horon_await_inquiry(void) {
-  std::shared_ptr<Inquiries> inquiries;
-  if (const auto job = Current()) inquiries = job->runtime->inquiries();
-  return inquiries && inquiries->Await() ? 1 : 0;  // the job may end meanwhile
-}
-void horon_tell_doing(const char* text) {
-  const auto job = Current();
-  if (job && text != nullptr) job->runtime->inquiries()->Tell(text);
-}
-
-int64_t horon_counter(const char* name) {
-  const auto job = Current();
-  if (!job) return 0;
-  for (const auto& [key, value] : job->runtime->counters().Snapshot()) {
-    if (key == name) return value;
-  }
-  return 0;
-}
-void horon_counters(void (*visit)(const char*, int64_t, void*), void* user) {
-  const auto job = Current();
-  if (!job) return;
-  for (const auto& [name, value] : job->runtime->counters().Snapshot())
-    visit(name.c_str(), value, user);
-}
-int horon_start_timeline(const char* path, int mark_cycles, uint64_t first_step,
-                         uint64_t end_step) {
-  return Command([&](Runtime& runtime) {
-    TimelineOrder order;
-    order.path = path;
-    order.mark_cycles = mark_cycles != 0;
-    order.first_step = first_step;
-    if (end_step > 0) order.end_step = end_step;
-    return runtime.StartTimeline(std::move(order));
-  });
-}
-int horon_stop_timeline(void) {
-  return Command([](Runtime& runtime) { return runtime.StopTimeline(); });
-}
-int64_t horon_memory_bytes(void) {
-  const auto job = Current();
-  return job ? job->runtime->memory_bytes() : 0;
-}
-void horon_knobs(void (*visit)(const char*, int, const char*, void*), void* user) {
-  for (const Knob& knob : Knobs()) visit(knob.name, knob.horovod ? 1 : 0, knob.meaning, user);
 }
 
 }  // extern "C"

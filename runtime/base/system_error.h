@@ -1,5 +1,5 @@
-// What the system says when a call fails, and which limit to raise where a limit is the reason. Used
-// wherever the runtime asks the system for descriptors, memory or sockets.
+// What the system says when a call fails, and which limit to raise where a limit is the reason.
+// Used wherever the runtime asks the system for descriptors, memory or sockets.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// The doorbell (runtime/base/doorbell.h): a sleeper announces itself, looks once more, sleeps; a ringer
-// publishes, then looks whether anybody sleeps. Checked: no ring is lost, so that nobody sleeps for ever
-// (relacy reports a deadlock).
+// The doorbell (runtime/base/doorbell.h): a sleeper announces itself, looks once more, sleeps; a
+// ringer publishes, then looks whether anybody sleeps. Checked: no ring is lost, so that nobody
+// sleeps for ever (relacy reports a deadlock).
 #include "model.h"
 
 namespace {
@@ -23,8 +23,7 @@ struct Bell : rl::test_suite<Bell<kMistake>, 3> {
   }
 
   bool Done() {
-    return work[0]($).load(rl::mo_acquire) == 1 &&
-           work[1]($).load(rl::mo_acquire) == 1;
+    return work[0]($).load(rl::mo_acquire) == 1 && work[1]($).load(rl::mo_acquire) == 1;
   }
 
   void thread(unsigned index) { index == 2 ? Sleeper() : Ringer(index); }
@@ -54,8 +53,13 @@ struct Bell : rl::test_suite<Bell<kMistake>, 3> {
 
 int main() {
   bool right = model::Check<Bell<Mistake::kNone>>("the doorbell", true, 300000);
-  right = model::Check<Bell<Mistake::kNoFenceSleeper>>("a sleeper without its fence", false, 300000) && right;
-  right = model::Check<Bell<Mistake::kNoFenceRinger>>("a ringer without its fence", false, 300000) && right;
-  right = model::Check<Bell<Mistake::kLateTicket>>("a ticket taken too late", false, 300000) && right;
+  right =
+      model::Check<Bell<Mistake::kNoFenceSleeper>>("a sleeper without its fence", false, 300000) &&
+      right;
+  right =
+      model::Check<Bell<Mistake::kNoFenceRinger>>("a ringer without its fence", false, 300000) &&
+      right;
+  right =
+      model::Check<Bell<Mistake::kLateTicket>>("a ticket taken too late", false, 300000) && right;
   return right ? 0 : 1;
 }

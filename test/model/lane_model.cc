@@ -1,6 +1,6 @@
-// The lanes' counters (runtime/transport/lane.cc): three monotonic words a rank, one writer each, and
-// slots that are written again. Checked: nobody reads a slot while it is written, every rank takes the
-// sum of what all packed, and nobody waits for ever.
+// The lanes' counters (runtime/transport/lane.cc): three monotonic words a rank, one writer each,
+// and slots that are written again. Checked: nobody reads a slot while it is written, every rank
+// takes the sum of what all packed, and nobody waits for ever.
 #include "model.h"
 
 namespace {
@@ -58,7 +58,8 @@ struct Lane : rl::test_suite<Lane<kMistake, kInline>, kRanks> {
         slots[mine][reduced % kSlots][mine]($) = sum;
         words[me].reduced($).store(++reduced, Release(Mistake::kRelaxedReduced));
       } else if (packed < kChunks && (packed < kSlots || All(&Words::taken, needed))) {
-        for (int p = 0; p < kRanks; ++p) slots[mine][packed % kSlots][p]($) = Value(mine, packed, p);
+        for (int p = 0; p < kRanks; ++p)
+          slots[mine][packed % kSlots][p]($) = Value(mine, packed, p);
         words[me].packed($).store(++packed, Release(Mistake::kRelaxedPacked));
       } else {
         rl::yield(1, $);
@@ -85,9 +86,15 @@ int main() {
   bool right = model::Check<Lane<Mistake::kNone, 0>>("a lane", true, 200000);
   right = model::Check<Lane<Mistake::kNone, 1>>("a lane with small buckets", true, 200000) && right;
   // Each of these orders is needed:
-  right = model::Check<Lane<Mistake::kRelaxedPacked, 0>>("packed without release", false, 200000) && right;
-  right = model::Check<Lane<Mistake::kRelaxedReduced, 0>>("reduced without release", false, 200000) && right;
-  right = model::Check<Lane<Mistake::kRelaxedTaken, 0>>("taken without release", false, 200000) && right;
-  right = model::Check<Lane<Mistake::kEarlyReuse, 0>>("a slot used again too early", false, 200000) && right;
+  right = model::Check<Lane<Mistake::kRelaxedPacked, 0>>("packed without release", false, 200000) &&
+          right;
+  right =
+      model::Check<Lane<Mistake::kRelaxedReduced, 0>>("reduced without release", false, 200000) &&
+      right;
+  right = model::Check<Lane<Mistake::kRelaxedTaken, 0>>("taken without release", false, 200000) &&
+          right;
+  right =
+      model::Check<Lane<Mistake::kEarlyReuse, 0>>("a slot used again too early", false, 200000) &&
+      right;
   return right ? 0 : 1;
 }

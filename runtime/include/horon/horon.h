@@ -213,8 +213,8 @@ HORON_API int horon_join(horon_work** work);
  * device itself: horon_work_hold_back puts a stream behind the outputs, horon_work_settled asks.
  * Input and output are lent until then. A process works with one GPU. */
 HORON_API int horon_work_done(const horon_work* work);
-/* The same for who will wait anyway, or does not care when: a steady job works on small tensors when
- * there are enough of them or somebody wants them, and this does not count as wanting. */
+/* The same for who will wait anyway, or does not care when: a steady job works on small tensors
+ * when there are enough of them or somebody wants them, and this does not count as wanting. */
 HORON_API int horon_work_peek(const horon_work* work);
 /* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it
  * returns HORON_WAIT_TIMEOUT and the work goes on. */

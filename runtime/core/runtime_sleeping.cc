@@ -1,0 +1,84 @@
+// When a runtime with nothing to do goes to sleep, and for how long at most.
+#include <sched.h>
+
+#include <algorithm>
+
+#include "runtime/core/runtime.h"
+
+namespace horon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kLeaveSleep{20};
+// With more ranks than cores, whom one waits for may need this core: a look costs a yield, which
+// hands it over in a third of a microsecond where waking a sleeper takes 20, and takes as long as
+// the others run.
+constexpr int kYieldFactor = 4;
+// MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
+// have to submit, and while bytes travel.
+constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
+    kMostPollWaitBusy{200};
+constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
+
+}  // namespace
+
+// Looks for work for a short while before sleeping, if something is under way.
+bool Runtime::LookAgain(std::chrono::microseconds spin) {
+  if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
+  const auto until = Clock::now() + (crowded_ ? spin * kYieldFactor : spin);
+  do {
+    if (CycleMoved()) return true;
+    if (crowded_) sched_yield();
+  } while (Clock::now() < until);
+  return false;
+}
+
+// Longer with every sleep that brought nothing: it doubles at first, then it is an eighth of how
+// long nothing has come, so that a pause between two steps costs little of the next one.
+void Runtime::BackOff() {
+  const auto most = !executor_.idle() || !peers_.idle()    ? kMostPollWaitBusy
+                    : !negotiator_.idle() || peers_.open() ? kMostPollWaitAgreeing
+                                                           : kMostPollWaitIdle;
+  const auto more = poll_wait_ < kMostPollWaitBusy ? poll_wait_ : poll_wait_ / 8;
+  poll_wait_ = std::min(most, poll_wait_ + more + std::chrono::microseconds{50});
+}
+
+std::chrono::nanoseconds Runtime::SleepLimit() const {
+  std::chrono::nanoseconds limit = kIdleSleep;
+  if (told_to_leave_) limit = kLeaveSleep;
+  if (const auto next = peers_.next_look(); next != Clock::time_point::max()) {
+    limit = std::clamp<std::chrono::nanoseconds>(next - Clock::now(), std::chrono::microseconds{1},
+                                                 limit);
+  }
+  if (!failure_.ok()) return limit;
+  if (!suspicion_.ok())
+    return std::clamp<std::chrono::nanoseconds>(judge_at_ - Clock::now(),
+                                                std::chrono::microseconds{1}, limit);
+  if (hold_until_) {
+    limit = std::clamp<std::chrono::nanoseconds>(*hold_until_ - Clock::now(),
+                                                 std::chrono::microseconds{1}, limit);
+  }
+  const auto next_look = negotiator_.next_look(hurry_);
+  if (next_look != Clock::time_point::max()) {
+    limit = std::clamp<std::chrono::nanoseconds>(next_look - Clock::now(),
+                                                 std::chrono::microseconds{1}, limit);
+  }
+  if (executor_.waits_for_gpu())
+    limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, kGpuPollWait));
+  for (const auto& transport : transports_) {
+    if (transport->poll_interval().count() > 0)
+      limit = std::min<std::chrono::nanoseconds>(limit,
+                                                 std::max(poll_wait_, transport->poll_interval()));
+  }
+  return limit;
+}
+
+void Runtime::FlushRings() {
+  for (const auto& transport : transports_) transport->Flush();
+}
+
+uint32_t Runtime::Sleeper() const {
+  return executor_.idle() ? Doorbell::kIdle : Doorbell::kBackground;
+}
+
+}  // namespace horon

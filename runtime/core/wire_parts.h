@@ -1,0 +1,33 @@
+// What the messages of negotiation consist of: ids, orders, texts, activities and requests, written
+// and read. A reader that finds what cannot be says so in the WireReader and goes on.
+//
+// Part of wire.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/core/activity.h"
+#include "runtime/core/wire_bytes.h"
+#include "runtime/op/request.h"
+
+namespace horon {
+
+inline constexpr size_t kLeastRequest = 60;  // bytes
+
+void WriteIds(WireWriter& out, std::vector<uint64_t> ids);
+std::vector<uint64_t> ReadIds(WireReader& in);
+
+void WriteOrder(WireWriter& out, const std::vector<uint64_t>& order);
+std::vector<uint64_t> ReadOrder(WireReader& in);
+
+void Write(WireWriter& out, const std::vector<std::string>& texts);
+std::vector<std::string> ReadTexts(WireReader& in);
+
+void Write(WireWriter& out, const Activity& a);
+Activity ReadActivity(WireReader& in);
+
+void Write(WireWriter& out, const Request& r);
+Request ReadRequest(WireReader& in);
+
+}  // namespace horon
