@@ -160,6 +160,16 @@ def test_wheel_works_where_nothing_of_its_build_exists(wheel, place):
     assert sorted(place.files() - before) == []
 
 
+def test_pip_install_a_second_time(place):
+    """Each time pip builds in an environment of its own, which is gone afterwards."""
+    before = place.files()
+    for _ in range(2):
+        pip(place.python, "install", "-q", "--no-deps", ROOT)
+        run_ranks(run, place)
+    pip(place.python, "uninstall", "-q", "-y", "horon")
+    assert sorted(place.files() - before) == []
+
+
 def test_editable_install_runs_the_sources(place):
     sources = ROOT / "frameworks" / "horon"
     there = set(sources.rglob("*"))
