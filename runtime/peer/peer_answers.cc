@@ -31,9 +31,13 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
     case PeerKind::kAdd:
       if (!Deliver(header, *window, window->slot(from), values.data())) return std::nullopt;
       return Answer{};
-    case PeerKind::kGet:
-      return Read(*window);
+    case PeerKind::kGet: {
+      std::optional<Answer> answer = Read(*window);
+      if (answer && !answer->refused) CountSent(from, *window);
+      return answer;
+    }
     case PeerKind::kPropose:
+      CountSent(from, *window);
       return Average(header, *window, values.data());
     case PeerKind::kLock:
       AddWaiter(*window, from);

@@ -105,11 +105,15 @@ class PeerEngine final : private Answerer {
   Task Update(Running& running);
   Task TakeSlot(Running& running, int from, double weight, class Mixture& mixture);
   bool TryTakeSlot(Running& running, int from, double weight, class Mixture& mixture);
+  // Of a slot that an update has taken: whether anything had come since the last one.
+  void CountTaken(Window& window, int from, bool news);
   Task LockAll(Running& running);
   Task Lock(Running& running, int rank);
   Task UnlockAll(Running& running);
   Task GiveBack(Running& running, int rank);
 
+  // Values of the window went to that rank, and arrived.
+  void CountSent(int rank, const Window& window);
   bool Deliver(const PeerHeader& header, Window& window, const Slot& slot, const std::byte* values);
   std::shared_ptr<Question> Ask(const Window& window, int rank, PeerHeader header,
                                 SharedBuffer values = nullptr, int64_t answer_bytes = 0);

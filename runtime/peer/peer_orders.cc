@@ -81,7 +81,11 @@ Task PeerEngine::Give(Running& running) {
   for (const auto& [rank, question] : asked) {
     co_await Until(*question);
     if (question->status.code() == Code::kInvalidArgument) co_return question->status;
-    if (!question->status.ok()) running.Miss(rank);
+    if (question->status.ok()) {
+      CountSent(rank, window);
+    } else {
+      running.Miss(rank);
+    }
   }
   ScaleOwn(running);
   Task publishing = Publish(running);
@@ -98,7 +102,10 @@ Task PeerEngine::GiveNear(Running& running, int rank, double weight) {
       .share = window.share,
       .carry = running.order.carry ? 1u : 0u};
   while (!Gone(rank) && !running.Late()) {
-    if (Deliver(header, window, slot, window.values())) co_return Status::Ok();
+    if (Deliver(header, window, slot, window.values())) {
+      CountSent(rank, window);
+      co_return Status::Ok();
+    }
     NextCycle next(*this);
     co_await Until(next);
   }
@@ -198,6 +205,10 @@ Task PeerEngine::KeepAnswer(Running& running, int rank, double weight, Question&
 
 // --- averages of pairs
 
+void PeerEngine::CountSent(int rank, const Window& window) {
+  (*counters_)["peer.bytes.to." + std::to_string(rank)].Add(window.bytes());
+}
+
 // Waits for one rank, which waits for nobody before it answers: so no ring of ranks can wait.
 Task PeerEngine::PairUp(Running& running) {
   Window& window = running.window();
@@ -210,6 +221,7 @@ Task PeerEngine::PairUp(Running& running) {
   if (question->status.ok()) {
     ++window.averages;
     pairs_.Add();
+    CountSent(rank, window);
     co_return AddDifference(window, weight, question->answer.data(), sent.value()->data());
   }
   pairs_lost_.Add();

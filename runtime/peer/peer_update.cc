@@ -1,6 +1,8 @@
 // Mixing what has arrived with the rank's own values.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "runtime/peer/accumulator.h"
 #include "runtime/peer/orders.h"
@@ -95,6 +97,17 @@ Task PeerEngine::TakeSlot(Running& running, int from, double weight, Mixture& mi
   co_return Status::Ok();
 }
 
+void PeerEngine::CountTaken(Window& window, int from, bool news) {
+  (news ? taken_ : unchanged_).Add();
+  int& quiet = window.quiet[from];
+  if (!news) {
+    ++quiet;
+    return;
+  }
+  const int age = std::min(std::exchange(quiet, 0), 4);
+  (*counters_)["window.staleness." + std::to_string(age) + (age == 4 ? "+" : "")].Add();
+}
+
 // What a dead neighbor has delivered belongs to the sum that a reset collects; as a value to mix
 // with it is stale.
 bool PeerEngine::TryTakeSlot(Running& running, int from, double weight, Mixture& mixture) {
@@ -113,7 +126,7 @@ bool PeerEngine::TryTakeSlot(Running& running, int from, double weight, Mixture&
   mixture.Take(weight, slot.values());
   mixture.share_ += weight * head.share;
   if (looks) return true;
-  (head.deliveries.exchange(0, std::memory_order_relaxed) > 0 ? taken_ : unchanged_).Add();
+  CountTaken(window, from, head.deliveries.exchange(0, std::memory_order_relaxed) > 0);
   if (running.order.reset) {
     std::memset(slot.values(), 0, static_cast<size_t>(slot.bytes()));
     head.share = 0;

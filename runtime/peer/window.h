@@ -57,7 +57,8 @@ class Window {
   // The window's mutex of this rank: who has it (-1: nobody), and who asks, in order.
   int lock_holder = -1;
   std::deque<int> lock_waiters;
-  int averages = 0;  // of pairs, since the last step took the values
+  int averages = 0;          // of pairs, since the last step took the values
+  std::map<int, int> quiet;  // by in-neighbor: updates that had nothing new of it
   // Mutexes of others, or my own, that I was granted or ask for: rank -> granted.
   std::map<int, bool> my_locks;
 

@@ -18,7 +18,7 @@ from horon.torch.builds import (
     nccl_built,
     rocm_built,
 )
-from horon.torch.buffers import average_buffers
+from horon.torch.buffers import average_buffers, consensus_distance
 from horon.torch.calls import Handle, poll, synchronize
 from horon.torch.compression import Compression
 from horon.torch.exchanges import (

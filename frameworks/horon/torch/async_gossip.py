@@ -120,6 +120,13 @@ class AsyncGossip:
                  for window in self._windows]
         return means, [1.0] * len(means)
 
+    def mass(self) -> tuple:
+        """What this rank holds, with nothing under way: ([x, ...], w)."""
+        if not self._windows:
+            return self._shown, 1.0
+        return ([window.tensor for window in self._windows],
+                sum(window.push_sum_weight for window in self._windows) / len(self._windows))
+
     def close(self):
         """For all ranks: gives the windows back. Steps are local ones afterwards."""
         self.finish()

@@ -1,9 +1,11 @@
-"""average_buffers: what batch norm has seen on all ranks, where gossip mixes parameters alone."""
+"""Beside gossip: average_buffers, since only parameters are mixed, and consensus_distance, how far
+apart the ranks are. Collective over the process set.
+"""
 
 import torch
 
 from horon.process_sets import global_process_set
-from horon.specs import Max, Sum
+from horon.specs import Average, Max, Sum
 from horon.torch.reductions import allreduce, grouped_allreduce
 
 
@@ -38,3 +40,13 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
         largest = grouped_allreduce(counts, op=Max, name="buffers.counts", process_set=process_set)
         for buffer, value in zip(counts, largest):
             buffer.copy_(value)
+
+
+@torch.no_grad()
+def consensus_distance(tensors, process_set=global_process_set) -> float:
+    """The root of the mean over the ranks of |x - mean of x|^2, x all of `tensors` as one vector:
+    model.parameters(), or any floating-point tensors. 0: all ranks have the same."""
+    mine = torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors])
+    mean = allreduce(mine, op=Average, name="consensus.mean", process_set=process_set)
+    square = mine.sub_(mean).square().sum().reshape(1)
+    return allreduce(square, op=Average, name="consensus", process_set=process_set).sqrt().item()

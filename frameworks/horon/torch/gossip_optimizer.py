@@ -17,11 +17,13 @@ GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Aver
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.specs import Sum
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
+from horon.torch.reductions import allreduce
 from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
 _WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
@@ -85,6 +87,16 @@ class _GossipOptimizer(WrappedOptimizer):
         evaluated, on all ranks alike. average: then all ranks get the exact mean."""
         self._horon_gossip.finish(average)
 
+    def gossip_mass(self):
+        """(the sum over the ranks of all parameters times their weights, as one float64 tensor; the
+        sum of the weights), on all ranks alike: what gossip alone never changes. Finishes first."""
+        self.finish_gossip()
+        values, weight = self._horon_gossip.mass()
+        both = torch.cat([*(v.detach().double().reshape(-1).cpu() for v in values),
+                          torch.tensor([weight], dtype=torch.float64)])
+        total = allreduce(both, op=Sum, name="gossip.mass", process_set=self._horon_process_set)
+        return total[:-1], total[-1].item()
+
     def close_gossip(self):
         """finish_gossip, and gives back what gossip holds, on all ranks alike. Only adpsgd and asgp
         hold something, until shutdown."""
@@ -129,4 +141,5 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
             GradientReducer(optimizer.param_groups, reduction, named, passes, groups))
     wrapped._horon_gossip = gossip
     wrapped._horon_waits_for_nobody = op.waits_for_nobody
+    wrapped._horon_process_set = reduction.process_set
     return wrapped

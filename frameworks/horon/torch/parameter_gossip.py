@@ -130,6 +130,11 @@ class ParameterGossip:
             self._average()
         self.debias()
 
+    def mass(self) -> tuple:
+        """What this rank holds, with nothing under way: ([x, ...], w)."""
+        weight = self.weight.item()
+        return [p * weight if self.push_sum else p for p in self._parameters()], weight
+
     def close(self):
         self.finish()
 

@@ -58,21 +58,41 @@ def check_pairs_one_after_the_other():
     optimizer.close_gossip()
 
 
+def bytes_sent():
+    return sum(value for name, value in hvd.counters().items() if name.startswith("peer.bytes.to."))
+
+
+def counted(algorithm, model, sent):
+    """Whole windows went, to neighbors only, and ages were counted."""
+    if hvd.size() == 1:
+        return
+    size = 4 * len(flat(model))
+    assert sent > 0 and sent % size == 0, sent
+    assert hvd.counter(f"peer.bytes.to.{hvd.rank()}") == 0
+    family = "pair.staleness." if algorithm == "adpsgd" else "window.staleness."
+    assert sum(v for name, v in hvd.counters().items() if name.startswith(family)) > 0
+
+
 def check_sums_are_kept_without_gradients():
     """No learning: only gossip moves the values, whatever the timing; all approach the mean."""
     for op in (hvd.Gossip("adpsgd"), hvd.Gossip("adpsgd", topology="ring"), hvd.Gossip("asgp"),
                hvd.Gossip("asgp", topology="star", mixing=mixing.Push())):
         model, optimizer = begin(op, lr=0.0)
-        before = over_ranks(flat(model))
+        before, apart = over_ranks(flat(model)), hvd.consensus_distance(model.parameters())
+        ranks = torch.arange(hvd.size()).double()
+        spread = 0.1 * (ranks - ranks.mean()).square().mean().sqrt() * len(before) ** 0.5
+        assert abs(apart - spread) < 1e-5
+        sent = bytes_sent()
         for step in range(60):
             threading.Event().wait(0.001 * ((step + hvd.rank()) % 3))
             train(model, optimizer, data()[:1])
         optimizer.finish_gossip()
-        weight = weight_of(optimizer)
-        close(over_ranks(flat(model) * weight), before, 1e-5)
-        weights = over_ranks(torch.tensor([weight], dtype=torch.float64))
-        assert abs(weights.item() - hvd.size()) < 1e-9
+        mass, weights = optimizer.gossip_mass()
+        close(mass, before, 1e-5)
+        assert abs(weights - hvd.size()) < 1e-9
         assert (flat(model) - before / hvd.size()).abs().max() < 0.02, op.algorithm
+        assert hvd.consensus_distance(model.parameters()) <= 0.1 * apart
+        counted(op.algorithm, model, bytes_sent() - sent)
         optimizer.finish_gossip(average=True)
         close(flat(model), before / hvd.size(), 1e-5)
         optimizer.close_gossip()
