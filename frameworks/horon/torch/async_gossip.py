@@ -33,7 +33,9 @@ from horon.torch.flat_parameters import FlatParameters
 from horon.torch.reductions import allreduce
 from horon.torch.windows import Window
 
-_LEAST_WEIGHT = 1e-3  # of push-sum: who has less gives nothing away until more has come
+# Of push-sum: who has less gives nothing away until more has come. Far below what is lost to a rank
+# before its death is known: the others must be able to go on with what is left.
+_LEAST_WEIGHT = 1e-20
 _numbers = itertools.count()
 
 

@@ -1,0 +1,78 @@
+"""A program: ranks gossip without waiting, and rank 1 kills itself in the middle of it.
+
+HORON_TEST_ALGORITHM: adpsgd, asgp, or window (accumulate and update by hand).
+"""
+
+import os
+import signal
+import threading
+
+import torch
+
+import horon.torch as hvd
+from horon import topology
+
+KILLED_AT, MOST, MORE = 10, 3000, 60
+ALGORITHM = os.environ["HORON_TEST_ALGORITHM"]
+
+
+class ByOptimizer:
+    def __init__(self):
+        self.x = torch.nn.Parameter(torch.full((1000,), float(hvd.rank())))
+        graph = topology.OnePeerExponential(hvd.size())  # each rank begins something
+        self.optimizer = hvd.DistributedOptimizer(torch.optim.SGD([self.x], lr=0.0),
+                                                  op=hvd.Gossip(ALGORITHM, topology=graph))
+
+    def step(self):
+        self.x.grad = torch.zeros_like(self.x)
+        self.optimizer.step()
+
+    def weight(self):
+        return self.optimizer.state_dict()["horon_gossip"]["weights"][0]
+
+    def end(self):
+        self.optimizer.finish_gossip()
+        return self.x.detach()
+
+
+class ByWindow:
+    def __init__(self):
+        self.x = torch.full((1000,), float(hvd.rank()))
+        self.window = hvd.Window(self.x, "x", topology.FullyConnected(hvd.size()))
+
+    def step(self):
+        self.window.put()
+        self.window.update()
+
+    def weight(self):
+        return self.window.push_sum_weight
+
+    def end(self):
+        return self.x
+
+
+def lost() -> int:
+    return hvd.counter("peer.unreached")
+
+
+def main():
+    hvd.init()
+    work, clock = (ByWindow if ALGORITHM == "window" else ByOptimizer)(), threading.Event()
+    hvd.barrier()
+    steps = left = 0
+    while left < MORE and steps < MOST:
+        if steps == KILLED_AT and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        work.step()
+        steps += 1
+        if lost() and not left:
+            known = work.weight()
+        left += lost() > 0  # the death is known: so many steps more
+        clock.wait(0.002)
+    x = work.end()
+    same, kept = bool((x == x[0]).all()), work.weight() / known if left else 0.0
+    print(f"rank {hvd.rank()} went on: value {x[0].item():.6f} kept {kept:.6f} whole {same} "
+          f"unreached {lost()} pairs lost {hvd.counter('pair.lost')}", flush=True)
+
+
+main()

@@ -1,0 +1,37 @@
+"""A rank dies while ranks gossip over windows: the others go on. bodies/gossip_death.py is the
+program."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import only_in_full_tier, run_job
+
+BODY = Path(__file__).resolve().parent / "bodies" / "gossip_death.py"
+LINE = re.compile(r"rank (\d) went on: value (\S+) kept (\S+) whole (\w+) unreached (\d+) "
+                  r"pairs lost (\d+)")
+
+
+@pytest.mark.parametrize("algorithm", ["window", "asgp", "adpsgd"])
+def test_the_others_go_on(algorithm):
+    if algorithm == "window":
+        only_in_full_tier()
+    command = [sys.executable, "-m", "horon.launcher", "-np", "3", "--no-prefix", "--grace-period",
+               "60", sys.executable, str(BODY)]
+    environment = {**os.environ, "HORON_TEST_ALGORITHM": algorithm}
+    output = run_job(command, 3, environment, expect_done=False)
+    assert "rank 1 was killed by signal 9" in output, output
+    said = {int(line[1]): line for line in LINE.finditer(output)}
+    assert set(said) == {0, 2}, output
+    values = [float(line[2]) for line in said.values()]
+    kept = [float(line[3]) for line in said.values()]
+    assert all(0 <= value <= 2 and line[4] == "True" for value, line in zip(values, said.values()))
+    assert all(int(line[5]) > 0 for line in said.values()), "nobody was counted as left out"
+    if algorithm == "adpsgd":  # averages of pairs end with the transports; each trains by itself
+        assert all(int(line[6]) > 0 for line in said.values()), output
+    else:  # inside the node they go on: the survivors agree
+        assert abs(values[0] - values[1]) < 0.02, output
+    # What would go to the dead rank stays: else half would be gone with every second step.
+    assert max(kept) > 1e-3, output
