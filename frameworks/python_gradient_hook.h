@@ -26,8 +26,13 @@ inline PyTypeObject* gradient_hook_type = nullptr;
 
 inline GradientHook& HookOf(PyObject* self) { return *reinterpret_cast<GradientHook*>(self); }
 
-// Makes the view the gradient, with its value; false also with an error set.
+// Makes the view the gradient, with its value; false also with an error set, and where only
+// gradient_views.py can do it: a sparse gradient, or one that has a graph of its own.
 inline bool Adopt(PyObject* parameter, PyObject* gradient, PyObject* view) {
+  for (PyObject* const special : {attribute::is_sparse, attribute::requires_grad}) {
+    const auto is = py::reinterpret_steal<py::object>(PyObject_GetAttr(gradient, special));
+    if (!is || is.ptr() != Py_False) return false;
+  }
   PyObject* const copied = PyObject_CallMethodOneArg(view, attribute::copy_, gradient);
   Py_XDECREF(copied);
   return copied != nullptr && PyObject_SetAttr(parameter, attribute::grad, view) == 0;

@@ -14,7 +14,7 @@
 namespace horon_python {
 
 namespace attribute {
-inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *name,
+inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *is_sparse, *requires_grad, *name,
     *set_number;
 }
 
@@ -26,6 +26,8 @@ inline void DefineAttributes() {
   attribute::data_ptr = PyUnicode_InternFromString("data_ptr");
   attribute::grad = PyUnicode_InternFromString("grad");
   attribute::copy_ = PyUnicode_InternFromString("copy_");
+  attribute::is_sparse = PyUnicode_InternFromString("is_sparse");
+  attribute::requires_grad = PyUnicode_InternFromString("requires_grad");
   attribute::name = PyUnicode_InternFromString("name");
   attribute::set_number = PyUnicode_InternFromString("process_set_id");
 }

@@ -188,6 +188,11 @@ class PushGossip(AsyncGossip):
                 f"{graph!r} does not keep the sum over the ranks: use mixing weights whose columns "
                 "sum to 1, such as horon.mixing.Push()")
         self._parts = [_parts_of(graph, rank(), t) for t in graph.rounds()]
+        for r in range(size()):  # the same verdict on all ranks
+            if any(parts and own <= _LEAST_WEIGHT
+                   for own, parts in (_parts_of(graph, r, t) for t in graph.rounds())):
+                raise HoronInvalidArgument(f"in {graph!r} rank {r} keeps nothing of its own, and "
+                                           "asgp gives only part of what a rank has")
         if size() > 1:
             every = [graph.peers(rank(), t) for t in graph.rounds()]
             self._open({r for _, heard in every for r in heard},

@@ -56,20 +56,26 @@ class _GossipOptimizer(WrappedOptimizer):
         if not self._horon_skip and not self._horon_synchronized:
             self.synchronize()
         self._horon_synchronized = False
+        scaler = self._take_scaler()
         self._horon_gossip.bias()
-        self._horon_gossip.before_step()
-        self._step_locally()
-        self._horon_gossip.after_step()
-        self._horon_gossip.debias()
+        try:
+            self._horon_gossip.before_step()
+            self._step_locally(scaler)
+            self._horon_gossip.after_step()
+        finally:
+            self._horon_gossip.debias()
         return loss
 
-    def _step_locally(self):
-        """GradScaler leaves its finding here: an overflow of this rank skips its own step only."""
-        scaler = {name: self.__dict__.pop(name)
-                  for name in ("grad_scale", "found_inf") if name in self.__dict__}
-        if scaler and type(self._horon_gossip) in _WITH_MEMORY.values():
+    def _take_scaler(self) -> dict:
+        """What GradScaler left here for the step."""
+        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
+        if names and type(self._horon_gossip) in _WITH_MEMORY.values():
             raise HoronUnsupported("algorithms that remember gradients work without a GradScaler: "
                                    "its scale changes, and some ranks would skip steps")
+        return {name: self.__dict__.pop(name) for name in names}
+
+    def _step_locally(self, scaler):
+        """An overflow of this rank skips its own step only."""
         try:
             if scaler.get("found_inf") is not None and scaler["found_inf"].item() > 0:
                 return

@@ -7,6 +7,7 @@ mixed after the step: gossip_optimizer.py.
 
 import warnings
 
+from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.specs import Average
@@ -70,7 +71,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     sparse_as_dense: reduces sparse gradients as dense tensors.
     gradient_as_bucket_view: gradients of CPU parameters lie in memory that the ranks of a node
     share and are reduced there (horon/torch/gradient_views.py). The ranks of the process set must
-    then make the optimizer together. Not for op=Adasum and op=hvd.Gossip(...), which reduce other things.
+    then make the optimizer together. Refused with op=Adasum and op=hvd.Gossip(...), which reduce
+    other things.
 
     With op=Adasum (or a spec of it) on several ranks, each rank's optimizer takes its own step, and
     what it changed is combined (horon/torch/adasum.py). Its state then differs from rank to rank.
@@ -83,11 +85,14 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                       stacklevel=2)
         groups = num_groups if groups is None else groups
     reduction = Reduction(op, compression, gradient_predivide_factor, sparse_as_dense, process_set)
+    averages = not isinstance(op, Gossip) and reduction.spec.split(":")[0] != "adasum"
+    if gradient_as_bucket_view and not averages:
+        raise HoronInvalidArgument(f"gradient_as_bucket_view: {op!r} does not reduce gradients")
     if isinstance(op, Gossip):
         return make_gossip_optimizer(optimizer, reduction, named_parameters,
                                      backward_passes_per_step, groups)
     set_size = process_set.size() if process_set.included() else 1
-    if reduction.spec.split(":")[0] == "adasum" and set_size > 1:
+    if not averages and set_size > 1:
         return make_delta_optimizer(optimizer, reduction, named_parameters,
                                     backward_passes_per_step, groups)
     reducer = GradientReducer(optimizer.param_groups, reduction, named_parameters,

@@ -94,7 +94,7 @@ class GradientReducer:
     def _ready(self, parameter):
         """One backward pass is through with this parameter, and its hook could not do the rest."""
         hook = self._hooks[parameter]
-        if hook.view is not None:
+        if hook.view is not None:  # before the next pass adds to it
             adopt(parameter, hook.view)
         if self._count(hook) > 0:
             return
@@ -116,13 +116,18 @@ class GradientReducer:
             self._start_group(group)
             return
         self._fill_gradient(parameter)
-        if parameter.grad is not None and parameter.grad.is_sparse:
+        if hook.view is not None:
+            adopt(parameter, hook.view)
+        if parameter.grad.is_sparse:
             self._was_sparse.add(parameter)
         hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
 
     def _start_group(self, group):
         for parameter in group.parameters:
             self._fill_gradient(parameter)
+            view = self._hooks[parameter].view
+            if view is not None:
+                adopt(parameter, view)
         names = [self._name(parameter) for parameter in group.parameters]
         pending = self._reduction.start_group(group.name, names, group.parameters)
         for parameter in group.parameters:
@@ -133,12 +138,12 @@ class GradientReducer:
         if parameter.grad is not None:
             return
         view = self._hooks[parameter].view
-        if view is not None:
-            parameter.grad = view.zero_()
-            return
-        parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         if parameter in self._was_sparse and not self._reduction.sparse_as_dense:
-            parameter.grad = parameter.grad.to_sparse(1)
+            parameter.grad = torch.zeros_like(parameter, requires_grad=False).to_sparse(1)
+        elif view is not None:
+            parameter.grad = view.zero_()
+        else:
+            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
 
     def _name(self, parameter):
         if parameter not in self._names:

@@ -11,7 +11,7 @@ import torch
 from horon import _core
 from horon.process_sets import global_process_set
 
-_ALIGNMENT = 64  # bytes; no two ranks write into one cache line
+_ALIGNMENT = 64  # bytes: a tensor begins at a cache line
 
 
 class SharedArena:

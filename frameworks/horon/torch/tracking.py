@@ -18,6 +18,7 @@ J. Optim. 2017; Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE TSP 2019; Tang
 import torch
 
 from horon.errors import HoronInvalidArgument
+from horon.runtime import cross_size
 from horon.torch.parameter_gossip import ParameterGossip
 
 
@@ -36,13 +37,19 @@ class _Remembering(ParameterGossip):
 
     def load(self, state):
         super().load(state)
-        self._kept = {name: [value.to(p.device) for p, value in zip(self._parameters(), values)]
+        owners = {"gradient": self._learning(), "y": self._learning()}
+        self._kept = {name: [value.to(p.device) for p, value
+                             in zip(owners.get(name, self._parameters()), values)]
                       for name, values in state["kept"].items()}
+
+    def _learning(self) -> list:
+        """What has gradients to track; a frozen parameter must not get one."""
+        return [p for p in self._parameters() if p.requires_grad]
 
     @torch.no_grad()
     def _gradients(self) -> list:
         return [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
-                for p in self._parameters()]
+                for p in self._learning()]
 
     def _track(self) -> list:
         """y + g - g before; the first time it is g."""
@@ -55,7 +62,7 @@ class _Remembering(ParameterGossip):
     def _use(self, values):
         """In the gradients' place."""
         self._kept["y"] = values
-        for parameter, y in zip(self._parameters(), values):
+        for parameter, y in zip(self._learning(), values):
             parameter.grad = y.clone()
 
 
@@ -69,7 +76,7 @@ class GradientTracking(_Remembering):
         begins = "gradient" not in self._kept
         tracked = self._track()
         if not begins:
-            names = [f"gossip.y.{self._names[p]}" for p in self._parameters()]
+            names = [f"gossip.y.{self._names[p]}" for p in self._learning()]
             first, self._mixed_before = not self._mixed_before, True
             tracked = self._mixed(names, tracked, "gossip.y", first).wait()
         self._use(tracked)
@@ -83,15 +90,15 @@ class PushDiging(_Remembering):
 
     def _travelling(self):
         tracked = [(f"gossip.y.{self._names[p]}", y)
-                   for p, y in zip(self._parameters(), self._kept["y"])]
+                   for p, y in zip(self._learning(), self._kept["y"])]
         return [*super()._travelling(), *tracked]
 
 
 class ExactDiffusion(_Remembering):
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
-        graph = op.graph(process_set.size()) if not op.hierarchical else None
-        if self._mixes and graph is not None and (graph.period != 1 or not graph.is_symmetric):
+        graph = op.graph(cross_size() if op.hierarchical else process_set.size())
+        if self._mixes and (graph.period != 1 or not graph.is_symmetric):
             raise HoronInvalidArgument(
                 f"{graph!r} changes from round to round or is not symmetric, which exact_diffusion "
                 "needs: take SymmetricExponential, Ring or another static graph, or algorithm='gt'")

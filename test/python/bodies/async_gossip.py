@@ -1,6 +1,7 @@
 """Gossip in which nobody waits (adpsgd, asgp): against steps by hand, sums, and slow ranks."""
 
 import copy
+import os
 import threading
 import time
 
@@ -83,10 +84,14 @@ def check_sums_are_kept_without_gradients():
         spread = 0.1 * (ranks - ranks.mean()).square().mean().sqrt() * len(before) ** 0.5
         assert abs(apart - spread) < 1e-5
         sent = bytes_sent()
-        for step in range(60):
-            threading.Event().wait(0.001 * ((step + hvd.rank()) % 3))
-            train(model, optimizer, data()[:1])
-        optimizer.finish_gossip()
+        for _ in range(20):  # how far they come in a while depends on who runs when
+            for step in range(60):
+                threading.Event().wait(0.001 * ((step + hvd.rank()) % 3))
+                train(model, optimizer, data()[:1])
+            optimizer.finish_gossip()
+            farthest = (flat(model) - before / hvd.size()).abs().max()
+            if hvd.allreduce(farthest, op=hvd.Max, name="farthest") < 0.02:
+                break
         mass, weights = optimizer.gossip_mass()
         close(mass, before, 1e-5)
         assert abs(weights - hvd.size()) < 1e-9
@@ -179,6 +184,9 @@ def rate(algorithm, slow, pace=0.02, steps=30):
 
 
 def check_a_slow_rank_slows_nobody_else():
+    if hvd.size() > len(os.sched_getaffinity(0)) and not os.environ.get("HORON_TEST_SLOW"):
+        print("skipped: more ranks than cores, so rates say little; HORON_TEST_SLOW=1 runs it")
+        return
     if hvd.size() == 1:
         return
     for algorithm in ALGORITHMS:

@@ -11,14 +11,14 @@ STEPS = 4
 def network():
     """Parameters below and above the size that lanes reduce in one go, one in another order."""
     torch.manual_seed(5)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(),
                                 torch.nn.Linear(576, 64), torch.nn.Linear(64, 3))
     return model.to(memory_format=torch.channels_last)
 
 
 def batch(step):
     generator = torch.Generator().manual_seed(100 * step + hvd.rank())
-    return torch.randn(4, 3, 8, 8, generator=generator)
+    return torch.randn(4, 4, 8, 8, generator=generator)
 
 
 def distributed(model, **options):
@@ -109,8 +109,8 @@ def check_parameter_without_gradient():
 
 def check_own_gradients():
     """A gradient that the user puts there moves into the view."""
-    model = network()
-    optimizer = distributed(model, gradient_as_bucket_view=True)
+    model, optimizer = both()
+    places = [p.grad.data_ptr() for p in model.parameters()]
     for turn in range(3):
         for p in model.parameters():
             p.grad = torch.full_like(p, hvd.rank() + turn)
@@ -118,6 +118,48 @@ def check_own_gradients():
         for p in model.parameters():
             want = (hvd.size() - 1) / 2 + turn
             assert (p.grad == want).all(), (p.grad.flatten()[0], want)
+        if hvd.size() > 1:
+            assert places == [p.grad.data_ptr() for p in model.parameters()]
+
+
+def check_sparse():
+    """Sparse gradients have no view; a rank that does not use the embedding knows that."""
+    for dense in (False, True):
+        results = []
+        for views in (False, True):
+            torch.manual_seed(1)
+            table = torch.nn.Embedding(30, 4, sparse=True)
+            head = torch.nn.Linear(4, 2)
+            model = torch.nn.Sequential(table, head)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                sparse_as_dense=dense, gradient_as_bucket_view=views)
+            for step in range(3):
+                optimizer.zero_grad()
+                used = hvd.rank() != 0 or (step > 0 if dense else step == 0)
+                rows = table(torch.tensor([hvd.rank(), step])) if used else torch.ones(2, 4)
+                head(rows).square().mean().backward()
+                optimizer.step()
+            results.append(model)
+        same(*results)
+
+
+def check_gradients_with_a_graph():
+    """The view holds values only, or each step would keep the one before."""
+    model = network()
+    optimizer = distributed(model, gradient_as_bucket_view=True)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward(create_graph=True)
+        optimizer.step()
+        if hvd.size() > 1:
+            assert not any(p.grad.requires_grad for p in model.parameters())
+
+
+def check_refused():
+    for op in (hvd.Adasum, hvd.Gossip("dpsgd")):
+        with raises(ValueError, hvd.HoronInvalidArgument, words=["gradient_as_bucket_view"]):
+            distributed(network(), op=op, gradient_as_bucket_view=True)
 
 
 def check_grouped_and_compressed():
