@@ -28,13 +28,15 @@ void LaneStream::Cut() {
 }
 
 bool LaneStream::Step() {
-  if (!checked_ && (CanTake() || CanReduce())) {
+  // Asked once: others go on meanwhile, and nothing may be done that was not checked.
+  const bool can_take = CanTake(), can_reduce = !can_take && CanReduce();
+  if (!checked_ && (can_take || can_reduce)) {
     Check();
-  } else if (CanTake()) {
+  } else if (can_take) {
     if (phases_ != nullptr) phases_->Arrived();
     const PhaseTimer timer(phases_, &Phases::unpacking);
     Take();
-  } else if (CanReduce()) {
+  } else if (can_reduce) {
     const PhaseTimer timer(phases_, &Phases::reducing);
     Reduce();
   } else if (CanPack()) {
