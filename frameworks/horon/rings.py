@@ -25,7 +25,8 @@ def parse_topology(text: str) -> list[list[float]]:
     rows = []
     for line in text.splitlines():
         words = re.sub(r"\x1b\[[0-9;]*m", "", line).split()
-        if len(words) > 1 and re.fullmatch(r"GPU\d+", words[0]) and not words[1].startswith("GPU"):
+        header = len(words) < 2 or words[1].startswith(("GPU", "CPU"))
+        if not header and re.fullmatch(r"GPU\d+", words[0]):
             rows.append(words[1:])
     distances = [[_distance(word) for word in row[:len(rows)]] for row in rows]
     if not rows or any(len(row) != len(rows) for row in distances):

@@ -107,7 +107,7 @@ void LaneStream::Restart() {
 
 // --- the row
 
-// Parts begin at whole cache lines, so that no two ranks write into one.
+// Parts begin at whole cache lines of the row, so that no two ranks write into one of a slot.
 std::pair<int64_t, int64_t> LaneStream::PartOf(uint64_t chunk, int member) const {
   const int64_t line = std::max<int64_t>(1, static_cast<int64_t>(kCacheLine) / element_);
   const int64_t lines = (Size(chunk) + line - 1) / line;

@@ -113,7 +113,8 @@ Result<int> Welcome(int fd, const Meeting& meeting, int local_size, Clock::time_
   return Status::InvalidArgument("a process that is no rank of this job was refused");
 }
 
-// Whoever is refused keeps nobody from coming; it is named if a rank does not come.
+// Whoever is refused keeps nobody from coming; it is named if a rank does not come. (A process of
+// the same user that comes and says nothing does keep the others waiting, up to the same limit.)
 Status NotAllCame(const Status& refused) {
   const std::string also = refused.ok() ? "" : "; " + refused.message();
   return Status::Unavailable("not all ranks of this node came in time (HORON_START_TIMEOUT)" +

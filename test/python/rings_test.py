@@ -34,6 +34,9 @@ GPU3    SYS     SYS     PIX      X      16-31
 """
 
 
+ALONE = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-19\t0\n"
+
+
 def ways(ring):
     return list(zip(ring, ring[1:] + ring[:1]))
 
@@ -44,6 +47,10 @@ def test_a_ring_stays_on_links():
     for ring in rings.rings_of(distances, 2):
         assert sorted(ring) == list(range(8))
         assert all(distances[a][b] <= 1.0 for a, b in ways(ring)), ring
+
+
+def test_one_gpu():
+    assert rings.rings_of(rings.parse_topology(ALONE)) == [[0]]
 
 
 def test_two_rings_share_little():

@@ -10,6 +10,7 @@ import torch
 
 from horon import _core
 from horon.process_sets import global_process_set
+from horon.torch.calls import set_id
 
 _ALIGNMENT = 64  # bytes: a tensor begins at a cache line
 
@@ -19,7 +20,7 @@ class SharedArena:
     alike. Blocks."""
 
     def __init__(self, nbytes: int, process_set=global_process_set):
-        self._memory = _core.SharedMemory(nbytes, process_set.process_set_id)
+        self._memory = _core.SharedMemory(nbytes, set_id(process_set))
         self._used = 0
 
     @property

@@ -113,16 +113,18 @@ HORON_API int horon_process_set_rank(int id);
 /* Copies the set's global ranks, ascending, to `ranks` (room for horon_process_set_size). */
 HORON_API int horon_process_set_ranks(int id, int* ranks);
 
-/* --- memory in which tensors are reduced where they lie ---------------------------------------- */
+/* --- memory in which tensors are reduced where they lie --------------------------------------- */
 
 typedef struct horon_shared_memory horon_shared_memory;
 
 /* `bytes` of zeros for tensors, at a page. Collective over the ranks of the process set, with the
- * same number everywhere; blocks. A tensor in it that is its own output, at the same place on all
- * ranks, is reduced inside a node without being copied: half the bytes to move. Anything else can be
- * done with it, too. *shared: 1, or 0 where ranks of a node cannot map each other's memory and it is
- * as good as any other. HORON_INVALID_ARGUMENT: the numbers differ; HORON_UNAVAILABLE: a rank has
- * not so much memory. */
+ * same number everywhere; blocks. Where all ranks of a set share a node, a tensor in it that is its
+ * own output, at the same place on all ranks, is reduced without being copied: half the bytes to
+ * move. (Above 8 KiB, without prescale, in the first process sets: the counter lane.in_place says.)
+ * Anything else can be done with it, too. After a call that failed, ranks that live may still write
+ * to it until they have left the job.
+ * *shared: 0 where ranks of a node cannot map each other's memory; it is then as good as any other.
+ * HORON_INVALID_ARGUMENT: the numbers differ; HORON_UNAVAILABLE: a rank has not so much memory. */
 HORON_API int horon_share_memory(int64_t bytes, int process_set, horon_shared_memory** memory,
                                  void** data, int* shared);
 /* Not collective; also after horon_shutdown. No pending work may use it. */
