@@ -1,6 +1,6 @@
-// The lanes' counters (runtime/transport/lane.cc): three monotonic words a rank, one writer each,
-// and slots that are written again. Checked: nobody reads a slot while it is written, every rank
-// takes the sum of what all packed, and nobody waits for ever.
+// The lanes' counters (runtime/transport/lane_stream.cc): three monotonic words a rank, one writer
+// each, and slots that are written again. Checked: nobody reads a slot while it is written, every
+// rank takes the sum of what all packed, and nobody waits for ever.
 #include "model.h"
 
 namespace {
