@@ -25,8 +25,11 @@ NP = 4
 START_S = 120  # that a job may take longer than it soaks
 LIVES = ("long", "short")
 # Between the third and the last quarter: at most so much, and so much more with each sample. An
-# allocator's own ups and downs are smaller; a communicator that MPI keeps takes 9 KiB.
+# allocator's own ups and downs are smaller; a communicator that MPI keeps takes 9 KiB. Over MPI
+# single steps of up to 1.5 MiB were seen, at no particular time: likely its lists of buffers for
+# messages that come early, which do not shrink. What grows with the lives shows in an hour.
 MOST_GROWTH_KIB = {"long": (4096.0, 0.0), "short": (256.0, 8.0)}
+MPI_STEPS_KIB = 2048.0
 HELD = ("KiB of its own", "descriptors", "threads", "shared KiB")
 Sample = tuple[float, ...]  # seconds, then what is HELD, then rounds
 
@@ -60,11 +63,12 @@ def quarter(taken: list[Sample], which: int, column: int) -> list[float]:
     return [sample[column] for sample in taken[which * size : (which + 1) * size]]
 
 
-def grown(life: str, taken: list[Sample]) -> list[str]:
+def grown(life: str, taken: list[Sample], hosts: int) -> list[str]:
     """What a rank holds too much of at the end."""
     wrong = []
     growth = statistics.mean(quarter(taken, 3, 1)) - statistics.mean(quarter(taken, 2, 1))
     once, each = MOST_GROWTH_KIB[life]
+    once = max(once, MPI_STEPS_KIB if hosts > 1 else 0.0)
     if growth > once + each * len(taken) / 4:
         wrong.append(f"{growth:.0f} KiB more memory in the last quarter than in the third")
     for column, name in enumerate(HELD[1:], start=2):
@@ -83,14 +87,14 @@ def slopes(taken: list[Sample]) -> list[float]:
     return [statistics.linear_regression(minutes, column).slope for column in columns]
 
 
-def judge(rank: int, life: str, taken: list[Sample]) -> list[str]:
+def judge(rank: int, life: str, taken: list[Sample], hosts: int) -> list[str]:
     """Prints how a rank grew; what is wrong with that."""
     if len(taken) < 8:
         return [f"said too little, {len(taken)} lines"]
     grows = ", ".join(f"{s:+.1f} {n}" for s, n in zip(slopes(taken), HELD, strict=True))
     _, own, *_, rounds = taken[-1]
     print(f"rank {rank}, {life}, {rounds:.0f} rounds, {own:.0f} KiB; a minute: {grows}")
-    return grown(life, taken)
+    return grown(life, taken, hosts)
 
 
 def main() -> int:
@@ -106,7 +110,8 @@ def main() -> int:
     wrong = [] if code == 0 else [f"exit code {code}\n{output[-4000:]}"]
     for life in LIVES:
         for rank, taken in samples(output, life).items():
-            wrong += [f"rank {rank}, {life}: {what}" for what in judge(rank, life, taken)]
+            found = judge(rank, life, taken, asked.hosts)
+            wrong += [f"rank {rank}, {life}: {what}" for what in found]
     print("\n".join(f"WRONG {what}" for what in wrong) or f"flat after {asked.seconds:.0f} s")
     return 1 if wrong else 0
 
