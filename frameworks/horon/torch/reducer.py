@@ -118,7 +118,7 @@ class GradientReducer:
         self._fill_gradient(parameter)
         if hook.view is not None:
             adopt(parameter, hook.view)
-        if parameter.grad.is_sparse:
+        if parameter.grad is not None and parameter.grad.is_sparse:
             self._was_sparse.add(parameter)
         hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
 
