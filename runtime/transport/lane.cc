@@ -29,11 +29,7 @@ void Lane::SkipChunks(uint64_t ticket) {
   if (skips_.empty() || skips_.front() > ticket) return;
   for (; !skips_.empty() && skips_.front() <= ticket; skips_.pop_front())
     done_chunks_ += group_.slots();
-  LaneWords& words = group_.mine();
-  words.packed.store(done_chunks_, std::memory_order_release);
-  words.reduced.store(done_chunks_, std::memory_order_release);
-  words.taken.store(done_chunks_, std::memory_order_release);
-  group_.RingOthers();
+  group_.MoveTo(done_chunks_);
 }
 
 Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,

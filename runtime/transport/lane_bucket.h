@@ -47,6 +47,12 @@ struct LaneGroup {
     return segment->slot(lane, members[static_cast<size_t>(member)],
                          static_cast<int>(chunk % slots()));
   }
+  // I am through with all chunks before this one, whatever came of them.
+  void MoveTo(uint64_t chunk) const {
+    for (auto* const word : {&mine().packed, &mine().reduced, &mine().taken})
+      word->store(chunk, std::memory_order_release);
+    RingOthers();
+  }
   void RingOthers() const {
     for (int i = 0; i < size(); ++i) {
       if (i == me) continue;

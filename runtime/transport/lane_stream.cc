@@ -100,9 +100,7 @@ void LaneStream::Restart() {
   first_ += group_.slots();
   packed_ = 0;
   pack_at_ = {};
-  for (const Word word : {&LaneWords::packed, &LaneWords::reduced, &LaneWords::taken})
-    (group_.mine().*word).store(first_, std::memory_order_release);
-  group_.RingOthers();
+  group_.MoveTo(first_);
 }
 
 // --- the row
@@ -131,6 +129,16 @@ void LaneStream::ForRange(int64_t begin, int64_t count, At& at, F&& f) const {
     now.begin += t.count;
     ++now.tensor;
   }
+}
+
+// The same in blocks, for what is written once more while the cache has it.
+template <typename F>
+void LaneStream::ForBlocks(int64_t begin, int64_t count, At& at, F&& f) const {
+  const int64_t block = kBlockBytes / element_;
+  ForRange(begin, count, at, [&](const LaneTensor& t, int64_t offset, int64_t in_range, int64_t n) {
+    for (int64_t done = 0; done < n; done += block)
+      f(t, offset + done, in_range + done, std::min(n - done, block));
+  });
 }
 
 // f(tensor, offset in it, whose part, offset in the chunk, count) for what others own of a chunk;
@@ -205,11 +213,10 @@ bool LaneStream::ReduceInPlace() {
   const int64_t left = end - begin - reduced_whole_;
   const int64_t now = std::min(left, kStepBytes / element_);
   if (now > 0) {
-    ForRange(begin + reduced_whole_, now, reduce_at_,
-             [&](const LaneTensor& t, int64_t offset, int64_t, int64_t n) {
-               for (int64_t done = 0; done < n; done += kBlockBytes / element_)
-                 ReduceCopies(t, offset + done, std::min(n - done, kBlockBytes / element_));
-             });
+    ForBlocks(begin + reduced_whole_, now, reduce_at_,
+              [&](const LaneTensor& t, int64_t offset, int64_t, int64_t n) {
+                ReduceCopies(t, offset, n);
+              });
   }
   reduced_whole_ += now;
   return now == left;
@@ -234,12 +241,10 @@ void LaneStream::ReduceCopies(const LaneTensor& t, int64_t offset, int64_t n) {
 void LaneStream::ReduceChunk() {
   const auto [begin, end] = PartOf(reduced_, group_.me);
   if (end == begin) return;
-  ForRange(Begin(reduced_) + begin, end - begin, reduce_at_,
-           [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-             for (int64_t done = 0; done < n; done += kBlockBytes / element_)
-               ReduceBlock(t, offset + done, part + at + done,
-                           std::min(n - done, kBlockBytes / element_));
-           });
+  ForBlocks(Begin(reduced_) + begin, end - begin, reduce_at_,
+            [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+              ReduceBlock(t, offset, part + at, n);
+            });
 }
 
 // `n` elements of my part, at `offset` in the tensor and `at` in the slots. The result goes to

@@ -92,6 +92,8 @@ class LaneStream final : public Waitable {
   template <typename F>
   void ForRange(int64_t begin, int64_t count, At& at, F&& f) const;
   template <typename F>
+  void ForBlocks(int64_t begin, int64_t count, At& at, F&& f) const;
+  template <typename F>
   void ForOthersParts(uint64_t chunk, At& at, F&& f) const;
 
   const LaneGroup& group_;
