@@ -50,9 +50,9 @@ MpiTransport::~MpiTransport() {
   }
 }
 
-Status MpiTransport::Lost(int peer, int code) {
+Status MpiTransport::Lost(int peer, const std::string& why) {
   return Status::Unavailable("rank " + std::to_string(peer) +
-                             " cannot be reached over MPI any more: " + DescribeMpiError(code));
+                             " cannot be reached over MPI any more: " + why);
 }
 
 void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
@@ -116,8 +116,7 @@ Status MpiTransport::Post(Transfer& transfer) {
   const bool send = transfer.direction == Transfer::Direction::kSend;
   // Open MPI's MPI_Isend does not look, and crashes over TCP (5.0.11): the connections are gone.
   if (send && IsDead(world_->get(), transfer.peer)) {
-    failure_ = Status::Unavailable("rank " + std::to_string(transfer.peer) +
-                                   " cannot be reached over MPI any more: it is dead");
+    failure_ = Lost(transfer.peer, "it is dead");
     return failure_;
   }
   Flight flight;
@@ -136,7 +135,7 @@ Status MpiTransport::Post(Transfer& transfer) {
   if (code == MPI_SUCCESS && send) code = MPI_Test(&request, &through, &status);
   if (code != MPI_SUCCESS) {
     if (flight.layout != MPI_DATATYPE_NULL) MPI_Type_free(&flight.layout);
-    failure_ = Lost(transfer.peer, code);
+    failure_ = Lost(transfer.peer, DescribeMpiError(code));
     return failure_;
   }
   if (send) {
@@ -212,7 +211,7 @@ void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
     int kind = MPI_SUCCESS;
     MPI_Error_class(code, &kind);
     const bool too_long = kind == MPI_ERR_TRUNCATE;
-    if (!too_long && failure_.ok()) failure_ = Lost(transfer->peer, code);
+    if (!too_long && failure_.ok()) failure_ = Lost(transfer->peer, DescribeMpiError(code));
     Finish(*transfer,
            too_long ? Status::Internal(
                           "rank " + std::to_string(transfer->peer) + " sent more than the " +

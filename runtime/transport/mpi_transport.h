@@ -91,7 +91,7 @@ class MpiTransport final : public Transport {
   void Account(const Flight& flight, const MPI_Status& status);
   void Forsake();
   bool PollReductions();
-  static Status Lost(int peer, int code);
+  static Status Lost(int peer, const std::string& why);
   static void Finish(Transfer& transfer, Status status, int64_t bytes);
 
   std::shared_ptr<MpiComm> world_;
