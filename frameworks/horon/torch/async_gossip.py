@@ -187,10 +187,10 @@ class PushGossip(AsyncGossip):
             raise HoronInvalidArgument(
                 f"{graph!r} does not keep the sum over the ranks: use mixing weights whose columns "
                 "sum to 1, such as horon.mixing.Push()")
-        self._parts = [_parts_of(graph, rank(), t) for t in graph.rounds()]
-        for r in range(size()):  # the same verdict on all ranks
-            if any(parts and own <= _LEAST_WEIGHT
-                   for own, parts in (_parts_of(graph, r, t) for t in graph.rounds())):
+        of_all = [[_parts_of(graph, r, t) for t in graph.rounds()] for r in range(size())]
+        self._parts = of_all[rank()]
+        for r, its in enumerate(of_all):  # the same verdict on all ranks
+            if any(parts and own <= _LEAST_WEIGHT for own, parts in its):
                 raise HoronInvalidArgument(f"in {graph!r} rank {r} keeps nothing of its own, and "
                                            "asgp gives only part of what a rank has")
         if size() > 1:

@@ -116,8 +116,6 @@ class GradientReducer:
             self._start_group(group)
             return
         self._fill_gradient(parameter)
-        if hook.view is not None:
-            adopt(parameter, hook.view)
         if parameter.grad is not None and parameter.grad.is_sparse:
             self._was_sparse.add(parameter)
         hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
@@ -125,20 +123,19 @@ class GradientReducer:
     def _start_group(self, group):
         for parameter in group.parameters:
             self._fill_gradient(parameter)
-            view = self._hooks[parameter].view
-            if view is not None:
-                adopt(parameter, view)
         names = [self._name(parameter) for parameter in group.parameters]
         pending = self._reduction.start_group(group.name, names, group.parameters)
         for parameter in group.parameters:
             self._hooks[parameter].pending = pending
 
     def _fill_gradient(self, parameter):
-        """The other ranks may have a gradient where we have none: then ours counts as zeros."""
-        if parameter.grad is not None:
-            return
+        """The other ranks may have a gradient where we have none: then ours counts as zeros. One
+        that we have moves into its view."""
         view = self._hooks[parameter].view
-        if parameter in self._was_sparse and not self._reduction.sparse_as_dense:
+        if parameter.grad is not None:
+            if view is not None:
+                adopt(parameter, view)
+        elif parameter in self._was_sparse and not self._reduction.sparse_as_dense:
             parameter.grad = torch.zeros_like(parameter, requires_grad=False).to_sparse(1)
         elif view is not None:
             parameter.grad = view.zero_()
