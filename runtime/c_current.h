@@ -11,6 +11,8 @@ namespace horon {
 
 // Null when not initialised, or in a forked child.
 std::shared_ptr<Job> Current();
+// In a child of the process that initialised. What needs its threads or locks is leaked there.
+bool Forked();
 // Why Current() is null.
 Status NotInitialised();
 

@@ -16,12 +16,12 @@ namespace {
 
 constexpr char kName[] = "shared memory";
 using Rows = std::vector<std::vector<int64_t>>;
-enum Field { kBytes, kMade, kPid, kFd, kToken, kPlace, kFields };
+enum Field { kBytes, kMade, kPid, kFd, kToken, kFields };
 
 std::vector<int64_t> RowOf(int64_t bytes, const SharedMemory* memory) {
-  if (memory == nullptr) return {bytes, 0, 0, 0, 0, 0};
+  if (memory == nullptr) return {bytes, 0, 0, 0, 0};
   const SharedMemory::Address address = memory->address();
-  return {bytes, 1, address.pid, address.fd, address.token, address.place};
+  return {bytes, 1, address.pid, address.fd, address.token};
 }
 
 // The same verdict on all ranks.
@@ -44,13 +44,13 @@ Status Judge(const std::vector<int>& ranks, const Rows& rows) {
 
 // Whether all of this node's could be mapped. `ranks`: of the set, as rows are.
 bool MapNode(const Runtime& runtime, const std::vector<int>& ranks, const Rows& rows,
-             const std::shared_ptr<SharedMemory>& mine, SharedRegion& region) {
+             SharedRegion& region) {
   const Topology& topology = runtime.topology();
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (topology.node_of(ranks[i]) != topology.node_of(runtime.rank())) continue;
     const std::vector<int64_t>& row = rows[i];
-    const SharedMemory::Address address{row[kPid], row[kFd], row[kToken], row[kPlace]};
-    auto copy = ranks[i] == runtime.rank() ? mine : SharedMemory::Map(address, row[kBytes]);
+    const SharedMemory::Address address{row[kPid], row[kFd], row[kToken]};
+    auto copy = SharedMemory::Map(address, row[kBytes]);
     if (copy == nullptr) return false;
     const auto local = static_cast<size_t>(topology.local_rank(ranks[i]));
     region.copies.resize(std::max(region.copies.size(), local + 1));
@@ -62,12 +62,12 @@ bool MapNode(const Runtime& runtime, const std::vector<int>& ranks, const Rows& 
 }  // namespace
 
 Result<std::unique_ptr<UserMemory>> UserMemory::Make(Runtime& runtime, int64_t bytes, int32_t set) {
-  if (bytes < 0) return Status::InvalidArgument("shared memory of a negative number of bytes");
   const ProcessSets::Ranks ranks = runtime.process_sets().Find(set);
   if (ranks == nullptr)
     return Status::InvalidArgument("there is no process set " + std::to_string(set));
   // Forked children keep what is the user's.
-  auto memory = SharedMemory::Make(bytes, kName, /*inherited=*/true);
+  auto memory = bytes < 0 ? Status::InvalidArgument("shared memory of a negative number of bytes")
+                          : SharedMemory::Make(bytes, kName, /*inherited=*/true);
   const auto mine = memory.ok() ? memory.value() : nullptr;
   HORON_ASSIGN(const Rows rows, Exchange(runtime, kName, RowOf(bytes, mine.get()), set));
   HORON_TRY(memory.status());
@@ -78,7 +78,7 @@ Result<std::unique_ptr<UserMemory>> UserMemory::Make(Runtime& runtime, int64_t b
   region.id = static_cast<uint64_t>(rows[0][kToken]);
   region.mine = mine->data();
   region.bytes = bytes;
-  const bool mapped = MapNode(runtime, *ranks, rows, mine, region);
+  const bool mapped = MapNode(runtime, *ranks, rows, region);
   if (!mapped) region.copies = {mine};
   // Lanes ask each time whether all members can, but all ranks should be told the same.
   HORON_ASSIGN(const Rows all, Exchange(runtime, kName, {mapped ? 1 : 0}, set));
@@ -108,4 +108,7 @@ int horon_share_memory(int64_t bytes, int process_set, horon_shared_memory** mem
   });
 }
 
-void horon_shared_memory_release(horon_shared_memory* memory) { delete memory; }
+void horon_shared_memory_release(horon_shared_memory* memory) {
+  // A forked child leaks it: other threads' locks, memory that it has not.
+  if (!Forked()) delete memory;
+}

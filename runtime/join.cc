@@ -265,30 +265,13 @@ Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& pro
 
 }  // namespace
 
-void Job::Start(RuntimeParts parts) {
-  Record(parts.recorder, EventKind::kJoined, transport + ", negotiating over " + controller,
-         parts.topology.size());
-  Log(LogLevel::kInfo, "runtime",
-      "rank " + std::to_string(parts.rank) + " of " + std::to_string(parts.topology.size()) +
-          " joined over " + transport + ", negotiating over " + controller);
-  runtime = std::make_unique<Runtime>(std::move(parts));
-  if (watch) watch->OnDescribe([this] { runtime->Describe(); });
-}
-
-void Job::Leave() {
-  FaultPoint(FaultPhase::kShutdown);
-  if (watch) watch->OnDescribe(nullptr);
-  runtime->Shutdown();
-  // MPI_Finalize waits for all ranks, so after a loss it would never return.
-  if (runtime->lost()) process->mpi.DoNotFinalize();
-  if (watch) watch->SayBye();
-  Log(LogLevel::kInfo, "runtime", "left the job");
-}
-
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
   Result<std::unique_ptr<Job>> job = JoinSomehow(config, process);
   if (job.ok()) {
     job.value()->process = &process;
+    const Status begun = job.value()->StartMetrics();
+    if (!begun.ok()) job.value()->Leave();
+    HORON_TRY(begun);
   } else if (process.launcher) {
     // It may count on this rank by now, which may end in peace all the same.
     const Status sent = SendPacket(process.launcher->fd, "unjoined", -1);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/config.h"
+#include "runtime/base/metrics_writer.h"
 #include "runtime/core/runtime.h"
 #include "runtime/gpu_plugin.h"
 #include "runtime/mpi_plugin.h"
@@ -29,12 +30,15 @@ struct Job {
   std::unique_ptr<MpiWorld> mpi;
   std::unique_ptr<Watch> watch;  // null without launcher and other ranks on this node
   std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<MetricsWriter> metrics;  // null unless asked for
   ProcessState* process = nullptr;
   std::string controller;  // "shm", "mpi", "self"
   std::string transport;   // "shm", "mpi", "shm+mpi", "self"
 
   void Start(RuntimeParts parts);
-  void Leave();  // Runtime::Shutdown, then goodbye to node and launcher
+  Status StartMetrics();  // kInvalidArgument: the file cannot be written
+  void TellTimes();       // to horonrun, for --explain
+  void Leave();           // Runtime::Shutdown, then goodbye to node and launcher
 };
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);

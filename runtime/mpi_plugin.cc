@@ -4,12 +4,16 @@
 
 #include <string>
 
+#ifndef HORON_CHOSEN_LIBMPI  // the MPI that was chosen when this was built (CMakeLists.txt)
+#define HORON_CHOSEN_LIBMPI ""
+#endif
+
 namespace horon {
 namespace {
 
 // libmpi must be in the process before the plugin asks for it. The order is the one in
-// docs/configuration.md: what is there already, the user's, the launcher's, this Python's, the
-// system's.
+// docs/configuration.md: what is there already, the user's, the launcher's, the build's, this
+// Python's, the system's.
 Status LoadLibMpi(const Config& config) {
   for (const char* name : {"libmpi.so.40", "libmpi.so.12"}) {
     if (dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return Status::Ok();
@@ -19,11 +23,12 @@ Status LoadLibMpi(const Config& config) {
     return Status::InvalidArgument("HORON_MPI_LIB cannot be opened: " + std::string(dlerror()));
   }
   const char* opal = EnvironmentVariable("OPAL_PREFIX");
-  for (const std::string& prefix :
-       {std::string(opal != nullptr ? opal : ""), config.python_prefix}) {
-    if (!prefix.empty() &&
-        dlopen((prefix + "/lib/libmpi.so.40").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr)
-      break;
+  const auto in = [](const std::string& prefix) {
+    return prefix.empty() ? prefix : prefix + "/lib/libmpi.so.40";
+  };
+  for (const std::string& path : {in(opal != nullptr ? opal : ""), std::string(HORON_CHOSEN_LIBMPI),
+                                  in(config.python_prefix)}) {
+    if (!path.empty() && dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) break;
   }
   return Status::Ok();
 }

@@ -99,6 +99,13 @@ Status SetTimelineSteps(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+Status SetMetricsFile(Config& config, const std::string& value) {
+  if (!value.empty() && value.find("{rank}") == std::string::npos)
+    return Wrong(value, "a file for each rank: put {rank} into its name");
+  config.metrics_file = value;
+  return Status::Ok();
+}
+
 Status SetInter(Config& config, const std::string& value) {
   if (value != "mpi" && value != "nccl")
     return Wrong(value, "a way between nodes; use mpi or nccl");
@@ -202,6 +209,28 @@ const std::vector<Knob>& Table() {
        Boolean(&Config::timeline_mark_cycles)},
       {"TIMELINE_STEPS", false, "first:end of the steps that the timeline records",
        SetTimelineSteps},
+      {"METRICS_FILE", false, "file for this rank's counters as Prometheus reads them; has {rank}",
+       SetMetricsFile},
+      {"METRICS_PERIOD_SECONDS", false, "s between two writings of it; 0: only at the end",
+       Duration<seconds>(&Config::metrics_period)},
+      {"EXPLAIN", false, "whether it is said at the end where the time of a step went",
+       Boolean(&Config::explain)},
+      {"SLICE_BYTES", false, "bytes of a bucket that travel between nodes as one; 0 chooses",
+       Integer(&Config::slice_bytes, 0, 1 << 30)},
+      {"HIERARCHICAL", false,
+       "whether sums are made inside each node, then between nodes; 0: each rank with each",
+       Boolean(&Config::hierarchical)},
+      {"AUTOTUNE", true, "whether rank 0 looks for the fastest way to cut the job's tensors",
+       Boolean(&Config::autotune)},
+      {"AUTOTUNE_LOG", true, "CSV file for what was measured", Text(&Config::autotune_log)},
+      {"AUTOTUNE_FILE", false, "file that keeps what was found, and that a later job takes it from",
+       Text(&Config::autotune_file)},
+      {"AUTOTUNE_WARMUP_SAMPLES", true, "samples of steps before anything is measured",
+       Integer(&Config::autotune_warmup, 0, 1 << 20)},
+      {"AUTOTUNE_STEPS_PER_SAMPLE", true, "steps of which the median is taken",
+       Integer(&Config::autotune_steps, 1, 1 << 20)},
+      {"AUTOTUNE_MAX_SAMPLES", false, "the most samples, in all",
+       Integer(&Config::autotune_samples, 36, 1 << 20)},
       {"ADASUM_ALGO", false, "path of Adasum: auto, halving, doubling, tree or ring",
        Parameter("adasum", "algo", "auto", CheckAdasumAlgorithm)},
       {"ADASUM_CHUNK_BYTES", false, "bytes of a chunk that Adasum exchanges; 0: whole messages",

@@ -15,11 +15,12 @@ struct Idle {
 
 constexpr const char* kByPlace = "the way of a collective follows from where its ranks are";
 constexpr const char* kPlaced = "the launcher, or MPI, says where this rank is";
-constexpr const char* kUntuned = "this version does not tune itself";
+constexpr const char* kInPairs = "settings are compared in pairs, there is no Gaussian process";
 
 // What Horovod reads and Horon has no use for.
 constexpr std::array kIdle = {
-    Idle{"AUTOTUNE*", kUntuned},
+    Idle{"AUTOTUNE_BAYES_OPT_MAX_SAMPLES", kInPairs},
+    Idle{"AUTOTUNE_GAUSSIAN_PROCESS_NOISE", kInPairs},
     Idle{"BATCH_D2D_MEMCOPIES", "a bucket on a GPU is always packed by one kernel"},
     Idle{"CCL_CACHE", "oneCCL is not used"},
     Idle{"CPU_OPERATIONS", "on one host it is shared memory, between hosts MPI"},

@@ -1,12 +1,14 @@
 // Phases: when the bytes of one bucket were packed, travelled and were unpacked.
 //
-// Filled by whoever moves them (Lane, Slices) while a timeline is recorded, and read by the
-// executor when the bucket is finished. All times are of the steady clock, in ns. Holder of the
-// baton.
+// Filled by whoever moves them (Lane, Slices) while a timeline is recorded or time is to be
+// explained, and read by the executor when the bucket is finished. All times are of the steady
+// clock, in ns. Holder of the baton.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+
+#include "runtime/base/time_use.h"
 
 namespace horon {
 
@@ -18,12 +20,22 @@ inline int64_t SteadyNow() {
 
 struct Phases {
   int64_t begun = 0;    // its turn came
+  int64_t met = 0;      // all ranks had begun with it
   int64_t sent = 0;     // its first bytes were handed to the others
   int64_t arrived = 0;  // the last bytes that it needs had come
   // Spent on it in all, also while other bytes of the bucket travelled.
   int64_t packing = 0, reducing = 0, unpacking = 0;
 
-  void Begin() { begun = SteadyNow(); }
+  TimeUse* use = nullptr;  // to be told, unless null
+
+  void Begin() {
+    begun = SteadyNow();
+    if (use != nullptr) use->See(TimeUse::Stage::kOthers);
+  }
+  void Met() {
+    met = SteadyNow();
+    if (use != nullptr) use->See(TimeUse::Stage::kMoving);
+  }
   void Sent() {
     if (sent == 0) sent = SteadyNow();
   }

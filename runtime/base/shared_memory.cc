@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <unordered_map>
 
+#include "runtime/base/mutex.h"
 #include "runtime/base/system_error.h"
 
 namespace horon {
@@ -23,6 +25,23 @@ int64_t TokenAt(const std::byte* base) {
   int64_t token;
   std::memcpy(&token, base, sizeof(token));
   return token;
+}
+
+// What this process owns, for its other ranks: a pid may be that of another namespace, a token is
+// nobody else's.
+struct Owned {
+  Mutex mutex;
+  std::unordered_map<int64_t, std::weak_ptr<SharedMemory>> by_token HORON_GUARDED_BY(mutex);
+};
+Owned& Mine() {
+  static Owned* owned = new Owned;  // leaked: user threads may still drop memory while statics die
+  return *owned;
+}
+
+std::shared_ptr<SharedMemory> Own(int64_t token) {
+  const MutexLock lock(Mine().mutex);
+  const auto found = Mine().by_token.find(token);
+  return found == Mine().by_token.end() ? nullptr : found->second.lock();
 }
 
 }  // namespace
@@ -49,14 +68,14 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Make(int64_t bytes, const st
   if (!inherited) madvise(base, static_cast<size_t>(kPage + bytes), MADV_DONTFORK);
   const int64_t token = NewToken();
   std::memcpy(base, &token, sizeof(token));
-  return std::shared_ptr<SharedMemory>(new SharedMemory(base, true, fd, bytes));
+  std::shared_ptr<SharedMemory> made(new SharedMemory(base, fd, bytes));
+  const MutexLock lock(Mine().mutex);
+  Mine().by_token[token] = made;
+  return made;
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::Map(const Address& address, int64_t bytes) {
-  if (address.pid == getpid()) {
-    auto* const place = reinterpret_cast<std::byte*>(address.place);
-    return std::shared_ptr<SharedMemory>(new SharedMemory(place, false, -1, bytes));
-  }
+  if (auto own = Own(address.token); own != nullptr) return own->bytes() == bytes ? own : nullptr;
   const std::string path =
       "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -68,17 +87,19 @@ std::shared_ptr<SharedMemory> SharedMemory::Map(const Address& address, int64_t 
   close(fd);
   if (base == nullptr) return nullptr;
   madvise(base, static_cast<size_t>(kPage + bytes), MADV_DONTFORK);
-  std::shared_ptr<SharedMemory> mapped(new SharedMemory(base, true, -1, bytes));
+  std::shared_ptr<SharedMemory> mapped(new SharedMemory(base, -1, bytes));
   return TokenAt(base) == address.token ? mapped : nullptr;
 }
 
 SharedMemory::~SharedMemory() {
-  if (mapped_) munmap(base_, static_cast<size_t>(kPage + bytes_));
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) {
+    const MutexLock lock(Mine().mutex);
+    Mine().by_token.erase(TokenAt(base_));
+    close(fd_);
+  }
+  munmap(base_, static_cast<size_t>(kPage + bytes_));
 }
 
-SharedMemory::Address SharedMemory::address() const {
-  return {getpid(), fd_, TokenAt(base_), reinterpret_cast<int64_t>(base_)};
-}
+SharedMemory::Address SharedMemory::address() const { return {getpid(), fd_, TokenAt(base_)}; }
 
 }  // namespace horon

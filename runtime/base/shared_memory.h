@@ -1,8 +1,9 @@
 // SharedMemory: a memfd of this process that other processes of its node map as well.
 //
-// The owner makes it; others map it by what its Address says, which a token proves. A process that
-// cannot (another host, another pid namespace) gets null and must do without. Unlike the node's
-// segment it can be made at any time. Any thread.
+// The owner makes it; others map it by what its Address says, which a token proves; other ranks of
+// the same process share the owner's. A process that cannot (another host, another pid namespace)
+// gets null and must do without. Unlike the node's segment it can be made at any time. Any thread
+// of the process that made or mapped it: a forked child must not drop it.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +17,9 @@ namespace horon {
 
 class SharedMemory {
  public:
-  struct Address {  // travels as four integers
+  struct Address {  // travels as three integers
     int64_t pid = 0, fd = -1;
     int64_t token = 0;
-    int64_t place = 0;  // in this process's memory, for other ranks of the same process
   };
 
   // `bytes` of zeros. `what` says in errors what it is for; it also names the file. `inherited`:
@@ -40,13 +40,11 @@ class SharedMemory {
  private:
   static constexpr int64_t kPage = 4096;  // before the data; begins with the token
 
-  SharedMemory(std::byte* base, bool mapped, int fd, int64_t bytes)
-      : base_(base), mapped_(mapped), fd_(fd), bytes_(bytes) {}
+  SharedMemory(std::byte* base, int fd, int64_t bytes) : base_(base), fd_(fd), bytes_(bytes) {}
   static std::byte* MapFile(int fd, int64_t bytes);
 
   std::byte* base_;
-  bool mapped_;  // here; false: somebody else's in this process
-  int fd_;       // -1: not the owner
+  int fd_;  // -1: not the owner
   int64_t bytes_;
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/system_error.h"
+#include "runtime/base/write_all.h"
 
 namespace horon {
 namespace {
@@ -21,17 +22,6 @@ constexpr int64_t kTail = 256 << 10;
 std::string FirstLines(const std::string& id) {
   return "[\n{\"name\":\"horon_timeline\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"id\":\"" +
          id + "\"}}";
-}
-
-bool WriteAll(int fd, std::string_view bytes, int64_t at) {
-  while (!bytes.empty()) {
-    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(n));
-    at += n;
-  }
-  return true;
 }
 
 std::string ReadAt(int fd, int64_t at, int64_t bytes) {

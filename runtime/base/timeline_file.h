@@ -2,9 +2,10 @@
 // format.
 //
 // Every rank appends to it, under a lock of the file, in pieces that end with the array's bracket:
-// whoever reads it finds whole JSON, also when the job was killed. A piece that a killed rank left
-// torn is cut away by whoever opens the file or appends next. Ranks on hosts that share no file
-// system get a file each, of the same name. The writer thread of a timeline.
+// whoever reads it finds whole JSON. A piece that a killed rank left torn is cut away by whoever
+// opens the file or appends next, or by who started the ranks (launcher/timeline_end.py). Ranks on
+// hosts that share no file system get a file each, of the same name. The writer thread of a
+// timeline.
 #pragma once
 
 #include <string>

@@ -38,13 +38,14 @@ class Executor::GatePassed final : public Waitable {
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
                    std::shared_ptr<Recorder> recorder, Timeline& timeline,
-                   std::shared_ptr<Gpus> gpus, bool nccl_between_nodes)
+                   std::shared_ptr<Gpus> gpus, bool nccl_between_nodes, TimeUse* time_use)
     : fabric_(&fabric),
       transports_(std::move(transports)),
       sets_(&sets),
       make_lane_(std::move(make_lane)),
       recorder_(std::move(recorder)),
       timeline_(&timeline),
+      time_use_(time_use),
       gate_(fabric, counters),
       gpu_road_(fabric, std::move(gpus), nccl_between_nodes, counters),
       buckets_(counters["executor.buckets"]),
@@ -148,6 +149,11 @@ std::vector<Entry> Executor::TakeBack(uint64_t first) {
   return back;
 }
 
+TimeUse::Stage Executor::stage() const {
+  if (running_.empty()) return TimeUse::Stage::kNothing;
+  return running_.front()->awaits_others() ? TimeUse::Stage::kOthers : TimeUse::Stage::kMoving;
+}
+
 const Request* Executor::oldest() const {
   return running_.empty() ? nullptr : running_.front()->segments()[0].request;
 }
@@ -163,10 +169,11 @@ void Executor::FailAll(const Status& status) {
 
 Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Communicator& comm = running.comm();
+  if (!running.tuning().hierarchical) comm.Flatten();
   Reduction reduction{running.dtype(), kind.kind, running.postscale()};
   if (kind.average) reduction.scale /= running.set_size();
   const bool whole = ReducesWhole(comm, reduction);
-  running.algorithm = comm.lane() != nullptr ? "streamed through shared memory"
+  running.algorithm = comm.lane() != nullptr ? "through shared memory"
                       : whole                ? "a block reduced by MPI"
                                              : "messages in slices";
   if (comm.lane() != nullptr) {
@@ -193,10 +200,10 @@ Task Executor::Stream(Running& running, const Reduction& reduction) {
     tensors.push_back({s.input, s.output, s.count});
     bucket = bucket * 31 + s.tensor_id;
   }
-  return running.comm().lane()->Allreduce(
-      running.ticket, std::move(tensors),
-      {reduction.dtype, reduction.kind, running.prescale(), reduction.scale, bucket},
-      running.phases());
+  return running.comm().lane()->Allreduce(running.ticket, std::move(tensors),
+                                          {reduction.dtype, reduction.kind, running.prescale(),
+                                           reduction.scale, bucket, running.tuning().chunk_bytes},
+                                          running.phases());
 }
 
 Task Executor::RunSlices(Running& running, Reduction reduction) {
@@ -213,7 +220,7 @@ Task Executor::RunSlices(Running& running, Reduction reduction) {
     fused_tensors_.Add(tensors);
     for (const Segment& s : running.segments()) fused_bytes_.Add(s.count * SizeOf(reduction.dtype));
   }
-  Slices slices(running, reduction, running.phases());
+  Slices slices(running, reduction, running.tuning().slice_bytes, running.phases());
   while (!slices.done()) co_await Until(slices);
   co_return slices.status();
 }

@@ -34,7 +34,7 @@ class Executor {
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
            LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder,
            Timeline& timeline, std::shared_ptr<Gpus> gpus = nullptr,
-           bool nccl_between_nodes = false);
+           bool nccl_between_nodes = false, TimeUse* time_use = nullptr);
   ~Executor();
 
   void Start(Bucket bucket);
@@ -49,6 +49,8 @@ class Executor {
   bool idle() const { return running_.empty(); }
   // Whether a bucket waits for a GPU, which wakes nobody.
   bool waits_for_gpu() const { return gpu_road_.waits(); }
+  // What the oldest bucket in flight is about; kNothing if idle.
+  TimeUse::Stage stage() const;
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
   uint64_t finished() const { return finished_; }  // buckets so far
 
@@ -78,6 +80,7 @@ class Executor {
   LaneFactory make_lane_;
   std::shared_ptr<Recorder> recorder_;  // may be null
   Timeline* timeline_;
+  TimeUse* time_use_;  // null: nobody asks
   StartGate gate_;
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;

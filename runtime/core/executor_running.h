@@ -14,13 +14,17 @@ class Executor::Running final : public GpuBucket {
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
       : executor_(executor),
         entries_(std::move(bucket.entries)),
+        tuning_(bucket.tuning),
         group_(group),
         comm_(executor.CommOf(group, entries_[0].agreed.away, base, on_gpu())) {
     ++group_.running;
     started_ = executor.timeline_->Stamp();
+    phases_.use = executor.time_use_;
     bucket_ = static_cast<uint64_t>(executor.buckets_.value());
     for (Entry& entry : entries_) {
-      const bool wanted = executor.timeline_->Wants(entry.what->runs++);
+      const uint64_t step = entry.what->runs++;
+      const bool wanted = executor.timeline_->Wants(step);
+      if (step > 0 && phases_.use != nullptr) phases_.use->Begin();
       traced_ = traced_ || wanted;
       const Request& r = entry.request();
       segments_.push_back(
@@ -83,13 +87,20 @@ class Executor::Running final : public GpuBucket {
     else
       Record(executor_.recorder_, EventKind::kFailed, key + ": " + status.message());
     if (traced_) Trace(status.ok());
+    if (phases_.use != nullptr) Explain();
     for (Entry& entry : entries_) entry.promise.Finish(status);
   }
   // Where the movers of bytes note when they did what; null: nobody will read it.
-  Phases* phases() { return traced_ ? &phases_ : nullptr; }
+  Phases* phases() { return traced_ || phases_.use != nullptr ? &phases_ : nullptr; }
+  // As far as its mover says: it waits for its gate, or for the others' first bytes.
+  bool awaits_others() const {
+    if (entries_[0].what->op->elementwise() == std::nullopt || on_gpu()) return false;
+    return phases_.begun == 0 ? locked().number > 0 : phases_.met == 0;
+  }
   const char* algorithm = "as the op says";
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   RootTask& task() { return *task_; }
+  const Tuning& tuning() const { return tuning_; }
   const Locked& locked() const { return entries_[0].locked; }
   std::vector<Entry> TakeEntries() {
     for (Entry& entry : entries_) --entry.what->runs;
@@ -100,6 +111,11 @@ class Executor::Running final : public GpuBucket {
   uint64_t ticket = 0;  // of its lane, or of its group
 
  private:
+  void Explain() {
+    for (const Entry& entry : entries_)
+      phases_.use->Finished(entry.what->runs, entry.what->bytes, locked().number > 0);
+    phases_.use->FinishedBucket(phases_.packing + phases_.unpacking, phases_.reducing);
+  }
   void Trace(bool ok) {
     TimelineEvent event;
     event.started = started_;
@@ -121,6 +137,7 @@ class Executor::Running final : public GpuBucket {
 
   Executor& executor_;
   std::vector<Entry> entries_;
+  Tuning tuning_;
   Group& group_;
   Communicator comm_;
   std::vector<Segment> segments_;

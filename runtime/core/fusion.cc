@@ -12,7 +12,8 @@ bool Alike(const Entry& x, const Entry& y) {
 
 }  // namespace
 
-std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
+std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning) {
+  const int64_t fusion_bytes = tuning.fusion_bytes;
   std::vector<Bucket> buckets;
   std::vector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
@@ -27,6 +28,7 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes) {
     }
     buckets.emplace_back();
     buckets.back().bytes = bytes;
+    buckets.back().tuning = tuning;
     buckets.back().entries.push_back(std::move(entry));
     if (!fusable) continue;
     if (kind < open.size()) {

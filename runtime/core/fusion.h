@@ -3,21 +3,23 @@
 //
 // Entries may share a bucket when their op is fusable and op spec, dtype, device, process set,
 // scale factors and round are equal (only what Op::Check has compared over the ranks may decide). A
-// bucket holds at most `fusion_bytes` unless one entry alone is larger; 0 leaves every entry alone.
-// Later entries may join an earlier bucket over others that do not fit it.
+// bucket holds at most tuning.fusion_bytes unless one entry alone is larger; 0 leaves every entry
+// alone. Later entries may join an earlier bucket over others that do not fit it.
 #pragma once
 
 #include <vector>
 
 #include "runtime/core/entry.h"
+#include "runtime/core/tuning.h"
 
 namespace horon {
 
 struct Bucket {
   std::vector<Entry> entries;  // at least one; in agreed order
   int64_t bytes = 0;
+  Tuning tuning;
 };
 
-std::vector<Bucket> PlanFusion(std::vector<Entry> batch, int64_t fusion_bytes);
+std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning);
 
 }  // namespace horon

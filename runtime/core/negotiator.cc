@@ -36,7 +36,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
                        const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
                        ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters)
     : rank_(rank),
-      fusion_bytes_(config.fusion_bytes),
+      tuning_(TuningOf(config)),
       registry_(&registry),
       sets_(&sets),
       size_(topology.size()),
@@ -55,6 +55,7 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
       locks_(counters["schedule.locks"]),
       locked_tensors_(counters["schedule.tensors"]),
       traced_(LogEnabled(LogLevel::kTrace, kLogComponent)) {
+  wanted_tuning_ = tuning_;
   if (rank != 0) return;
   coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));

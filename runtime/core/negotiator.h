@@ -32,6 +32,7 @@ struct Batch {
   std::vector<Entry> entries;
   // Before it starts, take back what the locked schedule has started beyond this many batches.
   std::optional<uint64_t> resume;
+  Tuning tuning;  // under which it was agreed
 };
 
 class Negotiator {
@@ -81,8 +82,8 @@ class Negotiator {
   // The coordinator has left: nothing can be agreed any more.
   bool over() const { return over_; }
   const std::string& over_reason() const { return over_reason_; }
-  // What every rank plans its buckets with: rank 0's.
-  int64_t fusion_bytes() const { return fusion_bytes_; }
+  // Rank 0: batches are to be cut like this, on all ranks, as soon as they can agree on it.
+  void Tune(const Tuning& wanted);
   // Fails everything that waits for agreement.
   void FailAll(const Status& status);
 
@@ -125,7 +126,7 @@ class Negotiator {
   void Print(const std::vector<std::string>& lines) const;
 
   int rank_;
-  int64_t fusion_bytes_;
+  Tuning tuning_;  // of the last decision, or of rank 0 before the first
   Registry* registry_;
   ProcessSets* sets_;
   int size_;
@@ -151,6 +152,7 @@ class Negotiator {
   std::unique_ptr<StallJudge> judge_;
   bool reply_ = false, inquire_ = false, describe_when_answered_ = false;
   bool unlock_wanted_ = false;
+  Tuning wanted_tuning_;
   std::vector<std::optional<uint64_t>> started_;  // answers to `stop`, by rank
   std::string lost_because_;
   std::deque<TimelineOrder> orders_;

@@ -22,7 +22,7 @@ Status Negotiator::Apply(const Decision& decision) {
   if (traced_) Trace(decision);
   lost_ = decision.lost;
   if (lost_ >= 0) return Status::Unavailable(decision.lost_because);
-  fusion_bytes_ = decision.fusion_bytes;
+  tuning_ = decision.tuning;
   if (decision.timeline) timeline_->Obey(*decision.timeline);
   for (const ClockAnswer& answer : decision.clocks)
     timeline_->HearClock(answer, decision.clock_told);
@@ -31,7 +31,7 @@ Status Negotiator::Apply(const Decision& decision) {
     held_ = started_due_ = true;
   }
   if (decision.resume) Resume(*decision.resume);
-  Batch batch;
+  Batch batch{{}, {}, tuning_};
   auto verdict = decision.verdicts.begin();
   for (uint64_t id : decision.order) {
     if (id != 0) {

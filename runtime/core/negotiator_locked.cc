@@ -20,7 +20,7 @@ bool Negotiator::WantsUnlock() const {
 // Starts what is complete, in order.
 void Negotiator::RunSchedule() {
   while (const auto* const items = schedule_.Next()) {
-    Batch batch;
+    Batch batch{{}, {}, tuning_};
     for (const LockedSchedule::Item& item : *items) {
       std::optional<Entry> entry = pending_.Take(*item.what);
       if (!entry) continue;  // cannot be: Next() has counted them
@@ -65,7 +65,7 @@ void Negotiator::Resume(uint64_t first) {
   for (const SharedRegistration& what : members) {
     if (what->slot >= 0) waiting_to_report_.push_back(what);
   }
-  batches_.push_back({{}, first});
+  batches_.push_back({{}, first, tuning_});
 }
 
 void Negotiator::TakeBack(std::vector<Entry> entries) {

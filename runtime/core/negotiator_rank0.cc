@@ -69,9 +69,16 @@ void Negotiator::Order(std::vector<TimelineOrder> orders) {
   orders_.insert(orders_.end(), orders.begin(), orders.end());
 }
 
+void Negotiator::Tune(const Tuning& wanted) {
+  if (wanted == wanted_tuning_) return;
+  wanted_tuning_ = wanted;
+  if (schedule_.locked()) unlock_wanted_ = true;
+}
+
 // What no rank has to report before it is told.
 bool Negotiator::MustTell() const {
-  return !lost_because_.empty() || !orders_.empty() || !clocks_.empty();
+  return !lost_because_.empty() || !orders_.empty() || !clocks_.empty() ||
+         (!schedule_.locked() && tuning_ != wanted_tuning_);
 }
 
 Status Negotiator::Decide() {
@@ -85,7 +92,9 @@ Status Negotiator::Decide() {
 }
 
 Status Negotiator::Tell(Decision decision) {
-  decision.fusion_bytes = fusion_bytes_;
+  // Ranks start batches of a locked schedule at different places in the stream of decisions.
+  const bool may_change = !schedule_.locked() || decision.resume.has_value();
+  decision.tuning = may_change ? wanted_tuning_ : tuning_;
   decision.may_lock = may_lock_;
   decision.lost_because = std::exchange(lost_because_, {});
   if (!decision.lost_because.empty()) decision.lost = lost_;

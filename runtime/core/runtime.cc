@@ -45,12 +45,13 @@ Runtime::Runtime(RuntimeParts parts)
       registry_(ops_),
       sets_(fabric_.topology.size()),
       timeline_(rank_, fabric_.topology.node_of(rank_) == fabric_.topology.node_of(0), *counters_),
+      time_use_(config_.explain ? std::make_unique<TimeUse>(*counters_) : nullptr),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
                   timeline_, *counters_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl"),
+          *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
       peers_(fabric_, segment_, config_.gossip_time, *counters_) {
   background_ = std::thread([this] { Background(); });
 }
@@ -106,14 +107,26 @@ Status Runtime::Cycle() {
   if (moved_ || !batches.empty()) timeline_.MarkCycle(timeline_.Stamp());
   for (Batch& batch : batches) {
     if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
-    for (Bucket& bucket : PlanFusion(std::move(batch.entries), negotiator_.fusion_bytes()))
+    if (tuner_) Tune(batch);
+    for (Bucket& bucket : PlanFusion(std::move(batch.entries), batch.tuning))
       executor_.Start(std::move(bucket));
   }
+  SeeTime();
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
   const bool mixed = peers_.Advance();
+  SeeTime();
   moved_ = moved_ || negotiator_.moved() || progress || mixed || !RingWhenNeeded();
   if (negotiator_.over()) queue_.Close(Status::Aborted(negotiator_.over_reason()));
   return Status::Ok();
+}
+
+void Runtime::SeeTime() {
+  if (time_use_ == nullptr) return;
+  const bool negotiates = executor_.idle() && !negotiator_.idle();
+  const bool moves = executor_.idle() && !peers_.idle();
+  time_use_->See(negotiates ? TimeUse::Stage::kNegotiation
+                 : moves    ? TimeUse::Stage::kMoving
+                            : executor_.stage());
 }
 
 bool Runtime::CycleMoved() {

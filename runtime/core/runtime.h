@@ -18,6 +18,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/counters.h"
 #include "runtime/base/mutex.h"
+#include "runtime/core/autotuner.h"
 #include "runtime/core/baton.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/negotiator.h"
@@ -76,6 +77,9 @@ class Runtime {
   Status StartConfiguredTimeline();
   // The same for the end; blocks until what this rank recorded is in the file.
   Status StopTimeline();
+  // As HORON_AUTOTUNE and HORON_AUTOTUNE_FILE say; rank 0's count. kInvalidArgument: a file cannot
+  // be read or written. Returns at once.
+  Status StartConfiguredTuning();
   // Prints what is pending, and what it waits for, to stderr. Any thread; returns at once.
   void Describe();
   // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
@@ -95,6 +99,7 @@ class Runtime {
     return gpus_->Of(device);
   }
   Counters& counters() { return *counters_; }
+  const std::shared_ptr<Counters>& shared_counters() const { return counters_; }
   const std::shared_ptr<SharedRegions>& regions() { return regions_; }  // thread-safe
   PeerEngine& peers() { return peers_; }  // its functions for user threads
   const std::shared_ptr<Inquiries>& inquiries() const { return callers_.inquiries(); }
@@ -122,6 +127,7 @@ class Runtime {
   Status Cycle();
   Status CycleSafely();
   bool Due();
+  void SeeTime();
   static int Cores();  // that this process may use
   static int64_t HoldBytes(const Topology& topology, int rank);
   bool RingWhenNeeded();
@@ -141,6 +147,7 @@ class Runtime {
   uint32_t Sleeper() const;
   Status OrderTimeline(TimelineOrder order);
   void PassOrders();
+  void Tune(const Batch& batch);
   bool parted() const;
   int local_rank() const;
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
@@ -169,10 +176,12 @@ class Runtime {
   Baton baton_;
   Callers callers_;
   Timeline timeline_;
+  std::unique_ptr<TimeUse> time_use_;  // null unless time is to be explained
   // Touched by the holder of the baton only.
   Negotiator negotiator_;
   Executor executor_;
   PeerEngine peers_;
+  std::unique_ptr<Autotuner> tuner_;  // null: nothing is tuned, or not here
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;
@@ -187,10 +196,11 @@ class Runtime {
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false};
-  // Set by StartTimeline and StopTimeline, read by the holder.
+  // Set by StartTimeline, StopTimeline and StartConfiguredTuning, read by the holder.
   Mutex orders_mutex_;
   std::vector<TimelineOrder> orders_ HORON_GUARDED_BY(orders_mutex_);
   uint64_t ordered_ HORON_GUARDED_BY(orders_mutex_) = 0;
+  std::unique_ptr<Autotuner> new_tuner_ HORON_GUARDED_BY(orders_mutex_);
   std::atomic<bool> ordering_{false};
   // Set by GiveUp, read by the holder.
   Mutex given_up_mutex_;

@@ -13,6 +13,7 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
   if (work.done()) return true;
   const auto until =
       Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  const TimeUse::Waiting waiting(time_use_.get());
   Mark mark;
   if (may_lend_) Lend(work, until, mark);
   if (work.done()) return true;

@@ -1,6 +1,5 @@
 // A user's thread orders a timeline: through rank 0's negotiator, which tells all ranks.
-#include <filesystem>
-
+#include "runtime/base/absolute_path.h"
 #include "runtime/core/runtime.h"
 
 namespace horon {
@@ -19,8 +18,7 @@ int64_t MicrosecondsSince1970() {
 
 Status Runtime::StartTimeline(TimelineOrder order) {
   if (rank_ != 0) return Status::Ok();
-  std::error_code failed;
-  order.path = std::filesystem::absolute(order.path, failed);
+  order.path = AbsolutePath(order.path);
   order.begin = true;
   order.epoch = SteadyNow();
   order.epoch_us = MicrosecondsSince1970();
@@ -60,6 +58,9 @@ Status Runtime::OrderTimeline(TimelineOrder order) {
 void Runtime::PassOrders() {
   MutexLock lock(orders_mutex_);
   negotiator_.Order(std::exchange(orders_, {}));
+  if (!new_tuner_) return;
+  tuner_ = std::move(new_tuner_);
+  negotiator_.Tune(tuner_->wanted());
 }
 
 }  // namespace horon

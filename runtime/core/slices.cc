@@ -16,7 +16,11 @@ static_assert(kInFlight <= Communicator::kPlaces);
 
 }  // namespace
 
-Slices::Slices(Stage& stage, Reduction reduction, Phases* phases)
+int64_t Slices::DefaultBytes(int64_t nodes) {
+  return std::max(kSliceBytes, nodes * kSliceBytesPerNode);
+}
+
+Slices::Slices(Stage& stage, Reduction reduction, int64_t slice_bytes, Phases* phases)
     : stage_(stage), reduction_(reduction), phases_(phases), element_(SizeOf(reduction.dtype)) {
   for (const Segment& s : stage.segments()) {
     // An input is only read; Span has one type for both directions.
@@ -27,9 +31,12 @@ Slices::Slices(Stage& stage, Reduction reduction, Phases* phases)
   Communicator& comm = stage.comm();
   const bool whole = ReducesWhole(comm, reduction);
   const auto nodes = static_cast<int64_t>(comm.nodes().size());
-  slice_ = whole ? left_ : std::max(kSliceBytes, nodes * kSliceBytesPerNode);
+  const int64_t wanted = slice_bytes > 0 ? slice_bytes / element_ * element_ : DefaultBytes(nodes);
+  slice_ = whole ? left_ : std::max(wanted, element_);
   slots_.resize(whole ? 1 : kInFlight);
-  if (phases_ != nullptr) phases_->Begin();
+  if (phases_ == nullptr) return;
+  phases_->Begin();
+  phases_->Met();  // they have agreed, or passed the gate of a locked schedule
 }
 
 bool Slices::Ready() {

@@ -21,7 +21,11 @@ namespace horon {
 class Slices final : public Waitable {
  public:
   // The stage's segments have their outputs. `stage` outlives this, and `phases`, unless null.
-  Slices(Stage& stage, Reduction reduction, Phases* phases = nullptr);
+  // `slice_bytes` 0: DefaultBytes.
+  Slices(Stage& stage, Reduction reduction, int64_t slice_bytes = 0, Phases* phases = nullptr);
+
+  // Of a slice.
+  static int64_t DefaultBytes(int64_t nodes);
 
   // Moves what can move; whether anything did.
   bool Ready() override;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
 
 namespace horon {
@@ -23,12 +24,6 @@ void GiveWay() {
   pthread_setname_np(pthread_self(), "horon-timeline");
   const auto me = static_cast<id_t>(syscall(SYS_gettid));
   setpriority(PRIO_PROCESS, me, std::min(19, getpriority(PRIO_PROCESS, me) + kNicer));
-}
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 }  // namespace

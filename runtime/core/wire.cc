@@ -32,6 +32,30 @@ uint8_t FlagsOf(const Decision& decision) {
 
 constexpr size_t kLeastVerdict = 33;  // bytes
 
+// The size of a bucket, then what of the rest is not as it is by itself.
+constexpr uint8_t kChunk = 1, kSlice = 2, kFlat = 4;
+
+void Write(WireWriter& out, const Tuning& tuning) {
+  out.Number(tuning.fusion_bytes);
+  out.Number(static_cast<uint8_t>((tuning.chunk_bytes != 0 ? kChunk : 0) |
+                                  (tuning.slice_bytes != 0 ? kSlice : 0) |
+                                  (tuning.hierarchical ? 0 : kFlat)));
+  if (tuning.chunk_bytes != 0) out.Number(tuning.chunk_bytes);
+  if (tuning.slice_bytes != 0) out.Number(tuning.slice_bytes);
+}
+
+Tuning ReadTuning(WireReader& in) {
+  Tuning tuning;
+  tuning.fusion_bytes = in.Number<int64_t>();
+  const auto more = in.Number<uint8_t>();
+  tuning.hierarchical = (more & kFlat) == 0;
+  if ((more & kChunk) != 0) tuning.chunk_bytes = in.Number<int64_t>();
+  if ((more & kSlice) != 0) tuning.slice_bytes = in.Number<int64_t>();
+  if (tuning.fusion_bytes < 0 || tuning.chunk_bytes < 0 || tuning.slice_bytes < 0)
+    in.Fail("a size is negative");
+  return tuning;
+}
+
 void Write(WireWriter& out, const Verdict& v) {
   out.Number(v.cache_id);
   out.Number(v.process_set);
@@ -102,10 +126,12 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
 }
 
 void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
-  if (said_.empty() || !std::equal(report.begin(), report.end(), said_.back().report.begin(),
-                                   said_.back().report.end())) {
+  const auto said_by_others = [&](const Said& last) {
+    return std::ranges::equal(report, last.report) &&
+           std::ranges::find(last.ranks, rank) == last.ranks.end();
+  };
+  if (said_.empty() || !said_by_others(said_.back()))
     said_.push_back({{}, {report.begin(), report.end()}});
-  }
   said_.back().ranks.push_back(rank);
 }
 
@@ -138,7 +164,7 @@ Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, i
 std::vector<std::byte> Encode(const Decision& decision) {
   WireWriter out;
   out.Number(decision.sequence);
-  out.Number(decision.fusion_bytes);
+  Write(out, decision.tuning);
   WriteIds(out, decision.evicted);
   WriteOrder(out, decision.order);
   out.Number(static_cast<uint32_t>(decision.verdicts.size()));
@@ -160,7 +186,7 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
   WireReader in(bytes);
   Decision decision;
   decision.sequence = in.Number<uint64_t>();
-  decision.fusion_bytes = in.Number<int64_t>();
+  decision.tuning = ReadTuning(in);
   decision.evicted = ReadIds(in);
   decision.order = ReadOrder(in);
   const uint32_t count = in.Count(kLeastVerdict);

@@ -11,6 +11,7 @@
 #include "runtime/base/status.h"
 #include "runtime/core/activity.h"
 #include "runtime/core/timeline_order.h"
+#include "runtime/core/tuning.h"
 #include "runtime/op/request.h"
 
 namespace horon {
@@ -47,7 +48,7 @@ struct Verdict {
 // From the coordinator to every rank, the same bytes for all.
 struct Decision {
   uint64_t sequence = 0;          // 1, 2, ...
-  int64_t fusion_bytes = 0;       // rank 0's HORON_FUSION_THRESHOLD: plans must come out alike
+  Tuning tuning;                  // rank 0's, of what this decision runs: plans must come out alike
   std::vector<uint64_t> evicted;  // cache ids to forget, after the verdicts
   // In which every rank runs them: cache ids of requests agreed before; 0: the next verdict.
   std::vector<uint64_t> order;
@@ -69,7 +70,7 @@ struct Decision {
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const Decision& decision);
 // Reports on their way up, each with the rank that it is from. What several ranks say in a row in
-// the same words travels once: in a steady step that is what a whole node says.
+// the same words, each once, travels once: in a steady step that is what a whole node says.
 class Bundle {
  public:
   void Add(int32_t rank, std::span<const std::byte> report);

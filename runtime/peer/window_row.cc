@@ -5,7 +5,7 @@
 namespace horon {
 namespace {
 
-constexpr size_t kFixed = 9;  // numbers before the three lists
+constexpr size_t kFixed = 8;  // numbers before the three lists
 
 std::string Describe(size_t rank, const WindowRow& row) {
   return "rank " + std::to_string(rank) + " " + std::string(NameOf(row.dtype)) + " " +
@@ -42,7 +42,6 @@ std::vector<int64_t> Encode(const WindowRow& row) {
                                   row.address.pid,
                                   row.address.fd,
                                   row.address.token,
-                                  row.address.place,
                                   static_cast<int64_t>(row.shape.size()),
                                   static_cast<int64_t>(row.in.size()),
                                   static_cast<int64_t>(row.out.size())};
@@ -56,7 +55,7 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   const Status wrong = Status::Internal("the numbers that a rank sent for a window make no sense");
   if (numbers.size() < kFixed || numbers[1] < 0 || numbers[1] >= kDataTypes) return wrong;
   size_t left = numbers.size() - kFixed;
-  for (const int64_t count : numbers.subspan(6, 3)) {
+  for (const int64_t count : numbers.subspan(5, 3)) {
     if (count < 0 || static_cast<uint64_t>(count) > left) return wrong;
     left -= static_cast<size_t>(count);
   }
@@ -64,14 +63,14 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   WindowRow row;
   row.made = numbers[0] != 0;
   row.dtype = static_cast<DataType>(numbers[1]);
-  row.address = {numbers[2], numbers[3], numbers[4], numbers[5]};
+  row.address = {numbers[2], numbers[3], numbers[4]};
   auto at = numbers.begin() + kFixed;
   const auto take = [&](auto& list, int64_t count) {
     for (; count > 0; --count) list.push_back(static_cast<std::decay_t<decltype(list[0])>>(*at++));
   };
-  take(row.shape, numbers[6]);
-  take(row.in, numbers[7]);
-  take(row.out, numbers[8]);
+  take(row.shape, numbers[5]);
+  take(row.in, numbers[6]);
+  take(row.out, numbers[7]);
   return row;
 }
 

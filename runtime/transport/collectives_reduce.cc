@@ -158,7 +158,7 @@ BlockReduction WholeBlock(const Communicator& comm, std::byte* block, int64_t co
 // transport where others have two.
 bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
   if (!comm.top() || comm.size() == 1) return false;
-  if (!comm.one_node() && !comm.all_apart()) return false;
+  if (comm.flattened() || (!comm.one_node() && !comm.all_apart())) return false;
   const Transport* const transport = comm.only_transport();
   return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, 0, reduction));
 }

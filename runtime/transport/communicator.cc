@@ -69,6 +69,16 @@ Communicator Communicator::At(int place) const {
   return other;
 }
 
+void Communicator::Flatten() {
+  if (one_node()) return;
+  flattened_ = true;
+  nodes_.clear();
+  for (int member = 0; member < size(); ++member) {
+    nodes_.push_back({member});
+    node_of_[static_cast<size_t>(member)] = member;
+  }
+}
+
 bool Communicator::top() const { return base_ % kTags == 0; }
 
 Transport* Communicator::only_transport() const {

@@ -72,6 +72,11 @@ class Communicator {
   // One member per node.
   bool all_apart() const { return nodes_.size() == ranks_.size(); }
 
+  // Every member counts as a node of its own, and is sent messages. Between nodes only: one node
+  // stays one.
+  void Flatten();
+  bool flattened() const { return flattened_; }
+
   // Streams elementwise reductions through the shared segment when all members share a node.
   Lane* lane() const { return lane_; }
   // The one transport between this rank and all others; null when there are several or none.
@@ -86,6 +91,7 @@ class Communicator {
   int rank_ = 0;
   Tag base_;  // of this level: the bucket's base + 16 * level
   Lane* lane_;
+  bool flattened_ = false;
   std::vector<int> node_of_;
   std::vector<std::vector<int>> nodes_;
 };

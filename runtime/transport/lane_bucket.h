@@ -23,8 +23,9 @@ struct LaneReduction {
   DataType dtype = DataType::kFloat32;
   ReduceKind kind = ReduceKind::kSum;
   double prescale = 1.0;
-  double scale = 1.0;   // of the result
-  uint64_t bucket = 0;  // tells this bucket from others; the same on all members
+  double scale = 1.0;       // of the result
+  uint64_t bucket = 0;      // tells this bucket from others; the same on all members
+  int64_t chunk_bytes = 0;  // of a chunk, the same on all members; 0 or more than a slot: a slot
 };
 
 // A lane of the node's segment, and the ranks that it serves.

@@ -23,7 +23,9 @@ LaneStream::LaneStream(const LaneGroup& group, uint64_t first, std::span<const L
 }
 
 void LaneStream::Cut() {
-  chunk_ = whole_ ? count_ : group_.segment->shape().chunk_bytes / element_;
+  const int64_t slot = group_.segment->shape().chunk_bytes;
+  const int64_t wanted = reduction_.chunk_bytes > 0 ? reduction_.chunk_bytes : slot;
+  chunk_ = whole_ ? count_ : std::max<int64_t>(1, std::min(wanted, slot) / element_);
   chunks_ = count_ == 0 ? 0 : static_cast<uint64_t>((count_ + chunk_ - 1) / chunk_);
 }
 
@@ -78,6 +80,7 @@ bool LaneStream::CanTake() const {
 // All have packed the first chunk: is it of the same bucket, and do the tensors lie alike?
 void LaneStream::Check() {
   checked_ = true;
+  if (phases_ != nullptr) phases_->Met();
   const size_t place = first_ % group_.slots();
   bool alike = true;
   for (int m = 0; m < group_.size(); ++m) {

@@ -3,7 +3,8 @@
 //
 //   rank -> launcher   segment <generation> <bytes> (+ memfd); under MPI in its place: joined;
 //                      recorder <bytes> (+ memfd); raised <sentence>; failed: <sentence>;
-//                      lost <rank> <sentence> (that rank, given up by this one); bye
+//                      lost <rank> <sentence> (that rank, given up by this one);
+//                      explain <counter>=<value> ...; bye
 //   launcher -> rank   segment ... (+ memfd); dead <rank> <sentence>
 //
 // Called by horon_init on the user's thread and by the watch thread (watch.h).

@@ -26,12 +26,16 @@ struct Way {
   int64_t fusion_bytes;
   int64_t chunk_bytes;  // of a lane
   bool lock, lend, wait_each;
-  int shift;  // between the ranks' orders of submission
+  int shift;                // between the ranks' orders of submission
+  int64_t slice_bytes = 0;  // between nodes
 };
 constexpr Way kWays[] = {
-    {128 << 20, 16 << 10, true, true, false, 0}, {0, 16 << 10, true, true, true, 0},
-    {0, 64 << 10, false, true, false, 5},        {100'000, 16 << 10, false, false, false, 1},
+    {128 << 20, 16 << 10, true, true, false, 0},
+    {0, 16 << 10, true, true, true, 0},
+    {0, 64 << 10, false, true, false, 5},
+    {100'000, 16 << 10, false, false, false, 1},
     {3 << 20, 4096, true, false, false, 3},
+    {128 << 20, 16 << 10, true, true, false, 0, 100'000},
 };
 
 struct Tensor {
@@ -87,6 +91,7 @@ std::vector<std::vector<std::vector<Bytes>>> Results(const Layout& layout, const
   options.configure = [&](Config& config) {
     config.fusion_bytes = way.fusion_bytes;
     config.shm_chunk_bytes = way.chunk_bytes;
+    config.slice_bytes = way.slice_bytes;
     config.lock_schedule = way.lock;
     config.lend = way.lend;
   };

@@ -9,7 +9,8 @@
 #   on HOST COMMAND...    runs a command on a host
 #   WORLD_SHELL           a remote shell, as ssh is one: WORLD_SHELL [options] HOST COMMAND...
 #
-# WORLD_RATE=1gbit shapes each host's link, both ways (WORLD_BURST, WORLD_LATENCY go with it).
+# WORLD_RATE=1gbit shapes each host's link, both ways (WORLD_BURST, WORLD_LATENCY go with it), and
+# WORLD_RATE_3=100mbit that of h3.
 set -euo pipefail
 
 enter() {  # again, inside namespaces of our own; they die with the process that this becomes
@@ -33,9 +34,11 @@ name_hosts() {
   mount --bind /run/world/hosts /etc/hosts
 }
 
-shape() {  # device, in the namespace that the other arguments of ip or tc name
-  [ "${WORLD_RATE:-none}" = none ] && return
-  tc "${@:2}" qdisc add dev "$1" root tbf rate "$WORLD_RATE" \
+shape() {  # number of the host, device, in the namespace that the other arguments of tc name
+  local own=WORLD_RATE_$1
+  local rate=${!own:-${WORLD_RATE:-none}}
+  [ "$rate" = none ] && return
+  tc "${@:3}" qdisc add dev "$2" root tbf rate "$rate" \
     burst "${WORLD_BURST:-256kb}" latency "${WORLD_LATENCY:-50ms}"
 }
 
@@ -47,8 +50,8 @@ add_host() {
   ip -n "$host" addr add "10.77.0.$1/24" dev eth0
   ip -n "$host" link set lo up
   ip -n "$host" link set eth0 up
-  shape eth0 -n "$host"
-  shape "port$1"
+  shape "$1" eth0 -n "$host"
+  shape "$1" "port$1"
   touch "/run/world/$host.uts"
   unshare --uts="/run/world/$host.uts" hostname "$host"
 }

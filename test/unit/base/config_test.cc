@@ -33,7 +33,7 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
       {"HORON_CYCLE_TIME", "fast"},      {"HORON_LEND", "maybe"},
       {"HORON_CONTROLLER", "pigeon"},    {"HORON_SIZE", "0"},
       {"HORON_CACHE_CAPACITY", "1e3"},   {"HORON_SHM_CHUNK_BYTES", "1"},
-      {"HORON_START_TIMEOUT", ""}};
+      {"HORON_START_TIMEOUT", ""},       {"HORON_METRICS_FILE", "/x/all.prom"}};
   for (const auto& [padded, value] : wrong) {
     const std::string name = padded.substr(0, padded.find(' '));
     const auto config = Read({{name, value}});

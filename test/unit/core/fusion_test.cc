@@ -22,7 +22,8 @@ struct Plan {
   }
   std::vector<std::vector<std::string>> Make(int64_t fusion_bytes) {
     std::vector<std::vector<std::string>> names;
-    for (const Bucket& bucket : PlanFusion(std::move(batch), fusion_bytes)) {
+    for (const Bucket& bucket :
+         PlanFusion(std::move(batch), Tuning{.fusion_bytes = fusion_bytes})) {
       names.emplace_back();
       for (const Entry& e : bucket.entries) names.back().push_back(e.request().name);
     }

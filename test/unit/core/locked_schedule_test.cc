@@ -30,20 +30,20 @@ TEST_CASE("a steady step sends nothing but its data") {
     world.Run([&](Rank& me) {
       Step step(20);
       // More than once because a rank that gets no core for long may give the schedule up.
-      for (int attempt = 0; attempt < 20; ++attempt) {
+      for (int attempt = 0; attempt < 10; ++attempt) {
         settle(me, step, verdicts);
         const int64_t messages = Count(me, "negotiation.inproc.messages");
         const int64_t tensors = Count(me, "schedule.tensors");
-        for (int i = 0; i < 100; ++i) {
+        for (int i = 0; i < 50; ++i) {
           step.Submit(me, static_cast<float>(i));
           EXPECT(step.Wait(me, static_cast<float>(i)), "wrong sum");
         }
         quiet += Count(me, "negotiation.inproc.messages") == messages &&
-                 Count(me, "schedule.tensors") == tensors + 2000;
+                 Count(me, "schedule.tensors") == tensors + 1000;
       }
     });
     RequireNone(verdicts);
-    CHECK(quiet >= n * 10);
+    CHECK(quiet >= n * 5);
   }
 }
 

@@ -1,9 +1,9 @@
 // A timeline on the whole road with thread ranks: what it holds of every tensor, on every rank.
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
+#include "test/support/folder.h"
 #include "test/support/road.h"
 
 namespace horon {
@@ -18,19 +18,14 @@ using test::WorldOptions;
 
 class Recorded {
  public:
-  Recorded() {
-    char name[] = "/tmp/horon-timeline-XXXXXX";
-    folder_ = mkdtemp(name);
-  }
-  ~Recorded() { std::filesystem::remove_all(folder_); }
   TimelineOrder Order() const {
     TimelineOrder order;
-    order.path = folder_ + "/t.json";
+    order.path = folder_ / "t.json";
     return order;
   }
   // Lines that have all of the words.
   int Count(const std::vector<std::string>& words) const {
-    std::ifstream in(folder_ + "/t.json");
+    std::ifstream in(folder_ / "t.json");
     int count = 0;
     for (std::string line; std::getline(in, line);) {
       const auto has = [&](const std::string& w) { return line.find(w) != std::string::npos; };
@@ -40,7 +35,7 @@ class Recorded {
   }
 
  private:
-  std::string folder_;
+  test::Folder folder_;
 };
 
 std::string Of(int rank) { return "\"pid\":" + std::to_string(rank) + ","; }

@@ -3,9 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "runtime/base/bounded_ring.h"
@@ -13,29 +11,13 @@
 #include "runtime/base/timeline_file.h"
 #include "runtime/core/timeline_event.h"
 #include "test/support/catch.h"
+#include "test/support/folder.h"
 
 namespace horon {
 namespace {
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/horon-timeline-XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string File() const { return path_ + "/t.json"; }
-
- private:
-  std::string path_;
-};
+using test::Folder;
+using test::Text;
 
 TEST_CASE("a full ring drops what comes and counts it; what it took comes out in order") {
   BoundedRing<int> ring(4);
@@ -95,35 +77,35 @@ TEST_CASE("a clock's offset is within its bound, however unlike the two ways are
 
 TEST_CASE("ranks append to one file, which is whole after every piece") {
   const Folder folder;
-  auto first = TimelineFile::Create(folder.File(), "7");
+  auto first = TimelineFile::Create(folder / "t.json", "7");
   REQUIRE(first.ok());
-  auto second = TimelineFile::Open(folder.File(), "7");
+  auto second = TimelineFile::Open(folder / "t.json", "7");
   REQUIRE(second.ok());
   REQUIRE(first.value().Append("{\"a\":1}").ok());
   REQUIRE(second.value().Append("{\"b\":2},\n{\"c\":3}").ok());
   REQUIRE(first.value().Append("{\"d\":4}").ok());
-  const std::string text = ReadFile(folder.File());
+  const std::string text = Text(folder / "t.json");
   CHECK(text.ends_with("},\n{\"a\":1},\n{\"b\":2},\n{\"c\":3},\n{\"d\":4}\n]\n"));
   CHECK(text.starts_with("[\n{"));
-  auto other = TimelineFile::Open(folder.File(), "8");  // of another recording
+  auto other = TimelineFile::Open(folder / "t.json", "8");  // of another recording
   REQUIRE(other.ok());
-  CHECK(ReadFile(folder.File()).find("\"d\"") == std::string::npos);
+  CHECK(Text(folder / "t.json").find("\"d\"") == std::string::npos);
 }
 
 TEST_CASE("what a killed rank left torn is cut away, wherever it is torn") {
   const std::string piece = ",\n{\"long\":\"event\"},\n{\"x\":[1,2]}\n]\n";
   for (size_t kept = 0; kept <= piece.size(); ++kept) {
     const Folder folder;
-    auto file = TimelineFile::Create(folder.File(), "1");
+    auto file = TimelineFile::Create(folder / "t.json", "1");
     REQUIRE(file.ok());
     REQUIRE(file.value().Append("{\"a\":1}").ok());
-    const int fd = open(folder.File().c_str(), O_WRONLY);
+    const int fd = open((folder / "t.json").c_str(), O_WRONLY);
     const off_t end = lseek(fd, 0, SEEK_END) - 3;
     REQUIRE(pwrite(fd, piece.data(), kept, end) == static_cast<ssize_t>(kept));
     REQUIRE((kept < 3 || ftruncate(fd, end + static_cast<off_t>(kept)) == 0));
     close(fd);
     REQUIRE(file.value().Append("{\"b\":2}").ok());
-    const std::string text = ReadFile(folder.File());
+    const std::string text = Text(folder / "t.json");
     INFO(kept << ": " << text);
     CHECK(text.ends_with("},\n{\"b\":2}\n]\n"));
     CHECK(text.find("{\"a\":1},\n") != std::string::npos);
@@ -155,7 +137,12 @@ TimelineEvent SampleEvent(OpTable& ops) {
   event.stamps = {1000, 2000};
   event.started = 5000;
   event.finished = 90000;
-  event.phases = {6000, 8000, 70000, 1500, 30000, 9000};
+  event.phases.begun = 6000;
+  event.phases.sent = 8000;
+  event.phases.arrived = 70000;
+  event.phases.packing = 1500;
+  event.phases.reducing = 30000;
+  event.phases.unpacking = 9000;
   event.step = 12;
   event.algorithm = "magic";
   return event;

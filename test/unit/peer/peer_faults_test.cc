@@ -220,14 +220,14 @@ TEST_CASE("rows of a window survive the way, and nonsense is refused") {
   row.shape = {3, 4};
   row.in = {1, 5};
   row.out = {2};
-  row.address = {12, 3, -7, 99};
+  row.address = {12, 3, -7};
   const auto numbers = Encode(row);
   const auto back = DecodeWindowRow(numbers);
   REQUIRE(back.ok());
   CHECK(Encode(back.value()) == numbers);
   for (size_t count = 0; count < numbers.size(); ++count)
     CHECK_FALSE(DecodeWindowRow({numbers.data(), count}).ok());
-  for (const size_t place : {size_t{1}, size_t{6}, size_t{7}, size_t{8}}) {
+  for (const size_t place : {size_t{1}, size_t{5}, size_t{6}, size_t{7}}) {
     for (const int64_t nonsense : {int64_t{-1}, int64_t{1000}, INT64_MAX, INT64_MIN}) {
       auto bad = numbers;
       bad[place] = nonsense;
