@@ -72,6 +72,16 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _model(text: str) -> tuple[str, str]:
+    size, comma, seconds = text.partition(",")
+    try:
+        if comma and float(size) >= 1 and float(seconds) >= 0:
+            return size, seconds
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"'{text}' is not BYTES,SECONDS, as in 100e6,0.05")
+
+
 def parser() -> argparse.ArgumentParser:
     """Of the whole command line. Its errors are Refusals."""
     made = _Parser(
@@ -121,6 +131,7 @@ def _add_job(made: argparse.ArgumentParser) -> None:
         "--grace-period", type=number, default=10.0, metavar="S",
         help="s that the other ranks have to end by themselves after one failed (default 10)",
     )
+    add("--explain", action="store_true", help="say at the end where the time of a step went")
     add("--config-file", default="", metavar="YAML", help="options; those given here win")
     add("--mpi-args", default="", metavar="ARGS", help="further arguments of mpirun")
     add(
@@ -130,6 +141,11 @@ def _add_job(made: argparse.ArgumentParser) -> None:
     add("--task-socket", type=int, help=argparse.SUPPRESS)  # horon.run's
     add("--tcp", action="store_true", help="NCCL uses no InfiniBand; MPI takes TCP anyway")
     add("--verbose", action="store_true", help="say on stderr what is done")
+    add(
+        "--advise", type=_model, metavar="BYTES,SECONDS",
+        help="in place of a command: measure the links, and say which algorithm and topology fit "
+        "so many bytes of parameters and a step that computes so long (docs/gossip.md)",
+    )
 
 
 def _add_hosts(made: argparse._ArgumentGroup) -> None:
@@ -158,6 +174,10 @@ def _add_questions(made: argparse._ArgumentGroup) -> None:
     add(
         "--postmortem", metavar="DIR", default="",
         help="show what the flight recorders in DIR (HORON_POSTMORTEM_DIR) hold",
+    )
+    add(
+        "--plot-autotune", metavar="LOG", default="",
+        help="draw how autotuning went, beside its log (HORON_AUTOTUNE_LOG), as LOG's name.png",
     )
     add(
         "--print-completion", metavar="SHELL", choices=SHELLS,

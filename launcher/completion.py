@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from .refusal import Refusal
+from .settings import SETTINGS
 
-_FILES = ("hostfile", "config_file", "ssh_identity_file")
+_FILES = ("hostfile", "config_file", "plot_autotune", "ssh_identity_file")
+_FILE_OPTIONS = {one.option for one in SETTINGS if one.factor is None}
 _FOLDERS = ("output_filename", "postmortem")
 
 
@@ -17,7 +19,8 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     except ImportError:
         raise Refusal("--print-completion needs shtab; install it: pip install shtab") from None
     for action in parser._actions:
-        if action.dest in (*_FILES, "command"):
+        of_file = not _FILE_OPTIONS.isdisjoint(action.option_strings)
+        if of_file or action.dest in (*_FILES, "command"):
             action.complete = shtab.FILE
         elif action.dest in _FOLDERS:
             action.complete = shtab.DIRECTORY

@@ -55,7 +55,7 @@ class RemoteCrew:
         self._mpirun: Mpirun | None = None
         self._reception: Reception | None = None
         self._next_look = 0.0
-        self._last_turn = self._listening_since = 0.0
+        self._last_turn = time.monotonic()
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -167,9 +167,12 @@ class RemoteCrew:
         return self._next_look
 
     def turn(self, now: float) -> None:
-        if now - self._last_turn > 2 * _LOOK_S:
-            # The loop waited for whoever reads its output. Who did not listen calls nobody silent.
-            self._listening_since = now
+        passed = now - self._last_turn
+        if passed > 2 * _LOOK_S:
+            # The loop waited for whoever reads its output, or for a core. While it did not listen
+            # nobody was silent.
+            for rank in self._ranks:
+                rank.excuse(now, passed - _LOOK_S)
         self._last_turn = now
         if now < self._next_look:
             return
@@ -178,7 +181,7 @@ class RemoteCrew:
             self._reception.turn(now)
             self._look_at_start(now)
         for rank in self._ranks:
-            if rank.judge_silence(now, self._listening_since, self._options.silence_s):
+            if rank.judge_silence(now, self._options.silence_s):
                 self._mpirun.freeze()
 
     def _look_at_start(self, now: float) -> None:

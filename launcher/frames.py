@@ -171,12 +171,16 @@ class Channel:
     def _seal(key: bytes, sequence: int, kind: int, payload: bytes) -> bytes:
         return hmac.digest(key, _NUMBER.pack(sequence, kind) + payload, "sha256")[:16]
 
-    def silence(self, now: float, listening_since: float) -> tuple[float, float]:
+    def excuse(self, now: float, seconds: float) -> None:
+        """We did not listen for so long, until now: that is no silence of the other's."""
+        self.heard_at = min(now, self.heard_at + seconds)
+
+    def silence(self, now: float) -> tuple[float, float]:
         """Seconds without a word from the other process, and without a sign of its machine.
 
         The other kernel acknowledges our beats although the process is starved or stopped.
         """
-        silence = now - max(self.heard_at, listening_since)
+        silence = now - self.heard_at
         row = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         (acknowledged_ms,) = struct.unpack_from("I", row, _LAST_ACK_AT)
         return silence, min(silence, acknowledged_ms / 1000)

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Protocol
 
+from . import aftermath
 from .guard import Guard
 from .options import Options
 from .output import Stream, copies, screens
@@ -22,7 +23,9 @@ from .standing import Standing, Wiring
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEPT_LINES = 12  # of the first failing rank's stderr, shown again at the end
-_STATUS_S = 0.1  # after a socket's end, the time that the exit status has to explain it
+# After a socket's end, the time that the exit status has to explain it: more than a tenth of a
+# second on a busy machine.
+_STATUS_S = 0.5
 _AT_ONCE_S = 0.5
 _TERM_S = 0.8  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
 _DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
@@ -60,6 +63,7 @@ class Job:
         self._relay = Relay(crew.ranks, self._say)
         self._streams: dict[tuple[int, bool], Stream] = {}  # by rank and whether it is stderr
         self._interrupt = 0  # number of the signal that asks us to stop
+        self._interrupted_at = 0.0  # since 1970
         self.culprit: Standing | None = None  # whose failure ended the job, when it has failed
         self._unwritten = ""  # why the ranks' output could not be
         self._again = False  # it came twice: no more patience
@@ -103,6 +107,7 @@ class Job:
     def _on_interrupt(self, number: int, frame: object) -> None:
         self._again = self._interrupt != 0
         self._interrupt = self._interrupt or number
+        self._interrupted_at = self._interrupted_at or time.time()
 
     def _open_streams(self) -> None:
         out_screen, error_screen = screens()
@@ -215,11 +220,16 @@ class Job:
                 file=sys.stderr,
             )
         if self._interrupt:
+            if self._interrupted_at:
+                aftermath.name_who_held_up(self._crew.ranks, self._interrupted_at)
             return 128 + self._interrupt
         failed = [rank for rank in self._crew.ranks if rank.failed]
         if not failed:
             return 0
-        self._write_postmortem(failed)
+        recordings = aftermath.recordings_of(self._crew.ranks)
+        if self._postmortem_due():
+            folder = os.environ["HORON_POSTMORTEM_DIR"]
+            aftermath.write_postmortem(self._crew.ranks, recordings, folder)
         first = min(failed, key=lambda rank: rank.blame)
         # Who ended well without ever joining is to blame when others who waited for it gave up at
         # once.
@@ -231,6 +241,7 @@ class Job:
         more = sum(rank is not first for rank in failed)
         others = f" ({more} more failed after it)" if more else ""
         print(f"horonrun: {first.cause()}{others}", file=sys.stderr)
+        aftermath.name_culprit_that_ended_well(self._crew.ranks, recordings)
         lines = self._streams[first.rank, True].last_lines
         if lines:
             print(f"horonrun: the last lines of rank {first.rank} on stderr:", file=sys.stderr)
@@ -241,24 +252,6 @@ class Job:
     def _postmortem_due(self) -> bool:
         wanted = bool(os.environ.get("HORON_POSTMORTEM_DIR")) and not self._interrupt
         return wanted and any(rank.failed for rank in self._crew.ranks)
-
-    def _write_postmortem(self, failed: list[Standing]) -> None:
-        if not self._postmortem_due():
-            return
-        from . import recorder
-
-        folder = os.environ["HORON_POSTMORTEM_DIR"]
-        held = [rank.recorder for rank in self._crew.ranks if rank.recorder is not None]
-        recordings = [found for one in held if (found := recorder.read(one)) is not None]
-        causes = [rank.cause() for rank in sorted(failed, key=lambda rank: rank.blame)]
-        try:
-            made = recorder.write(folder, recordings, causes)
-            print(f"horonrun: what each rank did last: {made}/report.txt", file=sys.stderr)
-        except OSError as error:
-            print(
-                f"horonrun: no report in HORON_POSTMORTEM_DIR={folder}: {error.strerror}",
-                file=sys.stderr,
-            )
 
     def _say(self, sentence: str) -> None:
         if self._options.verbose:

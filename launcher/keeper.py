@@ -28,6 +28,7 @@ from .spawn import signal_when_parent_dies
 _BEAT_S = 1.0
 _TERM_S = 0.8  # between SIGTERM and SIGKILL, when mpirun's daemon wants us to end
 _KILL_S = 2.0  # the same after the grace period, as horonrun does it
+_VERDICT_S = 1.0  # that horonrun has to say which host was lost, before the rank hears less
 _DRAIN_S = 0.5  # for output that is still in the pipes when all is over
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
@@ -48,10 +49,11 @@ class Keeper:
         self._task: int | None = None  # descriptor of the function that the rank shall call
         self._grace_s = 0.0
         self._next_beat = 0.0
-        self._last_look = self._listening_since = 0.0
+        self._last_look = time.monotonic()
         self._kills: list[tuple[float, int]] = []
         self._reported = False  # horonrun knows how the rank ended
         self._ending = ""  # why we end the rank ourselves
+        self._daemon_lost_at: float | None = None  # while the rank has not been told
         self._lost = False  # horonrun does not answer
         self._finished = False
         self._recorder_wanted = False
@@ -83,7 +85,9 @@ class Keeper:
             self._next_beat = now + _BEAT_S
             self._look_around(now)
         if os.getppid() != self._daemon and not self._ending:
-            self._lose_daemon()
+            self._lose_daemon(now)
+        if self._daemon_lost_at is not None and now >= self._daemon_lost_at + _VERDICT_S:
+            self._tell_of_daemon()
         if self._rank is not None:
             self._watch_rank(now)
         elif self._ending:
@@ -94,6 +98,8 @@ class Keeper:
 
     def _patience(self) -> float:
         times = [self._next_beat, *(when for when, _ in self._kills)]
+        if self._daemon_lost_at is not None:
+            times.append(self._daemon_lost_at + _VERDICT_S)
         if self._rank is not None and self._rank.due is not None:
             times.append(self._rank.due)
         return max(0.0, min(times) - time.monotonic())
@@ -117,10 +123,11 @@ class Keeper:
         """Once a second: says that we live, and looks whether the others do."""
         if not self._lost:
             self._channel.beat()
-            if now - self._last_look > 2 * _BEAT_S:  # we were stopped: what came then lies unread
-                self._listening_since = now
+            passed = now - self._last_look
+            if passed > 2 * _BEAT_S:  # we were stopped: what came then lies unread
+                self._channel.excuse(now, passed - _BEAT_S)
             self._last_look = now
-            process, machine = self._channel.silence(now, self._listening_since)
+            process, machine = self._channel.silence(now)
             limit = self._summons.silence_s
             if machine > limit:
                 self._lose(f"nothing heard for {limit:g} s")
@@ -184,13 +191,20 @@ class Keeper:
             self._rank.tell(dead_packet(-1, sentence))
         self._end_rank(sentence, self._grace_s, _KILL_S)
 
-    def _lose_daemon(self) -> None:
-        """mpirun ends itself when a host is cut off, maybe before the ranks have heard of that."""
-        if self._rank is not None:
-            self._rank.tell(dead_packet(-1, "lost contact with the MPI daemon of this host"))
+    def _lose_daemon(self, now: float) -> None:
+        """mpirun ends itself when a host is cut off, maybe before horonrun is sure of that."""
+        self._daemon_lost_at = now
+        if self._lost:
+            self._tell_of_daemon()
         self._end_rank(
             "was ended because the MPI daemon of its host is gone", self._grace_s, _TERM_S
         )
+
+    def _tell_of_daemon(self) -> None:
+        """All that can be said of it here."""
+        self._daemon_lost_at = None
+        if self._rank is not None:
+            self._rank.tell(dead_packet(-1, "lost contact with the MPI daemon of this host"))
 
     # --- ending -----------------------------------------------------------------------------------
 

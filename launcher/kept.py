@@ -86,7 +86,7 @@ class KeptRank:
 
     def ended(self) -> int | None:
         """Its status as subprocess says it, once it has ended and said its last."""
-        code = self._child.process.poll()
+        code = self._child.poll()
         if code is not None and self._socket_open:
             self._on_socket()  # its bye may still lie there
         return code

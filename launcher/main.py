@@ -79,9 +79,16 @@ def _show_postmortem(folder: str) -> int:
         recordings = recorder.read_folder(folder)
     except OSError as error:
         raise Refusal(f"cannot read {error.filename}: {error.strerror}") from None
-    if not recordings:
-        raise Refusal(f"no flight recorders (rank-N.rec) in {folder}")
-    print(recorder.report(recordings, postmortem.verdict(recordings)))
+    if recordings:
+        print(recorder.report(recordings, postmortem.verdict(recordings)))
+        return 0
+    written = recorder.last_report(folder)
+    if not written:
+        raise Refusal(
+            f"neither flight recorders (rank-N.rec) nor a report of horonrun's in {folder}; "
+            "HORON_POSTMORTEM_DIR names the folder of a job that fails"
+        )
+    print(written)
     return 0
 
 
@@ -92,6 +99,11 @@ def _run(options: Options) -> int:
         return check_build.report()
     if options.postmortem:
         return _show_postmortem(options.postmortem)
+    if options.tuning_log:
+        from . import tuning_plot
+
+        print(tuning_plot.write(options.tuning_log))
+        return 0
     if options.completion:
         from . import arguments, completion
 
@@ -125,6 +137,19 @@ def _say_what_is_found(options: Options) -> None:
     )
 
 
+def _explain(options: Options, ranks: Crew) -> None:
+    """What the ranks have said of where their time went, if they were asked."""
+    from . import explain
+
+    name = "HORON_FUSION_THRESHOLD"
+    threshold = options.variables.get(name) or os.environ.get(name, "")
+    figures = {rank.rank: rank.time_use for rank in ranks.ranks}
+    for line in explain.report(
+        figures, len(ranks.ranks), int(threshold) if threshold.isdigit() else None
+    ):
+        print(f"horonrun: {line}", file=sys.stderr)
+
+
 def _run_here(options: Options) -> int:
     from . import rank
 
@@ -153,6 +178,7 @@ def _run_job(options: Options, ranks: Crew) -> int:
 
     started = job.Job(options, ranks)
     code = started.run()
+    _explain(options, ranks)
     if options.task_socket is not None:
         errand.report(options.task_socket, ranks.ranks, started.culprit)
     return code

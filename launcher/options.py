@@ -36,6 +36,7 @@ class Options:
     verbose: bool = False
     check_build: bool = False
     postmortem: str = ""  # folder whose recorders are to be read
+    tuning_log: str = ""  # of autotuning, that is to be drawn
     completion: str = ""  # the shell that completions are printed for
     variables: dict[str, str] = field(default_factory=dict)  # HORON_* set by options
     mpi_args: list[str] = field(default_factory=list)
@@ -116,8 +117,12 @@ def _start_seconds(variables: Mapping[str, str], environment: Mapping[str, str])
     return 60.0
 
 
-def _command(words: list[str]) -> list[str]:
+def _command(words: list[str], advise: tuple[str, str] | None) -> list[str]:
     command = words[1:] if words[:1] == ["--"] else words
+    if advise:
+        if command:
+            raise Refusal("--advise is in place of a command: leave the command out")
+        return [sys.executable, "-m", "horon.advised", *advise]
     if not command:
         raise Refusal("the command is missing, as in horonrun -np 4 python train.py")
     if command[0] in ("python", "python3"):
@@ -132,9 +137,27 @@ def _variables(parsed: argparse.Namespace) -> dict[str, str]:
         variables["HORON_LOG"] = parsed.log_level.lower()
     if parsed.controller == "shm":
         variables["HORON_CONTROLLER"] = "shm"
+    if parsed.explain:
+        variables["HORON_EXPLAIN"] = "1"
     if parsed.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
     return variables
+
+
+def _remarks(
+    parsed: argparse.Namespace,
+    variables: Mapping[str, str],
+    environment: Mapping[str, str],
+    use_mpi: bool,
+) -> list[str]:
+    """On what was given and does nothing."""
+    found = list(parsed.idle)
+    samples = [x for x in variables if x.startswith("HORON_AUTOTUNE_") and not x.endswith("_FILE")]
+    if samples and not {"HORON_AUTOTUNE", "HOROVOD_AUTOTUNE"} & {*variables, *environment}:
+        found.append(f"{', '.join(samples)} set without --autotune: nothing is tuned")
+    if (parsed.mpi_args or parsed.binding_args) and not use_mpi:
+        found.append("--mpi-args and --binding-args have no effect: this job needs no mpirun")
+    return found
 
 
 def _rsh_agent(parsed: argparse.Namespace) -> str:
@@ -171,41 +194,39 @@ def _read(argv: list[str]) -> argparse.Namespace:
 def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
     """Options of a command line, or a Refusal."""
     parsed = _read(argv)
-    if parsed.check_build or parsed.postmortem or parsed.print_completion:
+    asked = (parsed.check_build, parsed.postmortem, parsed.plot_autotune, parsed.print_completion)
+    if any(asked):
         return Options(
             np=1,
             command=[],
             check_build=parsed.check_build,
             postmortem=parsed.postmortem,
+            tuning_log=parsed.plot_autotune,
             completion=parsed.print_completion or "",
         )
     variables = _variables(parsed)
     start_s = _start_seconds(variables, environment)
     hosts, np = _hosts(parsed, environment, start_s)
     use_mpi = _use_mpi(parsed.controller, np, hosts, environment)
-    mpi_args = _words("--mpi-args", parsed.mpi_args)
-    binding_args = _words("--binding-args", parsed.binding_args)
-    idle = "--mpi-args and --binding-args have no effect: this job needs no mpirun"
-    unused = (mpi_args or binding_args) and not use_mpi
     return Options(
         np=np,
-        command=_command(parsed.command),
+        command=_command(parsed.command, parsed.advise),
         use_mpi=use_mpi,
         hosts=hosts,
         interfaces=_interfaces(",".join([parsed.network_interfaces, *parsed.network_interface])),
         rsh_agent=_rsh_agent(parsed),
         start_s=start_s,
         silence_s=max(1.5, parsed.host_timeout),  # a beat may be a second old
-        prefix=not parsed.no_prefix,
+        prefix=not (parsed.no_prefix or parsed.advise),
         grace_s=parsed.grace_period,
         dry_run=parsed.dry_run,
         verbose=parsed.verbose,
         variables=variables,
-        mpi_args=mpi_args,
-        binding_args=binding_args,
+        mpi_args=_words("--mpi-args", parsed.mpi_args),
+        binding_args=_words("--binding-args", parsed.binding_args),
         timestamps=parsed.timestamps,
         output_folder=parsed.output_filename,
-        remarks=[*parsed.idle, *([idle] if unused else [])],
+        remarks=_remarks(parsed, variables, environment, use_mpi),
         task_socket=parsed.task_socket,
     )
 

@@ -2,7 +2,7 @@
 
 Three kinds of evidence, the strongest first: what the ranks themselves recorded as the cause; whose
 recording ends without a word, as a killed process's does; and who had not submitted a tensor that
-others waited for at the end. Pure: works on recordings (recorder.py), in a report and for
+others waited for at the end. Pure: works on recordings (recorder.py), for the end of a job and for
 `horonrun --postmortem`.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from .recorder import Event, Recording
 
@@ -20,8 +21,21 @@ _END_KINDS = ("left", "lost")
 
 def verdict(recordings: Sequence[Recording]) -> list[str]:
     """Lines that name the culprit, the strongest evidence first; empty if all left in peace."""
-    found = [*_said(recordings), *_gone(recordings), *_absent(recordings), *_missing(recordings)]
+    found = [*_said(recordings), *_gone(recordings), *_absent(recordings),
+             *_missing(recordings, _awaited(recordings))]
     return [f"culprit: {found[0]}", *(f"also: {line}" for line in found[1:])] if found else []
+
+
+def held_up(recordings: Sequence[Recording], at: float, least_s: float) -> list[str]:
+    """The same of a job that hung until somebody ended it at that time (since 1970): who had not
+    submitted what others waited for, and had submitted at least so long before."""
+    before = [replace(r, events=[event for event in r.events if event.time <= at])
+              for r in recordings]
+    awaited = {
+        tensor: ranks for tensor, ranks in _awaited(before).items()
+        if any(at - _submits(r, tensor)[-1].time >= least_s for r in ranks if _submits(r, tensor))
+    }
+    return [f"culprit: {line}" for line in _missing(before, awaited)]
 
 
 def _said(recordings: Sequence[Recording]) -> list[str]:
@@ -67,9 +81,11 @@ def _absent(recordings: Sequence[Recording]) -> list[str]:
     return [f"of rank {', '.join(map(str, missing))} there is no recording"] if missing else []
 
 
-def _missing(recordings: Sequence[Recording]) -> list[str]:
+def _missing(
+    recordings: Sequence[Recording], awaited: Mapping[str, list[Recording]]
+) -> list[str]:
     lines = []
-    for tensor, waiting in sorted(_awaited(recordings).items()):
+    for tensor, waiting in sorted(awaited.items()):
         absent = [r for r in recordings if r not in waiting and _lacks(r, waiting[0], tensor)]
         for r in absent:
             last = next((e for e in reversed(r.events) if e.kind == "submitted"), None)

@@ -117,9 +117,9 @@ class Rank(Standing):
             self.joined = self.joined or (self.offered and self.child.read_all)
 
     def poll(self, now: float) -> bool:
-        if self.ended_at is not None or self.child.process.poll() is None:
+        if self.ended_at is not None or (code := self.child.poll()) is None:
             return False
-        self.returncode = self.child.process.returncode
+        self.returncode = code
         self.end(now)
         return True
 

@@ -112,6 +112,13 @@ def read_folder(folder: str) -> list[Recording]:
     return sorted(recordings, key=lambda recording: recording.rank)
 
 
+def last_report(folder: str) -> str:
+    """What horonrun wrote of the last job that failed, in this folder or one below; "" if nothing."""
+    found = [*Path(folder).glob("report.txt"), *Path(folder).glob("horon-*/report.txt")]
+    newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+    return newest.read_text(encoding="utf-8") if newest else ""
+
+
 def _line(event: Event, end: float) -> str:
     value = f" ({event.value})" if event.value else ""
     return f"{event.time - end:+12.6f} s  {event.kind:10s} {event.text}{value}"

@@ -4,7 +4,8 @@ rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` whe
     over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to
     end; `lost <rank> <sentence>` when it has given another one up; `recorder <bytes>` with the
     memfd of its flight recorder;
-    `result <bytes>` with a memfd of what the function of horon.run returned; `bye`.
+    `result <bytes>` with a memfd of what the function of horon.run returned;
+    `explain <counter>=<value> ...`, where its time went (explain.py); `bye`.
 horonrun -> rank: `task` with the memfd of the function of horon.run, before all else; the same
     `segment` packet and memfd, `dead <rank> <sentence>`; rank -1 stands for the way to all others.
 """
@@ -15,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 
+from . import explain
 from .frames import text
 from .standing import Standing
 
@@ -47,6 +49,8 @@ class Relay:
             rank.recorder = files.pop()
         elif words[:1] == [b"result"] and len(files) == 1:
             rank.result = files.pop()
+        elif words[:1] == [b"explain"]:
+            explain.take(rank.time_use, text(packet))
         elif words == [b"joined"]:
             self._take_joining(rank)
         elif words == [b"unjoined"]:

@@ -48,12 +48,17 @@ class RemoteRank(Standing):
     def finish(self, recorder_wanted: bool) -> None:
         self._tell(Kind.FINISH, b"1" if recorder_wanted else b"0")
 
-    def judge_silence(self, now: float, listening_since: float, limit: float) -> bool:
+    def excuse(self, now: float, seconds: float) -> None:
+        """horonrun did not listen for so long, until now."""
+        if self.talking:
+            self._channel.excuse(now, seconds)
+
+    def judge_silence(self, now: float, limit: float) -> bool:
         """Loses it when nothing was heard for too long: of its host, or of its keeper alone.
         Whether its host is lost."""
         if not self.talking or self._over:
             return False
-        process, machine = self._channel.silence(now, listening_since)
+        process, machine = self._channel.silence(now)
         if machine > limit:
             where = f"host {self.host}, where rank {self.rank} ran"
             self.lose(f"lost contact with {where} (nothing heard for {limit:g} s)")

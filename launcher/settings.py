@@ -17,7 +17,7 @@ class Setting:
     variable: str
     meaning: str
     key: str = ""  # in a config file
-    factor: int | None = 1  # to the variable's unit; None: the value is a text
+    factor: int | None = 1  # to the variable's unit; None: the value is a file's name
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,27 @@ SETTINGS = (
         "timeline.filename", None,
     ),
     Setting(
+        "--autotune-log-file", "HORON_AUTOTUNE_LOG", "CSV file for the samples of --autotune",
+        "autotune.log_file", None,
+    ),
+    Setting(
+        "--autotune-file", "HORON_AUTOTUNE_FILE",
+        "file of a tuned setting: taken over if it is there, else written by --autotune",
+        "autotune.file", None,
+    ),
+    Setting(
+        "--autotune-warmup-samples", "HORON_AUTOTUNE_WARMUP_SAMPLES",
+        "samples that pass before --autotune measures any", "autotune.warmup_samples",
+    ),
+    Setting(
+        "--autotune-steps-per-sample", "HORON_AUTOTUNE_STEPS_PER_SAMPLE",
+        "steps whose median is a sample's time", "autotune.steps_per_sample",
+    ),
+    Setting(
+        "--autotune-max-samples", "HORON_AUTOTUNE_MAX_SAMPLES",
+        "samples that --autotune takes at most", "autotune.max_samples",
+    ),
+    Setting(
         "--stall-check-warning-time-seconds", "HORON_STALL_CHECK_TIME_SECONDS",
         "s after which a tensor that waits for a rank is reported",
         "stall_check.warning_time_seconds",
@@ -73,6 +94,11 @@ SETTINGS = (
 )  # fmt: skip
 
 SWITCHES = (
+    Switch(
+        ("--autotune",), ("--no-autotune",), "HORON_AUTOTUNE", ("1", "0"),
+        "whether the fastest setting is looked for while the job runs (docs/autotune.md)",
+        "autotune.enabled",
+    ),
     Switch(
         ("--stall-check",), ("--no-stall-check",), "HORON_STALL_CHECK_DISABLE", ("0", "1"),
         "whether a tensor that waits too long for a busy rank is reported, and fails",
@@ -91,7 +117,10 @@ SWITCHES = (
     ),
 )  # fmt: skip
 
-_UNTUNED = "this version does not tune itself: set --fusion-threshold-mb and --cycle-time-ms"
+_IN_PAIRS = (
+    "settings are compared in pairs, there is no Gaussian process; --autotune-max-samples bounds "
+    "how many samples are taken"
+)
 _BY_PLACE = "the way of a collective follows from where its ranks are"
 
 IDLE = (
@@ -99,12 +128,8 @@ IDLE = (
     Idle("--hierarchical-allreduce", _BY_PLACE, "params.hierarchical_allreduce", None),
     Idle("--hierarchical-allgather", _BY_PLACE, "params.hierarchical_allgather", None),
     Idle("--torus-allreduce", _BY_PLACE, "params.torus_allreduce", None),
-    Idle("--autotune", _UNTUNED, "autotune.enabled", None),
-    Idle("--autotune-log-file", _UNTUNED, "autotune.log_file", str),
-    Idle("--autotune-warmup-samples", _UNTUNED, "autotune.warmup_samples"),
-    Idle("--autotune-steps-per-sample", _UNTUNED, "autotune.steps_per_sample"),
-    Idle("--autotune-bayes-opt-max-samples", _UNTUNED, "autotune.bayes_opt_max_samples"),
-    Idle("--autotune-gaussian-process-noise", _UNTUNED, "autotune.gaussian_process_noise"),
+    Idle("--autotune-bayes-opt-max-samples", _IN_PAIRS, "autotune.bayes_opt_max_samples"),
+    Idle("--autotune-gaussian-process-noise", _IN_PAIRS, "autotune.gaussian_process_noise"),
     Idle(
         "--mpi-threads-disable", "Horon makes do with what MPI offers; HORON_LEND=0 leaves MPI to "
         "one thread", "library_options.mpi_threads_disable", None,

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 
+from . import timeline_end
+
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 4096
@@ -41,6 +43,7 @@ class Child:
         finally:
             theirs.close()
         self.socket.setblocking(False)
+        self._timeline = timeline_end.path(environment)
         if task is not None:
             self.send(b"task", task)
         self.read_all = True  # false once it has closed its end with packets of ours unread
@@ -48,6 +51,15 @@ class Child:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def poll(self) -> int | None:
+        """Its status as subprocess says it, once it has ended. It may have left the file of its
+        timeline torn; that is mended."""
+        before = self.process.returncode
+        code = self.process.poll()
+        if before is None and code is not None and self._timeline:
+            timeline_end.mend(self._timeline)
+        return code
 
     def receive(self) -> tuple[bytes, list[int]] | None:
         """A packet of its and the descriptors in it; an empty one when it has closed its end. None:

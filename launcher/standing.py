@@ -42,6 +42,7 @@ class Standing:
         self.signalled = False  # by us
         self.announced = False  # the others were told that it is dead
         self.recorder: int | None = None  # descriptor of its flight recorder, or of a copy
+        self.time_use: dict[str, int] = {}  # what it said of where its time went (explain.py)
         self.result: int | None = None  # descriptor of what its function returned (errand.py)
 
     # --- what the loop asks of it -----------------------------------------------------------------

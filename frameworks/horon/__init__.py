@@ -18,7 +18,7 @@ try:
         HoronUnsupported,
         HorovodInternalError,
     )
-    from horon.gossip import Gossip
+    from horon.gossip import Gossip, advise
     from horon.process_sets import (
         ProcessSet,
         add_process_set,

@@ -18,6 +18,7 @@ from horon.errors import (
 os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
 
 _exit_registered = False
+_when_left = []
 
 
 def init(comm=None, process_sets=None) -> None:
@@ -112,9 +113,31 @@ def shutdown() -> None:
     sets_of_ranks.forget_all()
 
 
+def when_left(call) -> None:
+    """Whenever the job has been left, `call` is called: nothing of the runtime runs any more."""
+    _when_left.append(call)
+
+
 def _leave() -> None:
+    _explain_alone()
     _core.shutdown()
     whereabouts.stop()
+    for call in _when_left:
+        call()
+
+
+def _explain_alone() -> None:
+    """HORON_EXPLAIN=1 without horonrun, which would hear of all ranks: rank 0 says where its own
+    time went."""
+    if not _core.is_initialized() or _core.rank() != 0 or "HORON_LAUNCHER_FD" in os.environ:
+        return
+    figures = {name.removeprefix("explain."): value for name, value in _core.counters().items()
+               if name.startswith("explain.")}
+    if figures:
+        from horon.launcher import explain
+
+        print(*(f"horon: {line}" for line in explain.report({0: figures}, 1)), sep="\n",
+              file=sys.stderr, flush=True)
 
 
 def is_initialized() -> bool:

@@ -1,22 +1,26 @@
 """The fault matrix: every way to fail x every phase x who, each in a job of its own, as a table.
 
     python test/python/fault_matrix.py --cell build/bin/horon_fault_cell [--hosts 2] [--quick]
-        [--repeat N] [--only WORDS] [--markdown FILE]
+        [--repeat N] [--jobs N] [--only WORDS] [--markdown FILE]
 
 A cell is right when every rank that lives hears of the fault within its bound, by an error that
 names a victim (of a cut link: who is beyond it); when the job ends by itself; when horonrun's exit
 code and last words name a victim; and when no process or file is left, on no host. In the phase
 shutdown nothing is pending any more, so that survivors may also simply have left.
 
-With --hosts 2 the four ranks are on two hosts: namespaces of this machine (test/support/world.sh),
-one world for all cells. On one host they are in such a world, too, where there can be one.
+With --hosts 2 the four ranks are on two hosts: namespaces of this machine (test/support/world.sh).
+On one host they are in such a world, too, where there can be one. --jobs N: in N worlds at a time,
+since most of a cell is waiting.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import fault_job
@@ -32,26 +36,48 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, choices=(1, 2), default=1)
     parser.add_argument("--quick", action="store_true", help="the cells that differ most")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
     parser.add_argument("--only", default="", help="only cells whose name has all these words")
     parser.add_argument("--markdown", help="write the table there, too")
+    parser.add_argument("--part", help=argparse.SUPPRESS)  # INDEX:FILE, of one world
     return parser.parse_args()
 
 
-def run_all(asked: argparse.Namespace) -> Results:
-    results: Results = {}
-    wanted = [
+def wanted(asked: argparse.Namespace) -> list[tuple[int, Cell]]:
+    """Every job, with its turn."""
+    chosen = [
         cell
         for cell in cells(asked.hosts, asked.quick)
         if all(word in str(cell).replace(",", "").split() for word in asked.only.split())
     ]
-    for turn in range(asked.repeat):
-        for cell in wanted:
+    return [(turn + 1, cell) for turn in range(asked.repeat) for cell in chosen]
+
+
+def run_part(asked: argparse.Namespace) -> int:
+    """One world's jobs; a line of the file for each."""
+    index, path = asked.part.split(":", 1)
+    mine = wanted(asked)[int(index) :: asked.jobs]
+    with open(path, "w", encoding="utf-8") as file:
+        for i, (turn, cell) in enumerate(mine):
             outcome = fault_job.run(os.path.abspath(asked.cell), cell)
-            results.setdefault(cell, []).append(outcome)
             for sentence in outcome.wrong:
-                print(f"WRONG {cell}, turn {turn + 1}: {sentence}", flush=True)
-        if asked.repeat > 1:
-            print(f"turn {turn + 1}: {len(wanted)} jobs", flush=True)
+                print(f"WRONG {cell}, turn {turn}: {sentence}", flush=True)
+            print(json.dumps([dataclasses.asdict(cell), dataclasses.asdict(outcome)]), file=file)
+            if asked.repeat > 1 and (i + 1 == len(mine) or mine[i + 1][0] != turn):
+                print(f"turn {turn}: done in world {int(index) + 1}", flush=True)
+    return 0
+
+
+def run_all(asked: argparse.Namespace, in_worlds: bool) -> Results:
+    results: Results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{index}.json") for index in range(asked.jobs)]
+        each = ["--jobs", str(asked.jobs), "--part"]
+        parts = [[*each, f"{index}:{path}"] for index, path in enumerate(paths)]
+        own_world.run_all(asked.hosts if in_worlds else 0, parts)
+        for line in "".join(path.read_text() for path in paths if path.exists()).splitlines():
+            cell, outcome = json.loads(line)
+            results.setdefault(Cell(**cell), []).append(Outcome(**outcome))
     return results
 
 
@@ -83,10 +109,16 @@ def _shown(outcomes: list[Outcome] | None) -> str:
 
 def main() -> int:
     asked = arguments()
+    if asked.part:
+        return run_part(asked)
     # On one host, too, where it can: there all files that appear are the job's.
-    if not own_world.inside() and (asked.hosts > 1 or not own_world.why_not(1)):
-        return own_world.run_inside(asked.hosts)
-    results = run_all(asked)
+    why = own_world.why_not(asked.hosts)
+    if why and asked.hosts > 1:
+        print(f"SKIPPED: {why}")
+        return 0
+    if why:
+        asked.jobs = 1
+    results = run_all(asked, in_worlds=not why)
     made = table(results, asked.hosts)
     print(made)
     if asked.markdown:
@@ -94,7 +126,10 @@ def main() -> int:
     outcomes = [outcome for several in results.values() for outcome in several]
     misses = sum(bool(outcome.wrong) for outcome in outcomes)
     print(f"{len(outcomes)} jobs on {asked.hosts} host(s), {misses} wrong")
-    return 1 if misses or not results else 0
+    missing = len(wanted(asked)) - len(outcomes)
+    if missing:
+        print(f"{missing} jobs were not run to their end")
+    return 1 if misses or missing or not results else 0
 
 
 if __name__ == "__main__":

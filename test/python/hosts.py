@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+BODIES = HERE / "bodies"
 WORLD = HERE.parent / "support" / "world.sh"
 LIMIT_S = 90
 
@@ -56,6 +57,10 @@ def in_world(hosts: int, *command: str, limit_s: float = LIMIT_S, **changes: str
 
 def horonrun(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "horon.launcher", *arguments]
+
+
+def host_list(hosts: int, each: int) -> str:
+    return ",".join(f"h{i}:{each}" for i in range(1, hosts + 1))
 
 
 @functools.cache

@@ -12,25 +12,9 @@ import sys
 import tempfile
 
 import pytest
-from conftest import only_in_full_tier
-from hosts import HERE, WORLD, all_done, horonrun
+from hosts import BODIES, HERE, WORLD, all_done, host_list, horonrun
 from hosts import world as world  # a fixture
 
-BODIES = HERE / "bodies"
-ALL = [
-    "collectives",
-    "errors",
-    "repeats",
-    "gradients",
-    "optimizers",
-    "optimizer_use",
-    "adasum",
-    "adasum_optimizer",
-    "objects",
-    "process_sets",
-    "aggregations",
-    "bits",
-]
 WHO = """
 import socket, horon
 horon.init()
@@ -38,22 +22,6 @@ print("who", horon.rank(), socket.gethostname(), horon.local_rank(), horon.local
       horon.cross_rank(), horon.cross_size(), horon.transport(), flush=True)
 print("done", horon.rank(), flush=True)
 """
-
-
-def host_list(hosts: int, each: int) -> str:
-    return ",".join(f"h{i}:{each}" for i in range(1, hosts + 1))
-
-
-def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240) -> None:
-    files = [str(BODIES / f"{body}.py") for body in bodies]
-    done = world(
-        hosts,
-        *horonrun(
-            "-H", host_list(hosts, each), "--no-prefix", "python", str(HERE / "runner.py"), *files
-        ),
-        limit_s=limit_s,
-    )
-    all_done(done, hosts * each)
 
 
 # --- that it is several hosts ---------------------------------------------------------------------
@@ -122,31 +90,6 @@ def test_ranks_get_environment_folder_and_input(world, tmp_path):
         f"[0] {[str(tmp_path), value, '9', False, 'text']}",
         f"[1] {[str(tmp_path), value, '9', False, '']}",
     ], done.all
-
-
-# --- all collectives ------------------------------------------------------------------------------
-
-
-def test_all_on_2_hosts(world):
-    run_bodies(world, 2, 1, *ALL)
-
-
-def test_all_on_2_hosts_with_2_ranks(world):
-    run_bodies(world, 2, 2, *ALL)
-
-
-def test_lifecycle_on_2_hosts_with_2_ranks(world):
-    run_bodies(world, 2, 2, "lifecycle")
-
-
-def test_all_on_4_hosts_with_2_ranks(world):
-    only_in_full_tier()
-    run_bodies(world, 4, 2, *ALL)
-
-
-def test_all_on_8_hosts(world):
-    only_in_full_tier()
-    run_bodies(world, 8, 1, *ALL)
 
 
 # --- how it ends ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from launcher import frames, meeting  # noqa: E402
+from launcher import crew, frames, meeting  # noqa: E402
 from launcher.greeting import Hello, Order, Summons  # noqa: E402
 
 SECRET = b"s" * 32
@@ -174,3 +174,41 @@ def test_decoders_refuse_what_they_cannot_read(kind, message) -> None:
 
 def test_text_of_others_does_not_reach_the_terminal_as_it_is() -> None:
     assert frames.text(b"rank\x1b[2J \xff\n") == "rank [2J \ufffd "
+
+
+class HostsHeard:
+    """What a crew asks of ranks: each was heard of so long before time 100."""
+
+    def __init__(self, *silences: float) -> None:
+        self.channels = [channels()[0] for _ in silences]
+        for channel, silence in zip(self.channels, silences, strict=True):
+            channel.heard_at = 100.0 - silence
+
+    def excuse(self, now: float, seconds: float) -> None:
+        for channel in self.channels:
+            channel.excuse(now, seconds)
+
+    def judge_silence(self, now: float, limit: float) -> bool:
+        self.silences = [now - channel.heard_at for channel in self.channels]
+        return False
+
+
+@pytest.mark.parametrize(
+    "late, counted", [(0.0, [1.5, 0.1]), (0.25, [1.75, 0.35]), (0.85, [1.75, 0.35]),
+                      (60.0, [1.75, 0.35])])  # fmt: skip
+def test_a_loop_that_was_late_forgets_no_silence(late: float, counted: list[float]) -> None:
+    """It does not count what passed while it did not listen, and nothing else. At most as much as
+    between two looks."""
+    job = crew.RemoteCrew.__new__(crew.RemoteCrew)
+    hosts = HostsHeard(1.5, 0.1)
+    job._ranks, job.started, job._next_look, job._last_turn = [hosts], True, 0.0, 100.0
+    job._options = type("Options", (), {"silence_s": 2.0})
+    job.turn(100.0 + late)
+    assert hosts.silences == pytest.approx(counted)
+
+
+def test_nobody_is_heard_of_in_the_future() -> None:
+    one, _ = channels()
+    one.heard_at = 10.0
+    one.excuse(11.0, 60.0)
+    assert one.heard_at == 11.0 and one.silence(11.0) == (0.0, 0.0)

@@ -73,11 +73,38 @@ def test_options_set_variables() -> None:
     }
 
 
+def test_options_of_autotuning() -> None:
+    found = parse(
+        "-np", "2", "--autotune", "--autotune-log-file", "a b.csv", "--autotune-warmup-samples",
+        "0", "--autotune-steps-per-sample", "20", "--autotune-file", "tuned", "true",
+        "--autotune-max-samples", "7",
+    )  # fmt: skip
+    assert found.variables == {
+        "HORON_AUTOTUNE": "1",
+        "HORON_AUTOTUNE_LOG": "a b.csv",
+        "HORON_AUTOTUNE_WARMUP_SAMPLES": "0",
+        "HORON_AUTOTUNE_STEPS_PER_SAMPLE": "20",
+        "HORON_AUTOTUNE_FILE": "tuned",
+    }
+    assert found.command == ["true", "--autotune-max-samples", "7"] and not found.remarks
+    assert parse("-np", "2", "--autotune-file", "tuned", "true").remarks == []
+    of_samples = ("-np", "2", "--autotune-log-file", "a", "--autotune-file", "b", "true")
+    said = "HORON_AUTOTUNE_LOG set without --autotune: nothing is tuned"
+    assert parse(*of_samples).remarks == [said]
+    assert parse(*of_samples, HOROVOD_AUTOTUNE="1").remarks == []
+    assert parse("--no-autotune", *of_samples).remarks == []
+    of_horovod = ("--autotune-bayes-opt-max-samples", "5", "--autotune-gaussian-process-noise", "1")
+    found = parse("-np", "2", "--no-autotune", *of_horovod, "true")
+    assert found.variables == {"HORON_AUTOTUNE": "0"} and len(found.remarks) == 2
+    assert all("there is no Gaussian process; --autotune-max" in one for one in found.remarks)
+
+
 def test_what_does_nothing_is_said_in_one_line() -> None:
-    done = horonrun("-np", "1", "--autotune", "--no-torus-allreduce", "--mpi-args=-x A", "true")
+    done = horonrun("-np", "1", "--disable-cache", "--no-torus-allreduce", "--mpi-args=-x A",
+                    "true")
     assert done.returncode == 0
     lines = done.stderr.splitlines()
-    assert len(lines) == 2 and lines[0].startswith("horonrun: --autotune has no effect: ")
+    assert len(lines) == 2 and lines[0].startswith("horonrun: --disable-cache has no effect: ")
     assert "this job needs no mpirun" in lines[1]
 
 
@@ -94,6 +121,8 @@ def test_what_does_nothing_is_said_in_one_line() -> None:
         (["--mpi-args='", "-np", "2", "true"], "--mpi-args ''': No closing quotation"),
         (["--gloo", "-H", "192.0.2.1:1,192.0.2.2:1", "true"],
          "negotiate over MPI: leave out --gloo"),
+        (["-np", "2", "--advise", "1e6"], "'1e6' is not BYTES,SECONDS"),
+        (["-np", "2", "--advise", "1e6,0.1", "true"], "leave the command out"),
     ],
 )
 def test_refused(argv: list[str], words: str) -> None:
@@ -141,7 +170,7 @@ controller: mpi
 params: {fusion_threshold_mb: 32, cycle_time_ms: 2.5, cache_capacity: 7,
          hierarchical_allreduce: false, hierarchical_allgather: false, torus_allreduce: false}
 autotune: {enabled: true, log_file: a.log, warmup_samples: 1, steps_per_sample: 1,
-           bayes_opt_max_samples: 1, gaussian_process_noise: 0.1}
+           bayes_opt_max_samples: 1, gaussian_process_noise: 0.1, file: a.txt, max_samples: 40}
 timeline: {filename: t.json, mark_cycles: true}
 stall_check: {enabled: false, warning_time_seconds: 8, shutdown_time_seconds: 9}
 library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3,
@@ -174,10 +203,16 @@ def test_config_file_with_every_key(config) -> None:
         "HORON_LOG_HIDE_TIME": "1",
         "HORON_TIMELINE": "t.json",
         "HORON_TIMELINE_MARK_CYCLES": "1",
+        "HORON_AUTOTUNE": "1",
+        "HORON_AUTOTUNE_LOG": "a.log",
+        "HORON_AUTOTUNE_WARMUP_SAMPLES": "1",
+        "HORON_AUTOTUNE_STEPS_PER_SAMPLE": "1",
+        "HORON_AUTOTUNE_FILE": "a.txt",
+        "HORON_AUTOTUNE_MAX_SAMPLES": "40",
     }
     said = {remark.split()[0].split("=")[0] for remark in found.remarks}
-    assert {"--autotune", "--thread-affinity"} <= said
-    assert len(found.remarks) == 10
+    assert {"--autotune-bayes-opt-max-samples", "--thread-affinity"} <= said
+    assert len(found.remarks) == 6
 
 
 def test_command_line_wins_over_the_controller(config) -> None:
@@ -244,6 +279,8 @@ def test_bash_completes_options_and_values() -> None:
     assert "--fusion-threshold-mb" in completed("horonrun", "--fu")
     assert {"--hosts", "--hostfile", "--host-timeout"} <= set(completed("horonrun", "--host"))
     assert "TRACE" in completed("horonrun", "--log-level", "T")
+    for option in ("--autotune-file", "--plot-autotune"):
+        assert "/etc" in completed("horonrun", option, "/et")
 
 
 def test_zsh_gets_its_own_form() -> None:

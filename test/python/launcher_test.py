@@ -225,7 +225,7 @@ def test_closed_output_ends_the_job() -> None:
     (["-np", "2", "--log-level", "loud", "true"], 2, "LOUD"),
     (["-np", "2", "/no/such/program"], 127, "no such program"),
     (["-np", "2", __file__], 127, "it is no program; a script needs its interpreter"),
-    (["--postmortem", "/nowhere"], 2, "no flight recorders (rank-N.rec) in /nowhere"),
+    (["--postmortem", "/nowhere"], 2, "neither flight recorders (rank-N.rec) nor a report"),
 ])
 def test_mistakes_are_one_line(arguments: list[str], code: int, words: str) -> None:
     done = horonrun(*arguments)

@@ -34,5 +34,16 @@ def run_inside(hosts: int) -> int:
     if why:
         print(f"SKIPPED: {why}")
         return 0
-    command = [WORLD, str(hosts), sys.executable, *sys.argv]
-    return subprocess.run(command, env={**os.environ, _INSIDE: "1"}, check=False).returncode
+    return run_all(hosts, [[]])[0]
+
+
+def run_all(hosts: int, parts: list[list[str]]) -> list[int]:
+    """This program again, once for each of these arguments beside its own, at a time, each in a
+    world of its own (hosts 0: in none); their exit codes."""
+    world = [str(WORLD), str(hosts)] if hosts else []
+    inside = {_INSIDE: "1"} if hosts else {}
+    running = [
+        subprocess.Popen([*world, sys.executable, *sys.argv, *part], env={**os.environ, **inside})
+        for part in parts
+    ]
+    return [process.wait() for process in running]

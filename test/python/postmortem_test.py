@@ -1,6 +1,6 @@
 """Whom a post-mortem blames, by recordings as ranks leave them."""
 
-from horon.launcher.postmortem import verdict
+from horon.launcher.postmortem import held_up, verdict
 from horon.launcher.recorder import Event, Recording
 
 
@@ -67,3 +67,14 @@ def test_recordings_that_lost_their_beginning_are_compared_by_time():
     lines = verdict([waiting, behind, ahead])
     assert any("rank 1 had not submitted 'grad', for which rank 0 waited" in line for line in lines)
     assert not any("rank 2 had not submitted 'grad'" in line for line in lines), lines
+
+
+def test_a_job_that_hung_names_who_was_waited_for_long_enough():
+    """What came after it was interrupted, as ranks that leave, says nothing."""
+    hung = [recording(0, *steps(3), *WAITS, (20.1, "failed", "0/grad: left"), (20.2, "left", "")),
+            recording(1, *steps(3), (20.0, "left", ""))]
+    expected = ("culprit: rank 1 had not submitted 'grad', for which rank 0 waited at the end; "
+                "it last submitted 'grad'")
+    assert held_up(hung, 15.0, 2.0) == [expected]
+    assert held_up(hung, 10.9, 2.0) == []
+    assert held_up([recording(0), recording(1)], 10.0, 0.0) == []

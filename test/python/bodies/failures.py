@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 import torch
 
@@ -87,13 +88,16 @@ def missing():
 
 
 def described():
-    """Rank 0 is asked what it waits for; rank 1 comes when the test has read the answer."""
+    """Rank 0 is asked what it waits for, until it is done: the first answer may come before it
+    waits. Rank 1 comes when the test has read an answer."""
     if RANK == 1:
         with open(os.environ["HORON_TEST_FIFO"], encoding="ascii") as fifo:
             fifo.read()
-    if RANK == 0:
+    handle = hvd.allreduce_async(torch.ones(1000), name="late")
+    while RANK == 0 and not hvd.poll(handle):
         os.kill(os.getpid(), signal.SIGUSR1)
-    reduce("late")
+        time.sleep(0.5)
+    hvd.synchronize(handle)
 
 
 try:

@@ -1,0 +1,55 @@
+"""What horonrun still says when a job has ended badly, out of the flight recorders of its ranks.
+
+The recorders lie in memory that horonrun holds too, so they are there after a SIGKILL. Called by
+the job (job.py) when all ranks have ended.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from . import postmortem, recorder
+from .recorder import Recording
+from .standing import Standing
+
+_HELD_UP_S = 2.0  # that a tensor has been awaited, for the rank that lacks it to be named
+
+
+def recordings_of(ranks: Sequence[Standing]) -> list[Recording]:
+    """Those that are here, by rank."""
+    held = (rank.recorder for rank in ranks if rank.recorder is not None)
+    return [found for one in held if (found := recorder.read(one)) is not None]
+
+
+def name_who_held_up(ranks: Sequence[Standing], at: float) -> None:
+    """Of a job that hung until it was interrupted, at that time since 1970."""
+    for line in postmortem.held_up(recordings_of(ranks), at, _HELD_UP_S):
+        print(f"horonrun: {line}", file=sys.stderr)
+
+
+def name_culprit_that_ended_well(
+    ranks: Sequence[Standing], recordings: Sequence[Recording]
+) -> None:
+    """If the recorders blame a rank that did not fail: it left too early, and others did."""
+    lines = postmortem.verdict(recordings) if len(recordings) == len(ranks) else []
+    blamed = re.search(r"\brank (\d+)\b", lines[0]) if lines else None
+    if blamed is not None and not ranks[int(blamed[1])].failed:
+        print(f"horonrun: {lines[0]}", file=sys.stderr)
+
+
+def write_postmortem(
+    ranks: Sequence[Standing], recordings: Sequence[Recording], folder: str
+) -> None:
+    """Why the job failed and what each rank did last, into a new folder in this one."""
+    failed = sorted((rank for rank in ranks if rank.failed), key=lambda rank: rank.blame)
+    causes = [*(rank.cause() for rank in failed), *postmortem.verdict(recordings)]
+    try:
+        made = recorder.write(folder, recordings, causes)
+        print(f"horonrun: what each rank did last: {made}/report.txt", file=sys.stderr)
+    except OSError as error:
+        print(
+            f"horonrun: no report in HORON_POSTMORTEM_DIR={folder}: {error.strerror}",
+            file=sys.stderr,
+        )

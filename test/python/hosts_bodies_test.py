@@ -1,0 +1,55 @@
+"""The programs in bodies/ on several hosts, which are namespaces of this machine."""
+
+from __future__ import annotations
+
+from conftest import only_in_full_tier
+from hosts import BODIES, HERE, all_done, host_list, horonrun
+from hosts import world as world  # a fixture
+
+ALL = [
+    "collectives",
+    "errors",
+    "repeats",
+    "gradients",
+    "optimizers",
+    "optimizer_use",
+    "adasum",
+    "adasum_optimizer",
+    "objects",
+    "process_sets",
+    "aggregations",
+    "bits",
+]
+
+def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240) -> None:
+    files = [str(BODIES / f"{body}.py") for body in bodies]
+    done = world(
+        hosts,
+        *horonrun(
+            "-H", host_list(hosts, each), "--no-prefix", "python", str(HERE / "runner.py"), *files
+        ),
+        limit_s=limit_s,
+    )
+    all_done(done, hosts * each)
+
+
+def test_all_on_2_hosts(world):
+    run_bodies(world, 2, 1, *ALL)
+
+
+def test_all_on_2_hosts_with_2_ranks(world):
+    run_bodies(world, 2, 2, *ALL)
+
+
+def test_lifecycle_on_2_hosts_with_2_ranks(world):
+    run_bodies(world, 2, 2, "lifecycle")
+
+
+def test_all_on_4_hosts_with_2_ranks(world):
+    only_in_full_tier()
+    run_bodies(world, 4, 2, *ALL)
+
+
+def test_all_on_8_hosts(world):
+    only_in_full_tier()
+    run_bodies(world, 8, 1, *ALL)
