@@ -25,10 +25,13 @@ _ALGORITHMS = {
 }
 _WAITING_FOR_NOBODY = ("adpsgd", "asgp")
 _WHAT = ("parameters", "gradients", "both")
+_STYLES = ("atc", "cta")
+_STYLED = ("dpsgd", "sgp")
 
 
 class Gossip(Op):
-    """One round of mixing a call; with DistributedOptimizer, one of these algorithms:
+    """One round of mixing a call; with DistributedOptimizer, one of these algorithms (by default
+    "dpsgd"):
 
     "dpsgd": parameters are mixed after each step. "sgp": the same with push-sum, so any weights
     whose columns sum to 1 will do. "osgp": sgp that travels while the next step is computed.
@@ -39,19 +42,30 @@ class Gossip(Op):
     also where these differ, with a constant learning rate.
 
     topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
-    the number of ranks is a power of two. mixing: of horon.mixing; None: the topology's own.
+    the number of ranks is a power of two. "auto" and nothing else: DistributedOptimizer measures
+    the links and the first steps, and chooses all (horon.advise).
+    mixing: of horon.mixing; None: the topology's own.
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
     before it is waited for and the next one begins. global_average_every: every so many steps
-    parameters are averaged exactly. hierarchical: nodes take part as one; local_op: "average" or
+    parameters are averaged exactly. style, of dpsgd and sgp: "atc", adapt then combine a parameter
+    at a time while backward goes on (no clipping, no GradScaler); "cta", combine then adapt, the
+    same as overlap=True. hierarchical: nodes take part as one; local_op: "average" or
     "sum" inside.
     """
 
-    __slots__ = ("algorithm", "topology", "mixing", "what", "overlap", "push_sum", "sync_freq",
-                 "global_average_every", "hierarchical", "_links")
+    __slots__ = ("algorithm", "style", "topology", "mixing", "what", "overlap", "push_sum",
+                 "sync_freq", "global_average_every", "hierarchical", "advised", "_links")
 
-    def __init__(self, algorithm="dpsgd", topology=None, mixing=None, what=None, overlap=None,
-                 sync_freq=0, global_average_every=0, hierarchical=False, local_op="average"):
+    def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
+                 sync_freq=0, global_average_every=0, hierarchical=False, local_op="average",
+                 style=None):
+        self.advised = topology == "auto" and algorithm is None
+        if self.advised and any((mixing, what, overlap, sync_freq, global_average_every,
+                                 hierarchical, style)):
+            raise HoronInvalidArgument("topology='auto' without an algorithm chooses all: leave "
+                                       "the other arguments out, or name the algorithm")
+        algorithm = "dpsgd" if algorithm is None else algorithm
         defaults = _ALGORITHMS[_choice("algorithm", algorithm, _ALGORITHMS)]
         self.algorithm = algorithm
         self.what = _choice("what", what or defaults["what"], _WHAT)
@@ -59,6 +73,9 @@ class Gossip(Op):
         self.push_sum = defaults["push_sum"]
         self.sync_freq = int(sync_freq)
         self.global_average_every = int(global_average_every)
+        self.style = style
+        if style is not None:
+            self._take_style(_choice("style", style, _STYLES))
         self.hierarchical = bool(hierarchical)
         if algorithm == "exact_diffusion":
             topology = topology or "symmetric_exponential"
@@ -74,6 +91,15 @@ class Gossip(Op):
             parts += ["hierarchical=1", f"inside={_choice('local_op', local_op, _INSIDE)}"]
         parts = ",".join(filter(None, parts))
         super().__init__("gossip:" + parts if parts else "gossip")
+
+    def _take_style(self, style):
+        if self.algorithm not in _STYLED or self.what != "parameters":
+            raise HoronInvalidArgument(f"style={style!r} is for {' and '.join(_STYLED)} of "
+                                       "parameters: the other algorithms have their own order")
+        if style == "atc" and (self.overlap or self.sync_freq):
+            raise HoronInvalidArgument("style='atc' overlaps with backward and ends with the step: "
+                                       "leave overlap and sync_freq out")
+        self.overlap = style == "cta"
 
     @property
     def waits_for_nobody(self) -> bool:
@@ -111,6 +137,19 @@ def graph_of(topology, n: int, mixing=None) -> Topology:
     if topology.n != n:
         raise HoronInvalidArgument(f"{topology!r} is for {topology.n} participants; there are {n}")
     return topology if mixing is None else topology.with_mixing(mixing)
+
+
+def advise(parameters, backward):
+    """For all ranks: the horon.advice.Advice on what fits `parameters` (a number of bytes, or
+    tensors) on these hosts.
+
+    backward: seconds that a step computes on this rank, or a function that computes one, which is
+    run three times and timed. Measuring the links takes at most about a second. Blocking.
+    """
+    from horon.advice import plan  # what it needs is not needed at `import horon`
+    from horon.torch import link_probe
+
+    return plan(*link_probe.look(parameters, backward))
 
 
 def __getattr__(name):

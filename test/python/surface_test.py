@@ -12,7 +12,8 @@ import pytest
 from conftest import _command, only_in_full_tier, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
-       "windows", "async_gossip", "bluefog_optimizers", "gossip_modules", "tracking"]
+       "windows", "async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip",
+       "tracking", "advice"]
 
 
 @pytest.mark.parametrize("np", [2, 4])

@@ -43,6 +43,7 @@ class AsyncGossip:
     """What both have in common. `_windows` is empty where there is nobody to gossip with."""
 
     push_sum = False
+    waits_for_nobody = True
 
     def __init__(self, op, param_groups, process_set):
         _check(op, process_set)

@@ -1,17 +1,24 @@
-"""GossipGraD as a communication hook of DistributedDataParallel.
+"""GossipGraD as a communication hook of DistributedDataParallel, and of FullyShardedDataParallel
+that shards nothing.
 
     state = GossipGraDState(topology=Topology.DISSEMINATION)
     model.register_comm_hook(state, gossip_grad_hook)
 
+    model = FullyShardedDataParallel(net, sharding_strategy=ShardingStrategy.NO_SHARD)
+    model.register_comm_hook(GossipGraDState(get_num_modules(model)), gossip_grad_hook)
+
 In each step a rank averages its gradients with one peer; whom, changes from step to step. Steps are
-counted for each gradient by itself, so any number of modules and buckets will do.
+counted for each gradient by itself, so any number of buckets will do.
 
 Source: Daily et al., GossipGraD: Scalable Deep Learning using Gossip Communication based
 Asynchronous Gradient Descent, 2018.
 """
 
 import enum
+import itertools
 import warnings
+
+import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip
@@ -20,6 +27,9 @@ from horon.runtime import local_size, size
 from horon.torch.futures import future_of
 from horon.torch.hooks import Reduce
 from horon.torch.parameter_gossip import DRIFT
+
+
+_UNIT = "_fsdp_wrapped_module."  # in a parameter's name, once for each unit around it
 
 
 class Topology(enum.Enum):
@@ -36,7 +46,8 @@ class GossipGraDState:
     proc_per_node: ranks that average among each other first and take part as one: all of a node,
     or 1 (None: where all are on one node). random_seed: the participants' order changes by it after
     each period; None: it stays. named_parameters: names make messages readable. num_modules:
-    accepted for programs that count modules; nothing depends on it.
+    of FSDP, how many of its units have gradients (get_num_modules): in each backward pass they come
+    in the same order, by which they are told apart. DDP does without.
     """
 
     def __init__(self, num_modules=1, topology=None, proc_per_node=None, random_seed=2403,
@@ -57,17 +68,31 @@ class GossipGraDState:
             graph += f",rotate=1,seed={int(random_seed)}"
         op = Gossip("gossipgrad", topology=graph, hierarchical=inside > 1)
         self.reduce = Reduce(op, named_parameters=named_parameters, process_set=process_set)
+        self._units = itertools.cycle(range(num_modules))
         warnings.warn(DRIFT, stacklevel=2)
 
+    def average_unit(self, gradient):
+        """The gradient of the FSDP unit whose turn it is. In place; blocking."""
+        self.reduce.run(f"unit.{next(self._units)}", gradient)
 
-def gossip_grad_hook(state: GossipGraDState, bucket):
-    """A DDP communication hook."""
-    if not hasattr(bucket, "gradients"):
-        raise HoronUnsupported("gossip_grad_hook is for DistributedDataParallel; with FSDP every "
-                               "rank must get the same gradient")
+
+def gossip_grad_hook(state: GossipGraDState, bucket, output=None):
+    """A communication hook: a DDP bucket's future, or an FSDP unit's gradient averaged in place."""
+    if output is not None:
+        raise HoronUnsupported("gossip_grad_hook needs whole gradients: FullyShardedDataParallel "
+                               "with ShardingStrategy.NO_SHARD, or DistributedDataParallel")
+    if isinstance(bucket, torch.Tensor):
+        return state.average_unit(bucket)
     return future_of(state.reduce.start(bucket))
 
 
 def get_num_modules(module) -> int:
-    """Modules with parameters of their own in `module`."""
-    return sum(any(True for _ in m.parameters(recurse=False)) for m in module.modules())
+    """FSDP units in `module` that have gradients of their own; without FSDP, modules with
+    parameters of their own."""
+    from torch.distributed.fsdp import FullyShardedDataParallel  # slow to import
+
+    units = FullyShardedDataParallel.fsdp_modules(module)
+    if not units:
+        return sum(any(True for _ in m.parameters(recurse=False)) for m in module.modules())
+    return sum(any(p.requires_grad and name.count(_UNIT) == 1
+                   for name, p in unit.named_parameters()) for unit in units)

@@ -103,15 +103,16 @@ class GossipDataParallel(_Parallel):
 
     def _before_forward(self):
         stepped = self._versions() != self._seen
-        if self._biased or stepped:
+        mixes = stepped and self.training and torch.is_grad_enabled()
+        if self._biased or mixes:  # else parameters stay as they are, to the bit
             if not self._biased:
                 self._gossip.bias()
-            if stepped and self.training and torch.is_grad_enabled():
+            if mixes:
                 self._gossip.after_step()
                 stepped = False
             self._gossip.debias()
             self._biased = False
-        self._seen = None if stepped else self._versions()
+            self._seen = None if stepped else self._versions()
 
     def finish_gossip(self, average=False):
         """Mixes what the last step changed and takes in what is under way: before the model is

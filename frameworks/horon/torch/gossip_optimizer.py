@@ -5,6 +5,7 @@ u what the optimizer adds to the parameters:
 
     adapt then combine (dpsgd, sgp)     x <- C(x + u(x))
     overlapped (osgp, overlap=True)     x <- C(x) + u(x), C started after the last step
+    a layer at a time (style="atc")     the first, during backward (layered_gossip.py)
 
 With push-sum (where rows of the graph's matrices do not sum to 1) the optimizer works on x, every
 rank has a weight w that is mixed like x, and the model sees z = x / w. Parameters hold z between
@@ -18,8 +19,10 @@ import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.specs import Sum
+from horon.torch.advised_gossip import AdvisedGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
+from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
@@ -55,8 +58,12 @@ class _GossipOptimizer(WrappedOptimizer):
                 loss = closure()
         if not self._horon_skip and not self._horon_synchronized:
             self.synchronize()
-        self._horon_synchronized = False
+        skips, self._horon_synchronized = self._horon_skip, False
         scaler = self._take_scaler()
+        if isinstance(self._horon_gossip, LayeredGossip):
+            self._horon_gossip.check_step(skips, bool(scaler))
+            self._horon_gossip.after_step()
+            return loss
         self._horon_gossip.bias()
         try:
             self._horon_gossip.before_step()
@@ -73,6 +80,18 @@ class _GossipOptimizer(WrappedOptimizer):
             raise HoronUnsupported("algorithms that remember gradients work without a GradScaler: "
                                    "its scale changes, and some ranks would skip steps")
         return {name: self.__dict__.pop(name) for name in names}
+
+    def _step_of(self, parameter):
+        """The wrapped optimizer's step for this parameter alone."""
+        groups = self.param_groups
+        group = next(g for g in groups if any(p is parameter for p in g["params"]))
+        all_of_it, group["params"] = group["params"], [parameter]
+        self.param_groups = [group]
+        try:
+            super().step()
+        finally:
+            group["params"] = all_of_it
+            self.param_groups = groups
 
     def _step_locally(self, scaler):
         """An overflow of this rank skips its own step only."""
@@ -111,7 +130,7 @@ class _GossipOptimizer(WrappedOptimizer):
     def state_dict(self):
         """Finishes the exchange under way first: take it before the model's. Where ranks wait for
         nobody, call finish_gossip() on all of them before."""
-        if not self._horon_waits_for_nobody:
+        if not self._horon_gossip.waits_for_nobody:
             self.finish_gossip()
         return {**super().state_dict(), "horon_gossip": self._horon_gossip.state()}
 
@@ -122,9 +141,13 @@ class _GossipOptimizer(WrappedOptimizer):
 
 
 def make_gossip(op, param_groups, named, process_set):
+    if op.advised:
+        return AdvisedGossip(param_groups, named, process_set, make_gossip)
     if op.waits_for_nobody:
         kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
         return kind(op, param_groups, process_set)
+    if op.style == "atc":
+        return LayeredGossip(op, param_groups, named, process_set)
     kind = _WITH_MEMORY.get(op.algorithm, ParameterGossip)
     return kind(op, param_groups, named, process_set)
 
@@ -140,12 +163,15 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)
     if op.what == "parameters":
-        wrapped._distribute(NoReduction())
+        layered = isinstance(gossip, LayeredGossip)
+        wrapped._distribute(gossip if layered else NoReduction())
         wrapped._step_supports_amp_scaling = True
+        if layered:
+            gossip.set_passes(passes)
+            gossip.attach(wrapped._step_of)
     else:
         wrapped._distribute(
             GradientReducer(optimizer.param_groups, reduction, named, passes, groups))
     wrapped._horon_gossip = gossip
-    wrapped._horon_waits_for_nobody = op.waits_for_nobody
     wrapped._horon_process_set = reduction.process_set
     return wrapped

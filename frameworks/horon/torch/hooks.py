@@ -50,6 +50,11 @@ class Reduce:
         handle = GroupCall(calls, f"{self._prefix}.{bucket.index()}").start()
         return lambda: self._finish(handle, memos, buffer)
 
+    def run(self, name, tensor):
+        """One tensor that is no bucket's, in place; blocking."""
+        reduce_call(f"{self._prefix}.{name}", self._spec, tensor, self._process_set, *self._scales,
+                    in_place=True).run()
+
     def _finish(self, handle, memos, buffer):
         try:
             handle.wait()

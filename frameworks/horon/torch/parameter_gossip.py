@@ -22,6 +22,8 @@ DRIFT = (
 class ParameterGossip:
     """Mixes an optimizer's parameters, at most one exchange at a time. On the training thread."""
 
+    waits_for_nobody = False
+
     def __init__(self, op, param_groups, named_parameters, process_set):
         self._op = op
         self._param_groups = param_groups
@@ -97,10 +99,13 @@ class ParameterGossip:
 
     def _mixed(self, names, values, group, first=False):
         """A handle of the values as this round mixes them. first: they never were before."""
-        round_ = (self._round or -1) if self._first or first else 0
-        calls = [reduce_call(name, self._op.spec, value, self._set, round=round_)
-                 for name, value in zip(names, values)]
+        calls = [self._call(name, value, first) for name, value in zip(names, values)]
         return GroupCall(calls, group).start()
+
+    def _call(self, name, value, first=False):
+        """This round's mixing of one value."""
+        round_ = (self._round or -1) if self._first or first else 0
+        return reduce_call(name, self._op.spec, value, self._set, round=round_)
 
     @torch.no_grad()
     def _collect(self):

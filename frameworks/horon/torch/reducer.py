@@ -11,7 +11,7 @@ from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
 from horon.torch.parameters import name_parameters, refuse_sharded
 
-_TOO_MANY = (
+TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
@@ -105,7 +105,7 @@ class GradientReducer:
     def _count(self, hook) -> int:
         """One pass less; how many are left until the reduction."""
         if hook.left <= 0:
-            raise AssertionError(_TOO_MANY)
+            raise AssertionError(TOO_MANY)
         hook.left -= 1
         return hook.left
 

@@ -11,13 +11,14 @@ import torch
 from horon import _core
 from horon.errors import HoronInvalidArgument, HoronUnavailable, HoronUnsupported
 from horon.gossip import graph_of
-from horon.runtime import rank, size
+from horon.runtime import rank, size, when_left
 from horon.torch.calls import Handle
 from horon.torch.tensors import dtype_and_device
 
 _PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP = range(9)
 
-_lent = {}  # tensors of windows that were not freed, by name: others may still deliver to them
+_lent = {}  # tensors of windows that were not freed, by name: others may still change them
+when_left(_lent.clear)
 
 
 def _weighted(given, ranks, weight) -> dict:

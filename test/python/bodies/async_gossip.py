@@ -12,7 +12,6 @@ from optimizers import loss_of, make_model, sgd
 
 import horon.mixing as mixing
 import horon.torch as hvd
-from horon import topology
 from horon.pairing import pairs_graph, turns_of
 
 ALGORITHMS = ("adpsgd", "asgp")

@@ -4,6 +4,7 @@ import warnings
 
 import torch
 from common import close, raises
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch_distributed import group_of_all
 
 import horon.torch as hvd
@@ -60,6 +61,38 @@ def check_gradients_of_known_size():
                     close(layer.weight.grad, want.expand(1, 1))
 
 
+def unsharded(module, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # there is no better word for it in torch
+        return FullyShardedDataParallel(module, device_id=torch.device("cpu"),
+                                        sharding_strategy=ShardingStrategy.NO_SHARD, **options)
+
+
+def check_fsdp_that_shards_nothing():
+    """Units of equal size, one in another and one frozen: each has its own rounds."""
+    group_of_all()
+    for options in ({}, {"use_orig_params": True}):
+        layers = [torch.nn.Linear(1, 1, bias=False) for _ in range(4)]
+        layers[2].weight.requires_grad_(False)
+        inner = torch.nn.Sequential(unsharded(layers[0], **options), layers[1])
+        model = unsharded(torch.nn.Sequential(
+            unsharded(inner, **options), unsharded(layers[2], **options), layers[3]), **options)
+        assert get_num_modules(model) == 3
+        model.register_comm_hook(made(num_modules=3, proc_per_node=1, random_seed=None),
+                                 gossip_grad_hook)
+        for parameter in model.parameters():
+            parameter.data.fill_(1.0)
+        mine = torch.arange(hvd.size()).float() + 0.5
+        for step in range(4):
+            model.zero_grad()
+            model(torch.full((1, 1), hvd.rank() + 0.5)).sum().backward()
+            want = (torch.tensor(topology.OnePeerExponential(hvd.size()).matrix(step)) @ mine)
+            gradients = [p.grad for p in model.parameters() if p.requires_grad]
+            assert len(gradients) == 3
+            for gradient in gradients:
+                close(gradient.reshape(1), want[hvd.rank()].reshape(1))
+
+
 def check_the_order_rotates():
     """All participants meet others than in the fixed order, and the sum is kept."""
     if hvd.size() < 4 or hvd.local_size() not in (1, hvd.size()):
@@ -85,6 +118,6 @@ def check_assertions():
         GossipGraDState(num_modules=0)
     with raises(hvd.HoronUnsupported, words=["HORON_LOCAL_SIZE"]):
         GossipGraDState(proc_per_node=hvd.local_size() + 1)
-    with raises(hvd.HoronUnsupported, words=["FSDP"]):
-        gossip_grad_hook(made(), torch.ones(3))
+    with raises(hvd.HoronUnsupported, words=["NO_SHARD"]):
+        gossip_grad_hook(made(), torch.ones(4), torch.ones(2))
     assert get_num_modules(Known()) == 3

@@ -48,6 +48,25 @@ def check_the_modules_train_like_the_optimizers():
         close(torch.tensor(model.get_extra_state()["weight"]), weights[hvd.rank(), 0].float())
 
 
+def check_evaluation_changes_nothing():
+    """However often, to the bit, also while what the last step changed was not mixed yet."""
+    net = make_model()
+    model = GossipDataParallel(net, topology.Star(hvd.size(), mixing=mixing.Push()))
+    optimizer, batch = sgd(net), data(1)[0][hvd.rank()]
+    train(model, optimizer, data(1))
+    loss_of(model, batch).backward()
+    optimizer.step()
+    model.eval()
+    model(batch)
+    before = flat(net)
+    for _ in range(10):
+        model(batch)
+    same(flat(net), before)
+    model.train()
+    model.finish_gossip()
+    assert hvd.size() == 1 or not torch.equal(flat(net), before)
+
+
 def check_allreduce():
     net = make_model()
     model = AllReduceDataParallel(net)

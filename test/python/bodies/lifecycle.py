@@ -1,6 +1,8 @@
 """Before init, after shutdown, again."""
 
+import gc
 import os
+import weakref
 
 import torch
 from common import raises, same
@@ -126,3 +128,17 @@ def check_repeated_calls_again():
         hvd.shutdown()
         with raises(*NOT_INITIALIZED):
             hvd.allreduce_(torch.ones(6), name="again", op=hvd.Sum)
+
+
+def check_windows_keep_their_tensors_until_the_end():
+    """Others may still change the tensor of a window that nobody freed."""
+    hvd.init()
+    tensors = [torch.zeros(5), torch.zeros(5)]
+    windows = [hvd.Window(tensor, str(i)) for i, tensor in enumerate(tensors)]
+    watches = [weakref.ref(window.tensor) for window in windows]
+    windows[1].free()
+    del tensors, windows
+    gc.collect()
+    assert watches[0]() is not None and watches[1]() is None
+    hvd.shutdown()
+    assert watches[0]() is None

@@ -1,0 +1,81 @@
+"""AdvisedGossip: what DistributedOptimizer does for op=hvd.Gossip(topology="auto").
+
+The first steps average parameters exactly, and are timed; then horon.advise decides how to go on,
+on all ranks alike. Everything else is the chosen algorithm's. On the training thread.
+"""
+
+import sys
+import time
+from statistics import median
+
+from horon.errors import HoronUnsupported
+from horon.gossip import Gossip, advise
+from horon.process_sets import global_process_set
+from horon.runtime import rank
+
+_STEPS = 8  # that are timed; the first one, which is slow, is not
+
+
+class AdvisedGossip:
+    """`make`: gossip_optimizer.make_gossip, for the chosen op."""
+
+    def __init__(self, param_groups, named_parameters, process_set, make):
+        if process_set is not global_process_set:
+            raise HoronUnsupported("topology='auto' is for all ranks: it has no process sets")
+        self._param_groups = param_groups
+        self._make = lambda op: make(op, param_groups, named_parameters, process_set)
+        self._chosen = self._make(Gossip("dpsgd", global_average_every=1))
+        self._advised = None  # {} means: go on like this; else the arguments of the chosen Gossip
+        self._seconds = []
+        self._since = None
+
+    @property
+    def waits_for_nobody(self) -> bool:
+        return self._chosen.waits_for_nobody
+
+    def bias(self):
+        if self._advised is None and self._since is not None:
+            self._seconds.append(time.perf_counter() - self._since)
+        self._chosen.bias()
+
+    def debias(self):
+        self._chosen.debias()
+        self._since = time.perf_counter()
+
+    def before_step(self):
+        self._chosen.before_step()
+
+    def after_step(self):
+        self._chosen.after_step()
+        if self._advised is None and len(self._seconds) > _STEPS:
+            self._decide()
+
+    def _decide(self):
+        parameters = [p for group in self._param_groups for p in group["params"]]
+        advice = advise(parameters, median(self._seconds[1:]))
+        if rank() == 0:
+            print(advice, file=sys.stderr, flush=True)
+        self._go_on_with(advice.chosen.arguments or {})
+
+    def _go_on_with(self, arguments):
+        self._advised = arguments
+        if arguments:
+            self._chosen.finish()
+            self._chosen = self._make(Gossip(**arguments))
+
+    def finish(self, average=False):
+        self._chosen.finish(average)
+
+    def mass(self) -> tuple:
+        return self._chosen.mass()
+
+    def close(self):
+        self._chosen.close()
+
+    def state(self) -> dict:
+        return {"advised": self._advised, **self._chosen.state()}
+
+    def load(self, state):
+        if self._advised is None and state["advised"] is not None:
+            self._go_on_with(state["advised"])
+        self._chosen.load(state)

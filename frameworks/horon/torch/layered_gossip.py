@@ -1,0 +1,136 @@
+"""LayeredGossip: adapt then combine, a parameter at a time, while backward goes on.
+
+As soon as backward has completed a parameter's gradient, the wrapped optimizer takes its step for
+that parameter alone, and the parameter is on its way to the neighbors; optimizer.step() waits for
+what is still under way. The result is that of ParameterGossip without overlap, x <- C(x + u(x)),
+but the exchange of all layers but the first hides behind backward.
+
+Source: BlueFog's adapt-then-combine (Ying et al., 2021), whose hooks do this for some optimizers.
+On the thread that runs backward and the one that trains, one at a time.
+"""
+
+import torch
+
+from horon.errors import HoronUnsupported
+from horon.torch.calls import wait_all
+from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.reducer import TOO_MANY
+
+_TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
+             "neither be clipped nor unscaled. Leave the style out for that")
+
+
+class LayeredGossip(ParameterGossip):
+    """Also in a reducer's place: what backward starts, step() ends."""
+
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        super().__init__(op, param_groups, named_parameters, process_set)
+        self._step_of = None  # takes the wrapped optimizer's step for one parameter
+        self._passes = 1
+        self._left = {}  # backward passes until a parameter's step
+        self._hooked = set()
+        self._under_way = {}  # parameter: handle of what it becomes; None: it is not mixed now
+        self._weight_under_way = None
+
+    def attach(self, step_of):
+        """Hooks come with this; step_of(parameter) takes the wrapped optimizer's step for it."""
+        self._step_of = step_of
+        self._hook_parameters()
+
+    def _hook_parameters(self):
+        for parameter in self._parameters():
+            if parameter.requires_grad and parameter not in self._hooked:
+                self._hooked.add(parameter)
+                parameter.register_post_accumulate_grad_hook(self._ready)
+
+    # --- during backward --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _ready(self, parameter):
+        left = self._left.get(parameter, self._passes) - 1
+        if left < 0:
+            raise AssertionError(TOO_MANY)
+        self._left[parameter] = left
+        if left == 0:
+            self._bias_one(parameter)
+            self._step_of(parameter)
+            self._combine(parameter)
+
+    def _bias_one(self, parameter):
+        """From z to x = z w."""
+        if self.push_sum:
+            parameter.mul_(self.weight.item())
+
+    def _combine(self, parameter):
+        """The parameter is x, and stays as it is until it is replaced."""
+        mixes = self._mixes and not self._averages_now()
+        self._under_way[parameter] = (
+            self._call(f"gossip.{self._names[parameter]}", parameter.detach()).start()
+            if mixes else None)
+        if mixes and self.push_sum and self._weight_under_way is None:
+            self._weight_under_way = self._call("gossip.weight", self.weight).start()
+
+    def _averages_now(self) -> bool:
+        every = self._op.global_average_every
+        return bool(every) and (self._steps + 1) % every == 0
+
+    # --- optimizer.step() -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def after_step(self):
+        """Ends what backward has started. A parameter without a gradient is mixed all the same."""
+        for parameter in self._parameters():
+            if parameter not in self._under_way:
+                self._bias_one(parameter)
+                self._combine(parameter)
+        averages = self._averages_now()
+        self._left.clear()
+        under_way, self._under_way = self._under_way, {}
+        weight_under_way, self._weight_under_way = self._weight_under_way, None
+        try:
+            self._take_in(under_way, weight_under_way)
+            if averages:
+                self._average()
+        finally:
+            self.debias()
+        self._steps += 1
+        if self._mixes and not averages:
+            self._round += 1
+            self._first = False
+        self._hook_parameters()
+
+    def _take_in(self, under_way, weight):
+        """All or nothing: when a parameter's exchange has failed, none is mixed."""
+        handles = [handle for handle in (*under_way.values(), weight) if handle is not None]
+        wait_all(handles)
+        for parameter, handle in under_way.items():
+            if handle is not None:
+                parameter.copy_(handle.wait())
+        if weight is not None:
+            self.weight.copy_(weight.wait())
+
+    def finish(self, average=False):
+        if self.pending:
+            raise HoronUnsupported("backward has begun a step: call optimizer.step() first")
+        super().finish(average)
+
+    def check_step(self, skips, scaled):
+        if skips or scaled:
+            raise HoronUnsupported(_TOO_LATE)
+
+    # --- in a reducer's place ---------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether steps were taken that step() has not ended."""
+        return bool(self._under_way)
+
+    def synchronize(self):
+        pass
+
+    def reset(self):
+        self._left.clear()
+
+    def set_passes(self, passes):
+        self._passes = passes
+        self._left.clear()

@@ -1,0 +1,156 @@
+"""horon.advice: what is chosen on links that are made up, and on shaped ones between hosts."""
+
+import dataclasses
+import re
+import subprocess
+
+import pytest
+from conftest import only_in_full_tier
+from hosts import horonrun
+from hosts import world as world  # a fixture
+
+import horon
+from horon.advice import ALLREDUCE, ASYNCHRONOUS, Advice, Job, Links, plan
+from horon.topology import Topology
+
+MB = 1e6
+GIGABIT = 117.0 * MB  # bytes a second that a link of 1 Gbit/s carries
+FAST = Links(1e-4, 1e-4, inside=5e9)
+
+
+def job(hosts, each, bytes=100 * MB, compute=0.05) -> Job:
+    size = hosts * each
+    return Job(tuple(r // each for r in range(size)), int(bytes), (compute,) * size)
+
+
+def links(hosts, outside, inside=5e9) -> Links:
+    return Links(2e-4, 3e-4, inside, (outside,) * hosts)
+
+
+def by_name(advice: Advice) -> dict:
+    return {candidate.name: candidate for candidate in advice.candidates}
+
+
+def test_fast_links_are_for_the_exact_mean():
+    for advice in (plan(job(1, 8), FAST), plan(job(4, 2), links(4, 12e9)), plan(job(1, 1), FAST)):
+        assert advice.chosen.name == ALLREDUCE and advice.op == horon.Average
+
+
+def test_slow_links_between_hosts_are_for_gossip_of_hosts():
+    """4 x 2: an exchange moves 100 MB over each link, an allreduce 150 MB. Ranks that gossip by
+    themselves move 200 MB in most rounds."""
+    advice = plan(job(4, 2), links(4, GIGABIT))
+    assert advice.chosen.name == "one-peer exponential of hosts"
+    assert advice.op == horon.Gossip("osgp", "one_peer_exponential", hierarchical=True)
+    inside = 100 * MB / 5e9
+    once = 100 * MB / GIGABIT
+    found = by_name(advice)
+    assert advice.chosen.step_s == pytest.approx(2e-4 + inside + once)
+    assert found[ALLREDUCE].step_s == pytest.approx(3e-4 + inside + 1.5 * once)
+    # Of three rounds one stays on the host for one of each two ranks.
+    assert found["one-peer exponential"].step_s == pytest.approx(2e-4 + (1 + 2 + 2) / 3 * once)
+    assert found["ring"].step_s == pytest.approx(2e-4 + 2 * once)
+
+
+@pytest.mark.parametrize("hosts, name, rounds", [
+    (4, "one-peer exponential", 2), (8, "one-peer exponential", 3), (6, "base, one peer", 4),
+])
+def test_the_graph_that_agrees_soonest_is_taken(hosts, name, rounds):
+    advice = plan(job(hosts, 1), links(hosts, GIGABIT))
+    assert (advice.chosen.name, advice.chosen.rounds) == (name, rounds)
+    assert advice.chosen.contraction == pytest.approx(1e-3 ** (1 / rounds))
+    graph = advice.op.graph(hosts)
+    assert isinstance(graph, Topology) and graph.contraction(rounds=rounds) <= 1e-3
+    slower = by_name(advice)["static exponential"]
+    assert slower.step_s > 1.5 * advice.chosen.step_s
+
+
+def test_two_hosts_have_nothing_to_gain():
+    assert plan(job(2, 1), links(2, GIGABIT)).chosen.name == ALLREDUCE
+
+
+def test_a_transfer_that_computing_hides_is_free():
+    long = plan(job(8, 1, compute=2.0), links(8, GIGABIT))
+    assert long.chosen.name == ALLREDUCE and long.chosen.step_s == 2.0
+
+
+def test_a_slow_host_is_not_waited_for():
+    slow = dataclasses.replace(job(4, 1, bytes=1 * MB), compute=(0.05, 0.05, 0.25, 0.05))
+    advice = plan(slow, links(4, GIGABIT))
+    assert advice.chosen.name == ASYNCHRONOUS and advice.op == horon.Gossip("adpsgd")
+    assert advice.op.algorithm == "adpsgd"
+    assert advice.chosen.step_s == pytest.approx(0.05) and by_name(advice)["ring"].step_s == 0.25
+    assert plan(job(4, 1, bytes=1 * MB), links(4, GIGABIT)).chosen.name == ALLREDUCE
+
+
+def test_a_slow_link_of_one_host_is_not_waited_for():
+    outside = (GIGABIT, GIGABIT, GIGABIT / 10, GIGABIT)
+    found = dataclasses.replace(links(4, GIGABIT), outside=outside)
+    assert plan(job(4, 1, bytes=25 * MB), found).chosen.name == ASYNCHRONOUS
+    everywhere = plan(job(4, 1, bytes=25 * MB), links(4, GIGABIT / 10))
+    assert everywhere.chosen.name == "one-peer exponential"
+
+
+def test_hosts_with_unequal_ranks():
+    uneven = Job((0, 0, 0, 1, 2), int(100 * MB), (0.01,) * 5)
+    advice = plan(uneven, links(3, GIGABIT))
+    assert not any("of hosts" in candidate.name for candidate in advice.candidates)
+    assert advice.op.graph(5).n == 5
+
+
+def test_what_it_says():
+    advice = plan(job(4, 2), links(4, GIGABIT))
+    text = str(advice)
+    situation, _, choice, _, *table = text.splitlines()
+    assert "8 ranks on 4 hosts, 100 MB of parameters" in situation and "117 MB/s" in situation
+    gain = advice.candidates[0].step_s / advice.chosen.step_s
+    assert f"in place of 1.3 s, {gain:.1f} times as fast" in choice
+    assert choice.startswith(f"Advice: op={advice.chosen.spelled}. ")
+    assert eval(advice.chosen.spelled, {"hvd": horon}) == advice.op
+    assert len(table) == 1 + len(advice.candidates)
+    assert [line for line in table if line.startswith(">")] == [
+        line for line in table if advice.chosen.name in line]
+
+
+def test_auto_chooses_all_or_a_graph():
+    assert horon.Gossip(topology="auto").advised
+    assert not horon.Gossip("sgp", topology="auto").advised and not horon.Gossip().advised
+    with pytest.raises(ValueError, match="chooses all"):
+        horon.Gossip(topology="auto", sync_freq=1)
+
+
+# --- horonrun --advise: on this machine, and on hosts with shaped links ---------------------------
+
+
+def test_advise_in_place_of_a_command():
+    """A step of 5 s hides everything."""
+    done = subprocess.run(horonrun("-np", "2", "--advise", "4e6,5"), capture_output=True, text=True,
+                          timeout=120, check=True)
+    assert "2 ranks on 1 host, 4 MB of parameters" in done.stdout
+    assert done.stdout.count("Advice: op=hvd.Average. ") == 1 and done.stderr == "", done
+
+
+def advised(world, hosts, model, **variables):
+    """(what it says, bytes a second between hosts, of the slowest link)."""
+    names = ",".join(f"h{i + 1}" for i in range(hosts))
+    done = world(hosts, *horonrun("-H", names, "--advise", model), **variables)
+    found = re.search(r"Between hosts it is (\S+) MB/s, on the slowest link (\S+) MB/s", done.out)
+    assert done.code == 0 and found, done.all
+    assert done.out.count("Advice: op=") == 1, done.all
+    return done.out, float(found[1]) * MB, float(found[2]) * MB
+
+
+def test_slow_links_are_measured(world):
+    only_in_full_tier()
+    said, rate, slowest = advised(world, 4, "25e6,0.01", WORLD_RATE="200mbit")
+    assert 0.5 * 25 * MB < slowest <= rate < 1.1 * 25 * MB, said
+    assert "op=hvd.Gossip(algorithm='osgp', topology='one_peer_exponential')" in said
+
+
+def test_one_slow_link_is_found(world):
+    """Its neighbors see it, too; they are not taken for it."""
+    only_in_full_tier()
+    said, rate, slowest = advised(world, 5, "25e6,0.01", WORLD_RATE="400mbit",
+                                  WORLD_RATE_3="20mbit")
+    assert slowest < 1.1 * 2.5 * MB and rate > 0.4 * 50 * MB, said
+    assert "op=hvd.Gossip(algorithm='adpsgd')" in said
