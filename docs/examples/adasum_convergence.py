@@ -4,11 +4,10 @@
     python docs/examples/adasum_convergence.py --plot docs/images/adasum.png
 
 Each rank keeps its batch size, and the learning rate is the best one of one rank; nothing is
-scaled. All
-runs see the same number of examples, so that n ranks take 1/n of the steps. Two tasks:
-scikit-learn's handwritten digits, and a small language model on the documentation that ships with
-Python. Each job adds its curves (accuracy, or bits per character, on data never trained on) to a
-file; --plot draws them with mean and spread over the seeds, and prints the last points as a table.
+scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps. The tasks
+are those of small_tasks.py. Each job adds its curves (accuracy, or bits per character, on data
+never trained on) to a file; --plot draws them with mean and spread over the seeds, and prints the
+last points as a table.
 
 --simulate trains for 1, 2, 4 and 8 ranks in this one process, by the definition and with the same
 data: for machines with fewer cores than ranks.
@@ -24,9 +23,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from small_tasks import Digits, Language, Learner, batches_of
+
 POINTS = 10  # of a curve
 OPS = ("sum", "average", "adasum")
-CONTEXT = 16  # characters that the language model sees
 
 
 def parse_arguments():
@@ -39,85 +39,17 @@ def parse_arguments():
     return parser.parse_args()
 
 
-class Digits:
-    name, unit, better = "digits", "accuracy", "higher"
-    batch, examples, lr = 32, 14_000, 0.2
-
-    def __init__(self):
-        from sklearn.datasets import load_digits
-
-        data = load_digits()
-        images = torch.tensor(data.data, dtype=torch.float32) / 16
-        labels = torch.tensor(data.target)
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-        self.test = images[order[:360]], labels[order[:360]]
-        self.train = images[order[360:]], labels[order[360:]]
-
-    def model(self):
-        return torch.nn.Sequential(
-            torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
-        )
-
-    def draw(self, generator):
-        chosen = torch.randint(len(self.train[1]), (self.batch,), generator=generator)
-        return self.train[0][chosen], self.train[1][chosen]
-
-    def score(self, model):
-        inputs, labels = self.test
-        return (model(inputs).argmax(1) == labels).float().mean().item()
-
-
-class Language:
-    name, unit, better = "language", "bits per character", "lower"
-    batch, examples, lr = 32, 16_000, 0.03
-
-    def __init__(self):
-        from pydoc_data.topics import topics
-
-        text = "\n".join(topics[key] for key in sorted(topics))
-        letters = sorted(set(text))
-        number = {letter: i for i, letter in enumerate(letters)}
-        self.text = torch.tensor([number[letter] for letter in text])
-        self.letters = len(letters)
-        self.border = len(text) * 9 // 10  # what lies behind is for the test
-        places = torch.Generator().manual_seed(0)
-        last = len(text) - CONTEXT - 1
-        self.test = self._windows(torch.randint(self.border, last, (2000,), generator=places))
-
-    def _windows(self, starts):
-        windows = self.text[starts[:, None] + torch.arange(CONTEXT + 1)]
-        return windows[:, :-1], windows[:, -1]
-
-    def model(self):
-        return torch.nn.Sequential(
-            torch.nn.Embedding(self.letters, 16), torch.nn.Flatten(),
-            torch.nn.Linear(16 * CONTEXT, 128), torch.nn.Tanh(), torch.nn.Linear(128, self.letters),
-        )
-
-    def draw(self, generator):
-        last = self.border - CONTEXT - 1
-        return self._windows(torch.randint(last, (self.batch,), generator=generator))
-
-    def score(self, model):
-        inputs, labels = self.test
-        return F.cross_entropy(model(inputs), labels).item() / math.log(2)
-
-
-class Job:
+class Job(Learner):
     """This process as one rank of a job."""
 
     def __init__(self, task, op):
         import horon.torch as hvd
 
-        self.model, self.size, self._rank = task.model(), hvd.size(), hvd.rank()
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=task.lr, momentum=0.9)
-        self._optimizer = hvd.DistributedOptimizer(optimizer, self.model.named_parameters(), op=op)
+        super().__init__(task, op, lr=task.lr, momentum=0.9)
+        self.size, self._rank = hvd.size(), hvd.rank()
 
     def step(self, draws):
-        inputs, labels = draws[self._rank]
-        self._optimizer.zero_grad()
-        F.cross_entropy(self.model(inputs), labels).backward()
-        self._optimizer.step()
+        self.learn(*draws[self._rank])
 
 
 class Simulation:
@@ -162,7 +94,7 @@ def curve(task, make_job, seed, share) -> list:
     """Scores at POINTS equally distant moments; the same on every rank."""
     torch.manual_seed(seed)
     job = make_job()
-    generators = [torch.Generator().manual_seed(1000 * seed + rank) for rank in range(job.size)]
+    generators = [batches_of(seed, rank) for rank in range(job.size)]
     steps = max(POINTS, int(task.examples * share) // (task.batch * job.size))
     scores = []
     for step in range(1, steps + 1):

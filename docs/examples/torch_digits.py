@@ -96,7 +96,10 @@ def draw(path, losses, accuracies, title):
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     right.plot(epochs, [100 * a for a in accuracies], marker=".", color="tab:green")
     right.set(xlabel="epoch", ylabel="test accuracy, %")
-    right.axhline(97, color="gray", linewidth=0.8, linestyle="--")
+    right.axhline(97, color="gray", linewidth=0.8, linestyle="--", label="97 %")
+    right.legend(loc="lower right")
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
 

@@ -137,6 +137,7 @@ def main():
         if me == 0:
             print(f"set of rank {hvd.rank()}, epoch {epoch}: loss {loss:.4f}, "
                   f"accuracy {accuracy:.2%}", flush=True)  # fmt: skip
+    hvd.barrier()  # sets end at different times, and who leaves ends the job for all
     if arguments.process_sets and hvd.rank() == 0:
         assert not hvd.remove_process_set(hvd.global_process_set)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-HORON = ("horon", "horon-shared")
+HORON = ("horon", "horon-shared", "gossip")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), "gloo": ["torch"], "gloo-buckets": ["torch"],
          "mpi": ["mpi4py", "torch", "numpy"], "streamed": ["torch"], "staged": ["torch"],
          "in-place": ["torch"]}

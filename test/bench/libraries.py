@@ -61,6 +61,35 @@ class Horon:
         self.hvd.shutdown()
 
 
+class Gossip(Horon):
+    """One round of one-peer gossip in place of an allreduce; nodes of several ranks take part as
+    one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from horon.topology import OnePeerExponential
+
+        hvd = self.hvd
+        several = hvd.local_size() > 1
+        self.graph = OnePeerExponential(hvd.cross_size() if several else hvd.size())
+        self.each = hvd.local_size() if several else 1
+        self.op = hvd.Gossip(topology=self.graph, hierarchical=several)
+        self.rounds: dict[str, int] = {}
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.rounds[name] = self.rounds.get(name, 0) + 1
+        self.hvd.grouped_allreduce_(tensors, op=self.op, name=name)
+
+    def result(self, values: list[float], name: str) -> float:
+        """Of the last call, where each rank came with its value."""
+        parts = [values[i:i + self.each] for i in range(0, self.size, self.each)]
+        row = self.graph.matrix(self.rounds[name] - 1)[self.rank // self.each]
+        return sum(weight * sum(part) / self.each for weight, part in zip(row, parts))
+
+    def collective(self, kind: str, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        raise TypeError(f"gossip is no {kind}")
+
+
 class HoronShared(Horon):
     """The same over tensors that lie in memory the ranks share, as gradients may."""
 
@@ -177,5 +206,6 @@ class Mpi:
         pass  # mpi4py finalises at exit
 
 
-BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "gloo": Gloo, "gloo-buckets": GlooBuckets,
-           "mpi": Mpi, "streamed": Streamed, "staged": Staged, "in-place": InPlace}
+BY_NAME = {"horon": Horon, "gossip": Gossip, "horon-shared": HoronShared, "gloo": Gloo,
+           "gloo-buckets": GlooBuckets, "mpi": Mpi, "streamed": Streamed, "staged": Staged,
+           "in-place": InPlace}

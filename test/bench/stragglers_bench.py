@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Training on hosts of which one is slow: the step rate of the others, by algorithm.
+
+    python test/bench/stragglers_bench.py --json stragglers.json --plot stragglers.png
+
+Each host is a namespace of this machine (test/support/world.sh) with a link of 1 Gbit/s and one
+rank. A step's computing is a wait, so that the ranks' shared cores are free for what is measured.
+In turn all hosts are alike, one has a link of 100 Mbit/s, and one computes five times as long.
+Where all are alike, what a step takes beyond its computing says how much of an exchange is hidden.
+docs/benchmarks.md has results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parent
+WORLD = HERE.parent / "support" / "world.sh"
+ALGORITHMS = ["allreduce", "osgp", "adpsgd", "asgp"]
+SLOW = 2  # the rank that is slow, on host h3
+SCENES = {"alike": ({}, 1.0), "slow link": ({f"WORLD_RATE_{SLOW + 1}": "100mbit"}, 1.0),
+          "slow host": ({}, 5.0)}
+WARM_UP = 2  # steps
+
+
+class Training:
+    """One rank: a parameter of so many bytes, which every step waits for and gossips."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import torch
+
+        import horon.torch as hvd
+
+        torch.set_num_threads(1)
+        hvd.init()
+        self.hvd, self.pace = hvd, options.compute
+        self.compute = self.pace * (options.slower if hvd.rank() == SLOW else 1)
+        self.parameter = torch.nn.Parameter(torch.zeros(options.size // 4))
+        op = hvd.Average if options.algorithm == "allreduce" else hvd.Gossip(options.algorithm)
+        self.waits_for_nobody = getattr(op, "waits_for_nobody", False)
+        sgd = torch.optim.SGD([self.parameter], lr=0.1)
+        self.optimizer = hvd.DistributedOptimizer(sgd, [("x", self.parameter)], op=op)
+
+    def step(self) -> float:
+        """Its seconds."""
+        start = time.perf_counter()
+        self.optimizer.zero_grad()
+        self.parameter.sum().backward()
+        rest = self.compute - (time.perf_counter() - start)
+        if rest > 0:
+            time.sleep(rest)  # the computing
+        self.optimizer.step()
+        return time.perf_counter() - start
+
+    def run(self, steps: int) -> list[float]:
+        """Seconds of each step. Where ranks wait for nobody, all go on for as long as a rank that
+        is not slow computes for so many."""
+        for _ in range(WARM_UP):
+            self.step()
+        self.hvd.barrier()
+        until = time.perf_counter() + steps * self.pace
+        taken = []
+        while time.perf_counter() < until if self.waits_for_nobody else len(taken) < steps:
+            taken.append(self.step())
+        return taken
+
+    def exchange(self) -> float:
+        """Seconds of one that nothing hides."""
+        taken = []
+        for _ in range(5):
+            self.hvd.barrier()
+            start = time.perf_counter()
+            self.hvd.allreduce_(self.parameter.detach(), op=self.hvd.Gossip(), name="exchange")
+            taken.append(time.perf_counter() - start)
+        return median(taken)
+
+
+def be_a_rank(options: argparse.Namespace) -> None:
+    training = Training(options)
+    taken = training.run(options.steps)
+    close = getattr(training.optimizer, "close_gossip", None)
+    if close is not None:
+        close()
+    seen = {"rank": training.hvd.rank(), "seconds": taken, "exchange": training.exchange()}
+    print(f"\nsaw {json.dumps(seen)}", flush=True)
+    training.hvd.shutdown()
+
+
+def run_scene(options: argparse.Namespace, scene: str, algorithm: str) -> dict:
+    """The ranks of a world of their own; what they saw, by rank."""
+    variables, slower = SCENES[scene]
+    names = ",".join(f"h{i + 1}" for i in range(options.hosts))
+    command = [str(WORLD), str(options.hosts), sys.executable, "-m", "horon.launcher", "-H", names,
+               "--no-prefix", sys.executable, str(Path(__file__).resolve()),
+               "--algorithm", algorithm, "--slower", str(slower), "--size", str(options.size),
+               "--compute", str(options.compute), "--steps", str(options.steps)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={
+        **os.environ, "OMP_NUM_THREADS": "1", "WORLD_RATE": options.rate, **variables})
+    seen = [json.loads(line) for line in re.findall(r"^saw (.*)$", done.stdout, re.MULTILINE)]
+    if done.returncode != 0 or len(seen) != options.hosts:
+        raise SystemExit(f"{scene}, {algorithm}: exit code {done.returncode}\n{done.stdout}\n"
+                         f"{done.stderr}")
+    return {rank["rank"]: rank for rank in seen}
+
+
+def result(scene: str, algorithm: str, seen: dict, compute: float) -> dict:
+    """Rates are shares of what a rank does that computes only."""
+    rates = {rank: compute * len(one["seconds"]) / sum(one["seconds"])
+             for rank, one in seen.items()}
+    others = [rate for rank, rate in rates.items() if rank != SLOW]
+    exchange = max(one["exchange"] for one in seen.values())
+    step = median(s for rank, one in seen.items() if rank != SLOW for s in one["seconds"])
+    return {"scene": scene, "algorithm": algorithm, "others": min(others), "slow": rates[SLOW],
+            "step": step, "exchange": exchange,
+            "hidden": 1 - (step - compute) / exchange if scene == "alike" else None, "seen": seen}
+
+
+def line_of(row: dict) -> str:
+    hidden = "" if row["hidden"] is None else f"{row['hidden']:.0%}"
+    cells = [row["scene"], row["algorithm"], f"{row['others']:.0%}", f"{row['slow']:.0%}",
+             f"{row['step'] * 1e3:.0f} ms", f"{row['exchange'] * 1e3:.0f} ms", hidden]
+    return "| " + " | ".join(cells) + " |"
+
+
+def plot(rows: list[dict], path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    scenes = list(dict.fromkeys(row["scene"] for row in rows))
+    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    width = 0.8 / len(algorithms)
+    for i, algorithm in enumerate(algorithms):
+        found = {row["scene"]: row for row in rows if row["algorithm"] == algorithm}
+        places = [x + (i - (len(algorithms) - 1) / 2) * width for x in range(len(scenes))]
+        heights = [found[scene]["others"] if scene in found else 0 for scene in scenes]
+        axes.bar(places, heights, width, label=algorithm)
+    axes.axhline(0.9, color="red", linewidth=1, linestyle="--", label="0.9")
+    axes.set_xticks(range(len(scenes)), scenes)
+    axes.set(ylabel="step rate of the slowest of the others,\nover that of computing only")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=25_000_000, help="bytes (default 25 MB)")
+    parser.add_argument("--rate", default="1gbit", help="of the links (default 1gbit)")
+    parser.add_argument("--hosts", type=int, default=4, help="3 or more (default 4)")
+    parser.add_argument("--compute", type=float, default=0.4, help="s of a step (default 0.4)")
+    parser.add_argument("--steps", type=int, default=12, help="that are timed (default 12)")
+    parser.add_argument("--scenes", nargs="+", choices=SCENES, default=list(SCENES))
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
+    parser.add_argument("--algorithm", help=argparse.SUPPRESS)  # of a rank
+    parser.add_argument("--slower", type=float, default=1.0, help=argparse.SUPPRESS)
+    parser.add_argument("--json", help="file for all that was seen")
+    parser.add_argument("--plot", help="PNG of the rates")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    if options.algorithm:
+        be_a_rank(options)
+        return
+    print("| hosts | algorithm | rate of the others | of the slow one | step | exchange | hidden |")
+    print("|" + "---|" * 7)
+    rows = []
+    for scene in options.scenes:
+        for algorithm in options.algorithms:
+            seen = run_scene(options, scene, algorithm)
+            rows.append(result(scene, algorithm, seen, options.compute))
+            print(line_of(rows[-1]), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows))
+    if options.plot:
+        plot(rows, options.plot)
+
+
+if __name__ == "__main__":
+    main()
