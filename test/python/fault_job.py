@@ -93,6 +93,7 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
 def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple[Outcome, str]:
     """The job to its end, on all hosts; and what was said, for whoever has to find out why."""
     struck = None if cell.strikes_itself else _strike(process, cell, folder)
+    going = _let_go(folder) if struck is not None else -1
     begun = time.monotonic()
     late = ""
     try:
@@ -104,6 +105,8 @@ def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple
         output, errors = process.communicate()
     ended = time.monotonic()
     left = _left_behind(cell, mark)  # who is cut off may speak later than horonrun ends
+    if going >= 0:
+        os.close(going)
     notes = "".join(path.read_text() for path in sorted(Path(folder).glob("rank-*")))
     reports = "".join(path.read_text() for path in Path(folder, _REPORTS).glob("*/report.txt"))
     said = f"--- notes\n{notes}--- output\n{output}--- errors\n{errors}--- recorders\n{reports}"
@@ -124,12 +127,13 @@ def _strike(process: subprocess.Popen, cell: Cell, folder: str) -> float | None:
         _links(cell, "down")
     else:
         process.kill()
-    struck = time.monotonic()
-    try:
-        os.close(os.open(held + ".go", os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:
-        pass  # it died with horonrun, as it should
-    return struck
+    return time.monotonic()
+
+
+def _let_go(folder: str) -> int:
+    """Lets the rank that stands go on, also one that is on its way from the first pipe to the
+    second: the descriptor stays open until the job has ended."""
+    return os.open(os.path.join(folder, "held.go"), os.O_RDWR)
 
 
 def _stands(process: subprocess.Popen, held: str) -> bool:
