@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .library import find, folders
 from .mpirun import find_mpirun, remote_shell, require, version
 from .options import Options
 from .refusal import Refusal
@@ -47,18 +48,16 @@ def report() -> int:
 
 def _library() -> tuple[ctypes.CDLL | None, str]:
     """libhoron as Python's module uses it, and where it is, or why one of them does not open."""
-    spec = importlib.util.find_spec("horon")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
-        path = Path(folder) / "libhoron.so"
-        if path.exists():
-            try:
-                library = ctypes.CDLL(str(path))
-                importlib.import_module("horon._core")
-                return library, str(path)
-            except (OSError, ImportError) as error:
-                return None, f"Horon does not open: {error}; {_AGAIN}"
-    return None, f"libhoron.so is not in {', '.join(folders) or 'any package horon'}; {_AGAIN}"
+    path = find()
+    if path is None:
+        where = ", ".join(folders()) or "any package horon"
+        return None, f"libhoron.so is not in {where}; {_AGAIN}"
+    try:
+        library = ctypes.CDLL(str(path))
+        importlib.import_module("horon._core")
+        return library, str(path)
+    except (OSError, ImportError) as error:
+        return None, f"Horon does not open: {error}; {_AGAIN}"
 
 
 def _line(there: bool, what: str, details: str = "", otherwise: str = "") -> str:

@@ -109,8 +109,9 @@ def _run(options: Options) -> int:
 
         print(completion.script(arguments.parser(), options.completion))
         return 0
-    from . import surroundings
+    from . import library, surroundings
 
+    library.refuse_wrong_settings(os.environ)
     for remark in options.remarks:
         print(f"horonrun: {remark}", file=sys.stderr, flush=True)
     if options.verbose:

@@ -146,6 +146,10 @@ int horon_mpi_available(void) {
   return code == HORON_OK ? 1 : 0;
 }
 
+int horon_check_settings(void) {
+  return Guard([] { return ReadConfig().status(); });
+}
+
 int horon_cuda_built(void) { return GpuPlugin::built() ? 1 : 0; }
 
 void horon_gpu_parts(void (*visit)(const char*, int, const char*, void*), void* user) {

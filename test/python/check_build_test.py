@@ -134,3 +134,14 @@ def test_what_does_not_open_is_one_line(tmp_path, name, text, words):
                               env={**os.environ, "PYTHONPATH": folder}, text=True, check=False)
         last = done.stderr.splitlines()[-1]
         assert done.returncode == 1 and last.startswith("ImportError: "), done
+
+
+@pytest.mark.parametrize("variable", ["HORON_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"])
+def test_wrong_setting_is_said_once(variable):
+    """By horonrun, before there are ranks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "horon.launcher", "-np", "2", "true"],
+        env={**os.environ, variable: "abc"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"horonrun: {variable}: 'abc' is not a whole number (")
+    assert len(done.stderr.splitlines()) == 1
