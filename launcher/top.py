@@ -111,10 +111,14 @@ def _rate(events: Sequence[Event]) -> float:
 
 def _waits(events: Sequence[Event], now: float) -> tuple[float, Event | None]:
     """Seconds of the window in which the program slept for the others, and the wait that lasts.
-    A wait ends with the next thing that its thread does."""
+    A wait ends with the next other thing that its thread does: from Python a long one is recorded
+    again and again, because signals are looked at in between."""
     total, waiting = 0.0, {}
     for event in events:
-        begun = waiting.pop(event.thread, None)
+        begun = waiting.get(event.thread)
+        if begun is not None and (begun.kind, begun.text) == (event.kind, event.text):
+            continue
+        waiting.pop(event.thread, None)
         if begun is not None:
             total += max(0.0, event.time - max(begun.time, now - WINDOW_S))
         if event.kind == "waits for":

@@ -34,6 +34,17 @@ def test_rates_waits_and_who_holds_the_others_up():
     assert second.doing == "finished g 0.1 s ago"
 
 
+def test_a_wait_in_slices_is_one():
+    """As Python's are, because of signals."""
+    slices = [(90.0 + i / 10, "waits for", "0/g") for i in range(50)]
+    (row,) = rows([recording(0, (80.0, "submitted", "g"), *slices)], now=95.0)
+    assert row.doing == "waits for 'g' since 5.0 s"
+    assert row.waits == pytest.approx(0.5)
+    (row,) = rows([recording(0, (80.0, "submitted", "g"), *slices, (95.0, "finished", "0/g"),
+                             (95.1, "waits for", "0/g"))], now=96.0)
+    assert row.doing == "waits for 'g' since 0.9 s"
+
+
 def test_a_rank_without_events_has_not_joined():
     assert rows([recording(0)], now=5.0)[0].doing == "has not joined yet"
 
