@@ -88,13 +88,31 @@ def _missing(
     for tensor, waiting in sorted(awaited.items()):
         absent = [r for r in recordings if r not in waiting and _lacks(r, waiting[0], tensor)]
         for r in absent:
-            last = next((e for e in reversed(r.events) if e.kind == "submitted"), None)
-            did = f"last submitted '{last.text}'" if last else "submitted nothing"
             lines.append(
                 f"rank {r.rank} had not submitted '{tensor}', for which "
-                f"{', '.join(f'rank {w.rank}' for w in waiting)} waited at the end; it {did}"
+                f"{', '.join(f'rank {w.rank}' for w in waiting)} waited at the end; "
+                f"it {_did(r, waiting[0], tensor)}"
             )
     return lines
+
+
+def _did(recording: Recording, waiting: Recording, tensor: str) -> str:
+    """What it did instead of submitting what the other waits for."""
+    last = next((e for e in reversed(recording.events) if e.kind == "submitted"), None)
+    if last is None:
+        return "submitted nothing"
+    if last.text != tensor:
+        return f"last submitted '{last.text}'"
+    theirs = _submits(waiting, tensor)
+    if not _whole(recording, waiting):
+        return f"last submitted it {theirs[-1].time - last.time:.3f} s before rank {waiting.rank}"
+    times = len(_submits(recording, tensor))
+    return f"submitted it {times} times, rank {waiting.rank} {len(theirs)} times"
+
+
+def _whole(*recordings: Recording) -> bool:
+    """Whether all go back to the beginning."""
+    return all(r.events and r.events[0].number == 1 for r in recordings)
 
 
 def _awaited(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
@@ -120,8 +138,7 @@ def _lacks(recording: Recording, waiting: Recording, tensor: str) -> bool:
     """Whether it has not submitted what the other waits for. By counting, while both recordings go
     back to the beginning; else by time: the last one is older than half a step."""
     mine, theirs = _submits(recording, tensor), _submits(waiting, tensor)
-    whole = all(r.events and r.events[0].number == 1 for r in (recording, waiting))
-    if whole or not theirs or not mine:
+    if _whole(recording, waiting) or not theirs or not mine:
         return len(mine) < len(theirs)
     times = [event.time for event in theirs]
     steps = [after - before for before, after in zip(times, times[1:])]
