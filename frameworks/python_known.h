@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "frameworks/python_request.h"
+#include "frameworks/python_tensor.h"
 #include "frameworks/python_work.h"
 
 namespace horon_python {
 
 namespace attribute {
-inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *is_sparse, *requires_grad, *name,
-    *set_number;
+inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *is_sparse,
+    *requires_grad, *name, *set_number;
 }
 
 inline void DefineAttributes() {
@@ -36,12 +37,14 @@ inline void DefineAttributes() {
 struct Member {
   horon_tensor* tensor = nullptr;
   py::object dtype, shape;
+  TensorLook look;
 
   Member() = default;
   Member(Member&& other) noexcept
       : tensor(std::exchange(other.tensor, nullptr)),
         dtype(std::move(other.dtype)),
-        shape(std::move(other.shape)) {}
+        shape(std::move(other.shape)),
+        look(std::move(other.look)) {}
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
   ~Member() { horon_tensor_release(tensor); }
@@ -69,9 +72,7 @@ inline bool AttributeIs(PyObject* object, PyObject* name, PyObject* value) {
   return equal;
 }
 
-// Whether the tensor is like the one that was registered: dense, on the host, of its type and
-// shape.
-inline bool Fits(const Member& member, PyObject* tensor) {
+inline bool HasAttributesOf(const Member& member, PyObject* tensor) {
   if (!AttributeIs(tensor, attribute::dtype, member.dtype.ptr()) ||
       !AttributeIs(tensor, attribute::shape, member.shape.ptr()) ||
       !AttributeIs(tensor, attribute::is_cpu, Py_True)) {
@@ -89,6 +90,15 @@ inline void* AddressOf(PyObject* tensor) {
   void* const address = Address(number);
   Py_DECREF(number);
   return address;
+}
+
+// Whether the tensor is like the one that was registered: dense, on the host, of its type and
+// shape; where it lies then. May leave an error set.
+inline bool Fits(const Member& member, PyObject* tensor, void*& place) {
+  if (member.look.Knows(tensor)) return member.look.Is(tensor, place);
+  if (!HasAttributesOf(member, tensor)) return false;
+  place = AddressOf(tensor);
+  return PyErr_Occurred() == nullptr;
 }
 
 // Whether `given` is what was remembered: the same object, or an equal number.
@@ -113,37 +123,33 @@ inline bool Same(const Known& known, PyObject* const* given, Py_ssize_t count) {
   return true;
 }
 
-// The tensors of a group, if they are as many and like those that were registered. Their list is
-// made anew: nobody else can change it before they are done.
-inline py::object FittingGroup(const Known& known, PyObject* tensors) {
+// Where the tensors of a call lie, if they are as many and like those that were registered, and
+// what has to live until they are done. A group's list is made anew: nobody else can change it.
+inline py::object FittingGroup(const Known& known, PyObject* tensors, std::vector<void*>& places) {
   if (!PyList_Check(tensors) && !PyTuple_Check(tensors)) return {};
   py::object list = py::reinterpret_steal<py::object>(PySequence_List(tensors));
   if (!list || PyList_GET_SIZE(list.ptr()) != static_cast<Py_ssize_t>(known.members.size()))
     return {};
+  places.resize(known.members.size());
   for (size_t i = 0; i < known.members.size(); ++i) {
-    if (!Fits(known.members[i], PyList_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)))) return {};
+    PyObject* const tensor = PyList_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i));
+    if (!Fits(known.members[i], tensor, places[i])) return {};
   }
   return list;
 }
 
-inline horon_work* StartGroup(const Known& known, PyObject* list, bool will_wait) {
-  const size_t count = known.members.size();
-  std::vector<horon_tensor*> tensors(count);
-  std::vector<void*> places(count);
-  for (size_t i = 0; i < count; ++i) {
-    tensors[i] = known.members[i].tensor;
-    places[i] = AddressOf(PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i)));
-  }
-  CheckPython();
+inline horon_work* StartGroup(const Known& known, const std::vector<void*>& places,
+                              bool will_wait) {
+  std::vector<horon_tensor*> tensors;
+  tensors.reserve(places.size());
+  for (const Member& member : known.members) tensors.push_back(member.tensor);
   horon_work* work = nullptr;
-  CheckSubmit(horon_start_all(tensors.data(), places.data(), places.data(), static_cast<int>(count),
-                              will_wait ? 1 : 0, &work));
+  CheckSubmit(horon_start_all(tensors.data(), places.data(), places.data(),
+                              static_cast<int>(places.size()), will_wait ? 1 : 0, &work));
   return work;
 }
 
-inline horon_work* StartOne(const Known& known, PyObject* tensor, bool will_wait) {
-  void* const place = AddressOf(tensor);
-  CheckPython();
+inline horon_work* StartOne(const Known& known, void* place, bool will_wait) {
   horon_work* work = nullptr;
   CheckSubmit(horon_start(known.members[0].tensor, place, place, will_wait ? 1 : 0, &work));
   return work;
@@ -168,6 +174,7 @@ inline std::vector<Member> Register(const py::sequence& requests, const py::sequ
   for (size_t i = 0; i < plain.size(); ++i) {
     members[i].dtype = tensors[i].attr("dtype");
     members[i].shape = tensors[i].attr("shape");
+    members[i].look.Take(py::object(tensors[i]).ptr());
   }
   return members;
 }

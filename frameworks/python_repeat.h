@@ -67,17 +67,21 @@ inline void StartedFree(PyObject* self) {
 template <typename F>
 PyObject* SubmitAgain(const Known& known, PyObject* given, bool will_wait, F&& use) {
   return InPython([&]() -> PyObject* {
-    const py::object kept = known.group ? FittingGroup(known, given)
-                            : Fits(known.members[0], given)
-                                ? py::reinterpret_borrow<py::object>(given)
-                                : py::object();
+    py::object kept;
+    void* place = nullptr;
+    std::vector<void*> places;
+    if (known.group) {
+      kept = FittingGroup(known, given, places);
+    } else if (Fits(known.members[0], given, place)) {
+      kept = py::reinterpret_borrow<py::object>(given);
+    }
     if (!kept) {
       PyErr_Clear();
       Py_RETURN_NONE;
     }
     DroppedWorks().Sweep();
     horon_work* const work =
-        known.group ? StartGroup(known, kept.ptr(), will_wait) : StartOne(known, given, will_wait);
+        known.group ? StartGroup(known, places, will_wait) : StartOne(known, place, will_wait);
     return use(work, kept);
   });
 }

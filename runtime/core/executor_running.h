@@ -21,6 +21,7 @@ class Executor::Running final : public GpuBucket {
     started_ = executor.timeline_->Stamp();
     phases_.use = executor.time_use_;
     bucket_ = static_cast<uint64_t>(executor.buckets_.value());
+    segments_.reserve(entries_.size());
     for (Entry& entry : entries_) {
       const uint64_t step = entry.what->runs++;
       const bool wanted = executor.timeline_->Wants(step);

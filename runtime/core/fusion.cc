@@ -22,8 +22,10 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning) {
     size_t kind = 0;
     while (kind < open.size() && !Alike(buckets[open[kind]].entries[0], entry)) ++kind;
     if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
-      buckets[open[kind]].bytes += bytes;
-      buckets[open[kind]].entries.push_back(std::move(entry));
+      Bucket& bucket = buckets[open[kind]];
+      bucket.bytes += bytes;
+      if (bucket.entries.size() == 1) bucket.entries.reserve(batch.size());
+      bucket.entries.push_back(std::move(entry));
       continue;
     }
     buckets.emplace_back();

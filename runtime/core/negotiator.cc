@@ -68,13 +68,11 @@ void Negotiator::Add(std::span<Entry> entries) {
     return;
   }
   for (Entry& entry : entries) {
-    const SharedRegistration what = entry.what;
+    Registration& what = *entry.what;
+    const bool scheduled = schedule_.Holds(what);
+    if (!scheduled) waiting_to_report_.push_back(entry.what);
     pending_.Put(std::move(entry));
-    if (schedule_.Holds(*what)) {
-      schedule_.Arrived(*what);
-    } else {
-      waiting_to_report_.push_back(what);
-    }
+    if (scheduled) schedule_.Arrived(what);
   }
 }
 

@@ -113,8 +113,8 @@ class Negotiator {
   Status Apply(const Decision& decision);
   void ApplyCached(uint64_t id, Batch& batch);
   Status ApplyVerdict(const Verdict& verdict, Batch& batch);
-  void Run(Entry entry, const Verdict& verdict, Batch& batch);
-  void Run(Entry entry, Batch& batch, const Locked& locked = {});
+  void Run(Entry&& entry, const Verdict& verdict, Batch& batch);
+  void Run(Entry&& entry, Batch& batch, const Locked& locked = {});
   bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);

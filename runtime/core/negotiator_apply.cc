@@ -110,7 +110,7 @@ Status Negotiator::ApplyWithout(const Verdict& verdict, Batch& batch) {
   return Status::Ok();
 }
 
-void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
+void Negotiator::Run(Entry&& entry, const Verdict& verdict, Batch& batch) {
   entry.agreed = verdict.agreed;
   entry.joined = !verdict.joined.empty();
   const bool away = entry.what->op->when_joined() == WhenJoined::kAway;
@@ -118,7 +118,7 @@ void Negotiator::Run(Entry entry, const Verdict& verdict, Batch& batch) {
   Run(std::move(entry), batch);
 }
 
-void Negotiator::Run(Entry entry, Batch& batch, const Locked& locked) {
+void Negotiator::Run(Entry&& entry, Batch& batch, const Locked& locked) {
   entry.locked = locked;
   // Before a later verdict removes the set.
   entry.ranks = sets_->Find(entry.request().process_set);

@@ -21,6 +21,7 @@ bool Negotiator::WantsUnlock() const {
 void Negotiator::RunSchedule() {
   while (const auto* const items = schedule_.Next()) {
     Batch batch{{}, {}, tuning_};
+    batch.entries.reserve(items->size());
     for (const LockedSchedule::Item& item : *items) {
       std::optional<Entry> entry = pending_.Take(*item.what);
       if (!entry) continue;  // cannot be: Next() has counted them

@@ -12,7 +12,7 @@ namespace horon {
 
 class PendingEntries {
  public:
-  void Put(Entry entry) {
+  void Put(Entry&& entry) {
     if (free_.empty()) {
       free_.push_back(static_cast<int>(slots_.size()));
       slots_.emplace_back();

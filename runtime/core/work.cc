@@ -47,7 +47,7 @@ void Work::FinishOne(Status status) {
 
 Promise& Promise::operator=(Promise&& other) noexcept {
   if (this == &other) return *this;
-  Finish(Status::Aborted("the runtime dropped this tensor before it was done"));
+  Drop();
   work_ = std::move(other.work_);
   member_ = other.member_;
   what_ = std::move(other.what_);

@@ -88,13 +88,17 @@ class Promise {
       : work_(std::move(work)), member_(member), what_(std::move(what)) {}
   Promise(Promise&&) = default;
   Promise& operator=(Promise&& other) noexcept;
-  ~Promise() { Finish(Status::Aborted("the runtime dropped this tensor before it was done")); }
+  ~Promise() { Drop(); }
 
   // Once; later calls and the destructor do nothing. The name is free before the waiter wakes.
   void Finish(Status status);
   Output& output() { return work_->outputs()[static_cast<size_t>(member_)]; }
 
  private:
+  // Entries move on from stage to stage: most promises that die have been moved away.
+  void Drop() {
+    if (work_) Finish(Status::Aborted("the runtime dropped this tensor before it was done"));
+  }
   std::shared_ptr<Work> work_;
   int member_ = 0;
   SharedRegistration what_;

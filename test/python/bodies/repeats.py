@@ -53,6 +53,40 @@ def check_what_changes_takes_the_long_way():
                 holds(hvd.synchronize(handle), value)
 
 
+class Marked(torch.Tensor):
+    """Without DLPack's table of its own."""
+
+
+def check_other_kinds_of_tensors():
+    for step in range(4):
+        for kind in (lambda t: t, lambda t: t.as_subclass(Marked),
+                     lambda t: torch.nn.Parameter(t, requires_grad=False)):
+            tensor = kind(mine(6))
+            handle = hvd.allreduce_async_(tensor, name="r.kind", op=hvd.Sum)
+            assert hvd.synchronize(handle) is tensor
+            holds(tensor, total())
+        pair = [mine(3).as_subclass(Marked), mine(2)]
+        for result in hvd.grouped_allreduce_(pair, name="r.kinds", op=hvd.Sum):
+            holds(result, total())
+
+
+def check_one_tensor_that_becomes_another():
+    """Its object stays, what it is does not."""
+    tensor = mine(6)
+    for _ in range(3):
+        for new in (mine(6), mine(2, 3), mine(3, 2).t(), mine(6, dtype=torch.float64), mine(12)[::2],
+                    mine(1, 6), mine(0), mine(6)):
+            tensor.data = new
+            holds(hvd.allreduce_(tensor, name="r.becomes", op=hvd.Sum), total())
+            assert tensor.shape == new.shape and tensor.dtype == new.dtype
+    kept = mine(6)
+    tensor.set_(kept)
+    holds(hvd.allreduce_(tensor, name="r.becomes", op=hvd.Sum), total())
+    holds(kept, total())
+    tensor.resize_(3).fill_(hvd.rank() + 1)
+    holds(hvd.allreduce_(tensor, name="r.becomes", op=hvd.Sum), total())
+
+
 def check_errors_on_the_short_way():
     for _ in range(3):
         hvd.allreduce_(mine(4), name="r.error", op=hvd.Sum)
