@@ -13,10 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from . import siblings
 from .greeting import SUMMONS_NAMES
 from .interfaces import network_of
 from .options import Options, cores
@@ -187,7 +187,7 @@ class Mpirun:
         """With SIGKILL, and removes the folder that it then leaves behind."""
         self.signal(signal.SIGKILL)
         self.process.wait()
-        folder = os.path.join(tempfile.gettempdir(), f"ompi.{self.process.pid}")  # Open MPI 5's
+        folder = siblings.session_folder(self.process.pid, "ompi")
         shutil.rmtree(folder, ignore_errors=True)
 
     def signal(self, number: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import select
-import tempfile
 import time
 from pathlib import Path
 
@@ -25,9 +24,13 @@ def wait_as_the_last(daemon: int, patience_s: float) -> bool:
     return os.getppid() == daemon
 
 
-def session_folder(daemon: int) -> str:
-    """Where Open MPI 5's prted has its sockets; a prted that is killed leaves it behind."""
-    return os.path.join(tempfile.gettempdir(), f"prted.{daemon}")
+def session_folder(daemon: int, program: str = "prted") -> str:
+    """Where Open MPI 5's daemon, or mpirun, has its sockets; if it is killed, it leaves it behind.
+    Python's own search for such a place tries it out with a file, which stays when this process is
+    killed in that moment."""
+    names = ("TMPDIR", "TEMP", "TMP")  # as Open MPI looks
+    place = next((os.environ[name] for name in names if os.environ.get(name)), "/tmp")
+    return os.path.join(place, f"{program}.{daemon}")
 
 
 def _others(daemon: int) -> list[int]:
