@@ -15,8 +15,8 @@
 namespace horon_python {
 
 namespace attribute {
-inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *is_sparse,
-    *requires_grad, *name, *set_number;
+inline PyObject *dtype, *shape, *is_cpu, *is_contiguous, *data_ptr, *grad, *copy_, *is_sparse, *requires_grad, *name,
+    *set_number;
 }
 
 inline void DefineAttributes() {

@@ -67,6 +67,7 @@ inline void StartedFree(PyObject* self) {
 template <typename F>
 PyObject* SubmitAgain(const Known& known, PyObject* given, bool will_wait, F&& use) {
   return InPython([&]() -> PyObject* {
+    DroppedWorks().Sweep();  // may run Python's code, so before the tensors are looked at
     py::object kept;
     void* place = nullptr;
     std::vector<void*> places;
@@ -79,7 +80,6 @@ PyObject* SubmitAgain(const Known& known, PyObject* given, bool will_wait, F&& u
       PyErr_Clear();
       Py_RETURN_NONE;
     }
-    DroppedWorks().Sweep();
     horon_work* const work =
         known.group ? StartGroup(known, places, will_wait) : StartOne(known, place, will_wait);
     return use(work, kept);

@@ -6,6 +6,7 @@
 // Used by python_known.h, with the GIL held.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -22,6 +23,7 @@ struct DlExchange {
   int (*describe)(void* object, DlTensor* out);  // 0, or -1 with Python's error set; may be null
 };
 inline constexpr uint32_t kDlMajor = 1;
+static_assert(sizeof(DlTensor) == 48 && offsetof(DlExchange, describe) == 40);
 
 // What one tensor was like; answers whether another one is, by a call in C.
 class TensorLook {

@@ -73,7 +73,7 @@ inline Orphans& DroppedWorks() {
   return *orphans;
 }
 
-// DLPack's ABI (version 0.8), as torch.from_dlpack reads it.
+// DLPack's ABI, as torch.from_dlpack reads it (version 0.8), and as its exchange API writes it.
 struct DlTensor {
   void* memory;
   int32_t device_type, device_id, ndim;

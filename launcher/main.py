@@ -111,7 +111,7 @@ def _run(options: Options) -> int:
         return 0
     from . import library, surroundings
 
-    library.refuse_wrong_settings(os.environ)
+    library.refuse_wrong_settings({**os.environ, **options.variables})
     for remark in options.remarks:
         print(f"horonrun: {remark}", file=sys.stderr, flush=True)
     if options.verbose:

@@ -103,7 +103,7 @@ def _interfaces(text: str) -> list[str]:
 
 
 def _start_seconds(variables: Mapping[str, str], environment: Mapping[str, str]) -> float:
-    """The library checks the variable, too; here a wrong one must not stop horonrun."""
+    """A wrong one is refused by the library (library.py), which knows its name."""
     for text in (
         variables.get("HORON_START_TIMEOUT"),
         environment.get("HORON_START_TIMEOUT"),
@@ -113,7 +113,7 @@ def _start_seconds(variables: Mapping[str, str], environment: Mapping[str, str])
             try:
                 return min(max(float(text), 1.0), 1e6)
             except ValueError:
-                raise Refusal(f"HORON_START_TIMEOUT: '{text}' is not a number of seconds") from None
+                break
     return 60.0
 
 

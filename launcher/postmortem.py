@@ -106,8 +106,8 @@ def _did(recording: Recording, waiting: Recording, tensor: str) -> str:
     theirs = _submits(waiting, tensor)
     if not _whole(recording, waiting):
         return f"last submitted it {theirs[-1].time - last.time:.3f} s before rank {waiting.rank}"
-    times = len(_submits(recording, tensor))
-    return f"submitted it {times} times, rank {waiting.rank} {len(theirs)} times"
+    times = f"{len(_submits(recording, tensor))} and {len(theirs)} times"
+    return f"submitted it less often than rank {waiting.rank}: {times}"
 
 
 def _whole(*recordings: Recording) -> bool:

@@ -123,12 +123,18 @@ def _waits(events: Sequence[Event], now: float) -> tuple[float, Event | None]:
             total += max(0.0, event.time - max(begun.time, now - WINDOW_S))
         if event.kind == "waits for":
             waiting[event.thread] = event
-        elif event.kind == "finished":
-            done = [t for t, wait in waiting.items() if wait.text == event.text]
-            for thread in done:
-                total += max(0.0, event.time - max(waiting.pop(thread).time, now - WINDOW_S))
+        for thread in [t for t, wait in waiting.items() if _ends(event, wait)]:
+            total += max(0.0, event.time - max(waiting.pop(thread).time, now - WINDOW_S))
     lasting = min(waiting.values(), key=lambda event: event.time, default=None)
     return total + (now - max(lasting.time, now - WINDOW_S) if lasting else 0.0), lasting
+
+
+def _ends(event: Event, wait: Event) -> bool:
+    """Of a bucket only the first tensor is recorded as finished; but one that is submitted, by
+    whichever thread, is not pending any more."""
+    if event.kind == "finished":
+        return wait.text == event.text
+    return event.kind == "submitted" and wait.text.split("/", 1)[-1] == event.text
 
 
 def _doing(recording: Recording, open_wait: Event | None, now: float) -> str:

@@ -146,8 +146,8 @@ int horon_mpi_available(void) {
   return code == HORON_OK ? 1 : 0;
 }
 
-int horon_check_settings(void) {
-  return Guard([] { return ReadConfig().status(); });
+int horon_check_settings(const char* (*get)(const char*)) {
+  return Guard([get] { return (get != nullptr ? ReadConfig(get) : ReadConfig()).status(); });
 }
 
 int horon_cuda_built(void) { return GpuPlugin::built() ? 1 : 0; }
@@ -244,7 +244,7 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work;
   if (!w.done() && Forked()) return Fail(NotInitialised());
-  const std::shared_ptr<Job> job = w.done() ? nullptr : Current();
+  const std::shared_ptr<Job> job = w.done() && w.status().ok() ? nullptr : Current();
   const bool done =
       job ? job->runtime->Wait(w, limit)
           : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));

@@ -24,7 +24,6 @@ std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning) {
     if (fusable && kind < open.size() && buckets[open[kind]].bytes + bytes <= fusion_bytes) {
       Bucket& bucket = buckets[open[kind]];
       bucket.bytes += bytes;
-      if (bucket.entries.size() == 1) bucket.entries.reserve(batch.size());
       bucket.entries.push_back(std::move(entry));
       continue;
     }

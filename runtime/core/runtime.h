@@ -139,6 +139,7 @@ class Runtime {
   void Background();
   void SleepInBackground();
   void Lend(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
+  void NoteLoss(const Work& work);
   void MarkWaiting(Mark& mark, const Work& work);
   void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
   std::chrono::nanoseconds SleepLimit() const;

@@ -10,16 +10,30 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
-  if (work.done()) return true;
+  if (work.done()) {
+    NoteLoss(work);
+    return true;
+  }
   const auto until =
       Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   const TimeUse::Waiting waiting(time_use_.get());
   Mark mark;
   if (may_lend_) Lend(work, until, mark);
-  if (work.done()) return true;
+  if (work.done()) {
+    NoteLoss(work);
+    return true;
+  }
   MarkWaiting(mark, work);
   bell_->Ring();  // a submit that left waking to us must not be forgotten
   return work.WaitFor(until - Clock::now());
+}
+
+// Whom the others waited for is read from the recorders, also when the news came before this
+// thread had slept.
+void Runtime::NoteLoss(const Work& work) {
+  const Code code = work.status().code();
+  const bool lost = code == Code::kAborted || code == Code::kUnavailable;
+  if (lost && work.first()) Record(recorder_, EventKind::kWaits, work.first()->key);
 }
 
 // From here on this thread counts as blocked: it sleeps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -93,20 +94,11 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
 def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple[Outcome, str]:
     """The job to its end, on all hosts; and what was said, for whoever has to find out why."""
     struck = None if cell.strikes_itself else _strike(process, cell, folder)
-    going = _let_go(folder) if struck is not None else -1
-    begun = time.monotonic()
-    late = ""
-    try:
-        output, errors = process.communicate(timeout=HANG_S)
-    except subprocess.TimeoutExpired:
-        late = f"not done after {time.monotonic() - begun:.0f} s; there: {_marked(mark)}"
-        _end_all(mark)
-        process.kill()
-        output, errors = process.communicate()
-    ended = time.monotonic()
-    left = _left_behind(cell, mark)  # who is cut off may speak later than horonrun ends
-    if going >= 0:
-        os.close(going)
+    with contextlib.ExitStack() as until_the_end:
+        if struck is not None:
+            until_the_end.callback(os.close, _let_go(folder))
+        ended, output, errors, late = _end_of(process, mark)
+        left = _left_behind(cell, mark)  # who is cut off may speak later than horonrun ends
     notes = "".join(path.read_text() for path in sorted(Path(folder).glob("rank-*")))
     reports = "".join(path.read_text() for path in Path(folder, _REPORTS).glob("*/report.txt"))
     said = f"--- notes\n{notes}--- output\n{output}--- errors\n{errors}--- recorders\n{reports}"
@@ -116,6 +108,20 @@ def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple
     if left:
         outcome.wrong.append(f"left behind: {', '.join(left)}")
     return outcome, said
+
+
+def _end_of(process: subprocess.Popen, mark: str) -> tuple[float, str, str, str]:
+    """When horonrun ended, its output and errors, and what is wrong if that took too long."""
+    begun = time.monotonic()
+    late = ""
+    try:
+        output, errors = process.communicate(timeout=HANG_S)
+    except subprocess.TimeoutExpired:
+        late = f"not done after {time.monotonic() - begun:.0f} s; there: {_marked(mark)}"
+        _end_all(mark)
+        process.kill()
+        output, errors = process.communicate()
+    return time.monotonic(), output, errors, late
 
 
 def _strike(process: subprocess.Popen, cell: Cell, folder: str) -> float | None:

@@ -45,6 +45,18 @@ def test_a_wait_in_slices_is_one():
     assert row.doing == "waits for 'g' since 0.9 s"
 
 
+def test_a_wait_ends_when_another_thread_submits_the_tensor_again():
+    """As autograd's do on a GPU; it was finished in the bucket of another one."""
+    events = []
+    for step in range(10):
+        events += [(step, "submitted", "g", 8), (step + 0.2, "waits for", "0/g", 7),
+                   (step + 0.3, "finished", "0/first", 9)]
+    made = [Event(i + 1, 90.0 + time, kind, text, "", thread)
+            for i, (time, kind, text, thread) in enumerate(events)]
+    (row,) = rows([Recording(0, "h", 100, made)], now=99.3)
+    assert row.doing == "waits for 'g' since 0.1 s"
+
+
 def test_a_rank_without_events_has_not_joined():
     assert rows([recording(0)], now=5.0)[0].doing == "has not joined yet"
 

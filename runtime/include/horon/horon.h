@@ -377,9 +377,10 @@ HORON_API int64_t horon_memory_bytes(void);
 HORON_API void horon_knobs(void (*visit)(const char* name, int horovod, const char* meaning,
                                          void* user),
                            void* user);
-/* Reads the variables of that table, as horon_init would. HORON_INVALID_ARGUMENT: one of them has a
- * value that makes no sense, and horon_last_error() names it. */
-HORON_API int horon_check_settings(void);
+/* Judges the variables of that table as horon_init would, but for the names of log levels. `get`
+ * gives the value of HORON_<name> or HOROVOD_<name>, or null; null stands for getenv.
+ * HORON_INVALID_ARGUMENT: a value makes no sense, and horon_last_error() names the variable. */
+HORON_API int horon_check_settings(const char* (*get)(const char* variable));
 
 #ifdef __cplusplus
 }
