@@ -37,13 +37,18 @@ class _SetVariable(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         variable, value = self.const
         given = values if value is None else value
-        text = given if isinstance(given, str) else _plain(values * given)
+        text = given if isinstance(given, str) else _plain(_in_unit(values, given))
         namespace.variables = {**namespace.variables, variable: text}
 
 
 class _NoteIdle(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         namespace.idle = [*namespace.idle, f"{option_string} has no effect: {self.const}"]
+
+
+def _in_unit(number_given: float, factor: int) -> float:
+    """Bytes come in whole ones, whatever part of a MiB was given."""
+    return number_given if factor == 1 else round(number_given * factor)
 
 
 def _plain(value: float) -> str:

@@ -54,12 +54,12 @@ def test_every_option_of_horovodrun_is_known(words: str) -> None:
 
 def test_options_set_variables() -> None:
     found = parse(
-        "-np", "2", "--fusion-threshold-mb", "0.5", "--stall-check-warning-time-seconds", "7",
+        "-np", "2", "--fusion-threshold-mb", "0.3", "--stall-check-warning-time-seconds", "7",
         "--stall-check-shutdown-time-seconds", "0", "--no-stall-check", "--log-without-timestamp",
         "--tcp", "--gloo", "--cache-capacity", "0", "true",
     )  # fmt: skip
     assert found.variables == {
-        "HORON_FUSION_THRESHOLD": "524288",
+        "HORON_FUSION_THRESHOLD": "314573",
         "HORON_STALL_CHECK_TIME_SECONDS": "7",
         "HORON_STALL_SHUTDOWN_TIME_SECONDS": "0",
         "HORON_STALL_CHECK_DISABLE": "1",
