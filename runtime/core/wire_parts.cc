@@ -9,6 +9,7 @@ namespace horon {
 // Ids of one step lie close together: a base and a bitmap, or the plain list when that is shorter.
 void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   const uint64_t base = ids.empty() ? 0 : ids.front();
   const uint64_t words = ids.empty() ? 0 : (ids.back() - base) / 64 + 1;
   const bool bitmap = words <= ids.size();
@@ -23,18 +24,26 @@ void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
   out.Numbers(map);
 }
 
+// Ids count up from 1. Those at the very end have no bitmap.
+constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
+
 std::vector<uint64_t> ReadIds(WireReader& in) {
-  if (in.Number<uint8_t>() == 0) return in.Numbers<uint64_t>();
-  const auto base = in.Number<uint64_t>();
-  const std::vector<uint64_t> map = in.Numbers<uint64_t>();
   std::vector<uint64_t> ids;
-  if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
-    in.Fail("a cache id is too large");
-  for (size_t w = 0; w < map.size(); ++w) {
-    for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
-      ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));
+  if (in.Number<uint8_t>() == 0) {
+    ids = in.Numbers<uint64_t>();
+  } else {
+    const auto base = in.Number<uint64_t>();
+    const std::vector<uint64_t> map = in.Numbers<uint64_t>();
+    if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
+      in.Fail("a cache id is too large");
+    for (size_t w = 0; w < map.size(); ++w) {
+      for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
+        ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));
+      }
     }
   }
+  if (std::ranges::any_of(ids, [](uint64_t id) { return id > kLargestId; }))
+    in.Fail("a cache id is too large");
   return ids;
 }
 

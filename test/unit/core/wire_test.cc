@@ -94,6 +94,18 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
         Encode(SampleReport({})).size() + 64);  // bits, not numbers
 }
 
+TEST_CASE("cache ids that come twice count once, and those at the end of all numbers are refused") {
+  const auto back = DecodeReport(Encode(SampleReport({1, 1, 1, 200})));
+  REQUIRE(back.ok());
+  CHECK(back.value().bits == std::vector<uint64_t>{1, 200});
+  CHECK(Encode(back.value()) == Encode(SampleReport({1, 1, 1, 200})));
+  const uint64_t last = UINT64_MAX - 64;
+  CHECK(DecodeReport(Encode(SampleReport({last}))).ok());
+  CHECK(DecodeReport(Encode(SampleReport({1, last}))).ok());
+  CHECK_FALSE(DecodeReport(Encode(SampleReport({1, last + 1}))).ok());  // a list
+  CHECK_FALSE(DecodeReport(Encode(SampleReport({last, last + 64}))).ok());
+}
+
 TEST_CASE("a bundle gives back each rank's reports in order, and refuses ranks that are none") {
   const std::vector<std::byte> first(3, std::byte{7}), second(5, std::byte{9}), none;
   Bundle bundle;
