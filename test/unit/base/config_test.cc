@@ -70,8 +70,7 @@ TEST_CASE("variables that do nothing are told apart from those that do, and from
 TEST_CASE(
     "docs/configuration.md lists every knob, with Horovod's name where it is accepted, and no "
     "other") {
-  const std::string here = __FILE__;
-  std::ifstream file(here.substr(0, here.rfind("/test/")) + "/docs/configuration.md");
+  std::ifstream file(HORON_SOURCES "/docs/configuration.md");
   REQUIRE(file.good());
   std::map<std::string, bool> documented;
   for (std::string line; std::getline(file, line);) {

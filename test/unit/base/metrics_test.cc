@@ -49,8 +49,7 @@ TEST_CASE("a counter that nobody has described is there all the same") {
 }
 
 TEST_CASE("every family is described, and in the documentation") {
-  const std::string here = __FILE__;
-  const std::string docs = here.substr(0, here.rfind("/test/")) + "/docs/";
+  const std::string docs = HORON_SOURCES "/docs/";
   const std::string text =
       Text(docs + "configuration.md") + Text(docs + "gossip.md") + Text(docs + "gpu.md");
   std::set<std::string> seen;
