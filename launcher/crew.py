@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from . import siblings, version
-from .frames import Channel
+from .frames import Channel, Listener
 from .greeting import Hello, Order, Summons
 from .guard import Guard
 from .hosts import Host
@@ -55,7 +55,7 @@ class RemoteCrew:
         self._mpirun: Mpirun | None = None
         self._reception: Reception | None = None
         self._next_look = 0.0
-        self._last_turn = time.monotonic()
+        self._listener = Listener(_LOOK_S, time.monotonic())
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -167,13 +167,9 @@ class RemoteCrew:
         return self._next_look
 
     def turn(self, now: float) -> None:
-        passed = now - self._last_turn
-        if passed > 2 * _LOOK_S:
-            # The loop waited for whoever reads its output, or for a core. While it did not listen
-            # nobody was silent.
+        if late := self._listener.late(now):
             for rank in self._ranks:
-                rank.excuse(now, passed - _LOOK_S)
-        self._last_turn = now
+                rank.excuse(now, late)
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S

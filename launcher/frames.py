@@ -108,6 +108,21 @@ def proof(secret: bytes, who: bytes, theirs: bytes, ours: bytes) -> bytes:
     return hmac.digest(secret, who + theirs + ours, "sha256")
 
 
+class Listener:
+    """A loop that means to listen every `period` seconds, and may be late: stopped, without a core,
+    or waiting for whoever reads its output. While it did not listen nobody was silent."""
+
+    def __init__(self, period: float, now: float) -> None:
+        self._period = period
+        self._last = now
+
+    def late(self, now: float) -> float:
+        """It listens again; the seconds for which it did not when it should have, or 0."""
+        passed = now - self._last
+        self._last = now
+        return passed - self._period if passed > 2 * self._period else 0.0
+
+
 class Channel:
     """One end of a proven connection. Any thread may send; one thread receives.
 

@@ -16,7 +16,7 @@ import sys
 import time
 
 from . import siblings, version
-from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, number, pack
+from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, Listener, number, pack
 from .greeting import Hello, Order, Summons
 from .guard import Guard
 from .interfaces import addresses_by_name
@@ -49,7 +49,7 @@ class Keeper:
         self._task: int | None = None  # descriptor of the function that the rank shall call
         self._grace_s = 0.0
         self._next_beat = 0.0
-        self._last_look = time.monotonic()
+        self._listener = Listener(_BEAT_S, time.monotonic())
         self._kills: list[tuple[float, int]] = []
         self._reported = False  # horonrun knows how the rank ended
         self._ending = ""  # why we end the rank ourselves
@@ -123,10 +123,8 @@ class Keeper:
         """Once a second: says that we live, and looks whether the others do."""
         if not self._lost:
             self._channel.beat()
-            passed = now - self._last_look
-            if passed > 2 * _BEAT_S:  # we were stopped: what came then lies unread
-                self._channel.excuse(now, passed - _BEAT_S)
-            self._last_look = now
+            if late := self._listener.late(now):  # what came meanwhile lies unread
+                self._channel.excuse(now, late)
             process, machine = self._channel.silence(now)
             limit = self._summons.silence_s
             if machine > limit:
