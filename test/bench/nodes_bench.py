@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import bars
 import report
 import workloads
 from groups import HERE, HORON, Group, Missing, mpirun
@@ -112,23 +113,13 @@ def line_of(found: dict, libraries: list[str]) -> str:
 
 
 def plot(found: list[dict], libraries: list[str], path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    width = 0.8 / len(libraries)
-    for i, library in enumerate(libraries):
-        ratios = [(f["seconds"].get(library) or 0) / f["bounds"][library] for f in found]
-        axes.bar([x + (i - (len(libraries) - 1) / 2) * width for x in range(len(found))], ratios,
-                 width, label=library)
+    heights = {library: [(f["seconds"].get(library) or 0) / f["bounds"][library] for f in found]
+               for library in libraries}
+    figure, axes = bars.grouped([f["layout"] for f in found], heights)
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_xticks(range(len(found)), [f["layout"] for f in found])
     axes.set(xlabel="hosts x ranks on each", ylabel="time over the bound", ylim=(0.8, None))
     axes.legend()
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

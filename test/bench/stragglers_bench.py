@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+import bars
+
 HERE = Path(__file__).resolve().parent
 WORLD = HERE.parent / "support" / "world.sh"
 ALGORITHMS = ["allreduce", "osgp", "adpsgd", "asgp"]
@@ -131,26 +133,16 @@ def line_of(row: dict) -> str:
 
 
 def plot(rows: list[dict], path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     scenes = list(dict.fromkeys(row["scene"] for row in rows))
-    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    width = 0.8 / len(algorithms)
-    for i, algorithm in enumerate(algorithms):
+    heights = {}
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         found = {row["scene"]: row for row in rows if row["algorithm"] == algorithm}
-        places = [x + (i - (len(algorithms) - 1) / 2) * width for x in range(len(scenes))]
-        heights = [found[scene]["others"] if scene in found else 0 for scene in scenes]
-        axes.bar(places, heights, width, label=algorithm)
+        heights[algorithm] = [found[scene]["others"] if scene in found else 0 for scene in scenes]
+    figure, axes = bars.grouped(scenes, heights)
     axes.axhline(0.9, color="red", linewidth=1, linestyle="--", label="0.9")
-    axes.set_xticks(range(len(scenes)), scenes)
     axes.set(ylabel="step rate of the slowest of the others,\nover that of computing only")
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=100)
-    pyplot.close(figure)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
