@@ -62,7 +62,7 @@ class TensorLook {
   }
 
  private:
-  using Describe = int (*)(void*, DlTensor*);
+  using Describe = decltype(DlExchange::describe);
 
   static Describe DescribeOf(const py::object& type) {
     static const char* const kAttribute = "__dlpack_c_exchange_api__";

@@ -111,7 +111,7 @@ def _run(options: Options) -> int:
         return 0
     from . import library, surroundings
 
-    library.refuse_wrong_settings({**os.environ, **options.variables})
+    library.refuse_wrong_settings(_settings(options))
     for remark in options.remarks:
         print(f"horonrun: {remark}", file=sys.stderr, flush=True)
     if options.verbose:
@@ -138,12 +138,16 @@ def _say_what_is_found(options: Options) -> None:
     )
 
 
+def _settings(options: Options) -> dict[str, str]:
+    """What the ranks find in their environment, but for what each gets of its own."""
+    return {**os.environ, **options.variables}
+
+
 def _explain(options: Options, ranks: Crew) -> None:
     """What the ranks have said of where their time went, if they were asked."""
     from . import explain
 
-    name = "HORON_FUSION_THRESHOLD"
-    threshold = options.variables.get(name) or os.environ.get(name, "")
+    threshold = _settings(options).get("HORON_FUSION_THRESHOLD", "")
     figures = {rank.rank: rank.time_use for rank in ranks.ranks}
     for line in explain.report(
         figures, len(ranks.ranks), int(threshold) if threshold.isdigit() else None
