@@ -106,20 +106,28 @@ $(VENV)/torch.stamp: $(VENV)/python.stamp
 	$(PIP) "$${index[@]}" $(TORCH)
 	@touch $@
 
+# What the Python module is compiled against; where the headers of this Python would be.
+PYTHON_H = $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")'
+
 $(VENV)/python.stamp:
 	@$(ENSURE_PACKAGES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Horon needs Python 3.10 or newer; choose one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@[ -e "$$($(PYTHON_H))" ] || \
+	  { echo "$(PYTHON) has no $$($(PYTHON_H)): install its headers, or choose another Python:" \
+	    "make $(MAKECMDGOALS) PYTHON=/usr/bin/python3" >&2; exit 1; }
 	@echo "== making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Debian packages that are missing, each found missing by what it is for. Go, clang and relacy serve
-# some tests, which are skipped elsewhere; CI wants them.
+# Debian packages that are missing, each found missing by what it is for: pythonX.Y-dev and -venv for a
+# PYTHON=pythonX.Y. Go, clang and relacy serve some tests, which are skipped elsewhere; CI wants them.
 define ENSURE_PACKAGES
 missing=(); \
 command -v c++ >/dev/null || missing+=(g++); \
-$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
+python=$$(basename $(PYTHON)); [[ "$$python" == python3.* ]] || python=python3; \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=("$$python-venv"); \
+[ -e "$$($(PYTHON_H) 2>/dev/null)" ] || missing+=("$$python-dev"); \
 header() { echo "#include <$$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }; \
 header spdlog/common.h || missing+=(libspdlog-dev); \
 header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
