@@ -7,6 +7,8 @@ on the thread that trains.
 import torch
 
 from horon import _core
+from horon.specs import Max
+from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
 from horon.torch.parameters import name_parameters, refuse_sharded
@@ -15,6 +17,9 @@ TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
+
+
+_NO_GRADIENT, _DENSE, _SPARSE = range(3)  # the ranks take the largest of theirs
 
 
 class GradientReducer:
@@ -27,7 +32,8 @@ class GradientReducer:
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
-        self._was_sparse = set()
+        self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
+        self._unknown = set()  # those of which no rank has had a gradient yet
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._views = self._make_views() if views and self.active else None
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
@@ -59,6 +65,8 @@ class GradientReducer:
         if not self.active:
             return
         self._hook_parameters()
+        if self._unknown:
+            self._learn_which_are_sparse()
         for parameter, hook in self._hooks.items():
             if hook.pending is None:
                 self._start(parameter, hook)
@@ -89,7 +97,25 @@ class GradientReducer:
                     hook.left = self._passes
                     hook.view = self._views.of(parameter) if self._views else None
                     self._hooks[parameter] = hook
+                    if not self._dense_anyway(parameter):
+                        self._unknown.add(parameter)
                     parameter.register_post_accumulate_grad_hook(hook)
+
+    def _dense_anyway(self, parameter) -> bool:
+        """Whether a sparse gradient would be reduced as a dense one."""
+        return self._reduction.sparse_as_dense or parameter in self._group_of
+
+    def _learn_which_are_sparse(self):
+        """Sparse gradients travel in another way than dense ones, so a rank without a gradient must
+        know what the others have. Only a gradient shows it: the ranks tell each other at the end
+        of the first step, and again while there are parameters that nobody has used."""
+        asked = sorted(self._unknown, key=self._name)  # the ranks may have them in other orders
+        kinds = torch.tensor([_kind(parameter.grad) for parameter in asked], dtype=torch.uint8)
+        reduce_call(f"{self.prefix}.sparse.{self._name(asked[0])}", Max.spec, kinds,
+                    self.process_set, in_place=True).run()
+        kinds = dict(zip(asked, kinds.tolist()))
+        self._sparse.update(p for p, kind in kinds.items() if kind == _SPARSE)
+        self._unknown = {p for p, kind in kinds.items() if kind == _NO_GRADIENT}
 
     def _ready(self, parameter):
         """One backward pass is through with this parameter, and its hook could not do the rest."""
@@ -117,7 +143,7 @@ class GradientReducer:
             return
         self._fill_gradient(parameter)
         if parameter.grad is not None and parameter.grad.is_sparse:
-            self._was_sparse.add(parameter)
+            self._sparse.add(parameter)
         hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
 
     def _start_group(self, group):
@@ -135,7 +161,7 @@ class GradientReducer:
         if parameter.grad is not None:
             if view is not None:
                 adopt(parameter, view)
-        elif parameter in self._was_sparse and not self._reduction.sparse_as_dense:
+        elif parameter in self._sparse and not self._dense_anyway(parameter):
             parameter.grad = torch.zeros_like(parameter, requires_grad=False).to_sparse(1)
         elif view is not None:
             parameter.grad = view.zero_()
@@ -146,3 +172,9 @@ class GradientReducer:
         if parameter not in self._names:
             self._names.update(name_parameters(self._param_groups, None, skip=self._names))
         return f"{self.prefix}.{self._names[parameter]}"
+
+
+def _kind(gradient) -> int:
+    if gradient is None:
+        return _NO_GRADIENT
+    return _SPARSE if gradient.is_sparse else _DENSE

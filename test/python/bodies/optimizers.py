@@ -232,3 +232,34 @@ def check_sparse_gradients():
             counts[rank] += 2 / hvd.size()
         counts[9] += 2
         close(model.weight.detach(), start - counts[:, None])
+
+
+def check_sparse_parameters_without_gradient():
+    """In each step one rank has no gradient, in the first of them rank 0; in step 2 nobody has. The
+    other table is used for the first time in step 3, by the last rank alone."""
+    size = hvd.size()
+    for views in (False, True):
+        tables = torch.nn.ModuleDict({name: torch.nn.Embedding(10, 4, sparse=True)
+                                      for name in ("early", "late")})
+        for table in tables.values():
+            torch.nn.init.zeros_(table.weight)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(tables.parameters(), lr=1.0), tables.named_parameters(),
+            gradient_as_bucket_view=views)
+        used = 0
+        for step in range(size + 3):
+            optimizer.zero_grad()
+            loss = torch.zeros((), requires_grad=True)
+            if step != 2 and hvd.rank() != step % size:
+                loss = loss + tables["early"](torch.tensor([1, 9])).sum()
+            if step == 3 and hvd.rank() == size - 1:
+                loss = loss + tables["late"](torch.tensor([5])).sum()
+            loss.backward()
+            optimizer.step()
+            used += 0 if step == 2 else size - 1
+        want = torch.zeros(10, 4)
+        want[[1, 9]] = -used / size
+        close(tables["early"].weight.detach(), want)
+        want = torch.zeros(10, 4)
+        want[5] = -1 / size
+        close(tables["late"].weight.detach(), want)
