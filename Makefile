@@ -18,6 +18,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 BUILD := $(CURDIR)/build
 CMAKE := $(BIN)/cmake
 CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 2
+# Of tests that are skipped CTest says no more than that; this adds why, also of cases within a program.
+WHY_SKIPPED = awk '/^[0-9]+\/[0-9]+ Test: / { test = $$3 } \
+  sub(/^ *(SKIPPED|skipped): /, "") { print "SKIPPED " test ": " $$0 }' $(1)/Testing/Temporary/LastTest.log
 
 # Warnings stop a developer's build, not a user's, whose compiler may know new ones.
 export HORON_WERROR := $(if $(CI),ON,OFF)
@@ -38,7 +41,7 @@ test: $(VENV)/test.stamp
 	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
 	@$(CMAKE) --build $(BUILD) --parallel $(JOBS)
 	@status=0; \
-	echo "== C++ tests"; $(CTEST) --test-dir $(BUILD) || status=1; \
+	echo "== C++ tests"; $(CTEST) --test-dir $(BUILD) || status=1; $(call WHY_SKIPPED,$(BUILD)); \
 	echo "== Python tests"; $(BIN)/python -m pytest -q || status=1; \
 	exit $$status
 
@@ -69,6 +72,7 @@ sanitize: $(VENV)/test.stamp
 	    -DPython3_EXECUTABLE=$(BIN)/python >/dev/null; \
 	  $(CMAKE) --build $(BUILD)/$$kind --parallel $(JOBS); \
 	  $(CTEST) --test-dir $(BUILD)/$$kind -L 'unit|conformance' || status=1; \
+	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
 bench: $(VENV)/test.stamp
