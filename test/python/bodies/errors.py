@@ -1,7 +1,9 @@
 """Wrong calls: typed errors, the same on every rank, that name the tensor and both sides;
 afterwards the runtime goes on."""
 
+import math
 import re
+import time
 
 import torch
 from common import raises, same
@@ -34,20 +36,47 @@ def all_sides(usual, odd_one):
     return re.escape(f"{have} {usual}, rank [1] has {odd_one}.")
 
 
+def said_of_shapes(op, name, usual, odd_one):
+    said = f"Mismatched {op.upper()} tensor shapes for tensor '{op}.{name}': "
+    return said + all_sides(f"shape {usual}", f"shape {odd_one}")
+
+
 def check_mismatched_shape():
     if hvd.size() == 1:
         return
-    with raises(*MISMATCH, words=["'allreduce.shape'", "[1]", "2", "3"]):
+    with raises(*MISMATCH, sentence=said_of_shapes("allreduce", "shape", "[3]", "[2]")):
         hvd.allreduce(torch.ones(2 if odd() else 3), name="shape")
-    with raises(*MISMATCH, words=["'broadcast.shape'"]):
+    with raises(*MISMATCH, sentence=said_of_shapes("broadcast", "shape", "[3]", "[2]")):
         hvd.broadcast(torch.ones(2 if odd() else 3), 0, name="shape")
-    with raises(*MISMATCH, words=["'allgather.shape'"]):
+    with raises(*MISMATCH, sentence=said_of_shapes("allgather", "shape", "[*, 3]", "[*, 2]")):
         hvd.allgather(torch.ones((2, 2) if odd() else (2, 3)), name="shape")
-    with raises(*MISMATCH, words=["'allgather.dimensions'"]):
+    dimensions = said_of_shapes("allgather", "dimensions", "[*, 2, 1]", "[*, 2]")
+    with raises(*MISMATCH, sentence=dimensions):
         hvd.allgather(torch.ones((2, 2) if odd() else (2, 2, 1)), name="dimensions")
-    with raises(*MISMATCH, words=["'reducescatter.shape'"]):
+    with raises(*MISMATCH, sentence=said_of_shapes("reducescatter", "shape", "[3]", "[2]")):
         hvd.reducescatter(torch.ones(2 if odd() else 3), name="shape")
     still_works()
+
+
+def check_a_mismatch_is_heard_at_once():
+    """By all ranks, which have waited for the last one to come. The clock is the machine's."""
+    if hvd.size() == 1:
+        return
+    best = math.inf
+    for attempt in range(5):
+        hvd.barrier()
+        if hvd.rank() == attempt % hvd.size():
+            time.sleep(0.05)  # late; the others wait by then
+        came = time.clock_gettime(time.CLOCK_MONOTONIC)
+        with raises(*MISMATCH, sentence=said_of_shapes("allreduce", "timed", "[3]", "[2]")):
+            hvd.allreduce(torch.ones(2 if odd() else 3), name="timed")
+        heard = time.clock_gettime(time.CLOCK_MONOTONIC)
+        times = hvd.allgather(torch.tensor([[came, heard]], dtype=torch.float64))
+        last_came, last_heard = times.amax(0).tolist()
+        best = min(best, last_heard - last_came)
+    assert 0 < best < 0.1, best
+    if hvd.rank() == 0:
+        print(f"a mismatch is heard by all {1000 * best:.2f} ms after the last rank came")
 
 
 def check_what_is_no_tensor():
