@@ -1,6 +1,10 @@
 // Ops on whole runtimes: every dtype and size, one to five ranks, with and without streaming, one
 // node and several, against serial references in double. moving_test.cc has those that only move
 // bytes.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
 #include <string>
 
 #include "test/support/catch.h"
@@ -17,6 +21,15 @@ using test::Near;
 using test::OpOutput;
 using test::OpTensor;
 using test::Values;
+
+// Prescale and postscale of the i-th item: none, one alone, both and unlike. Results stay exact.
+struct Scales {
+  double before, after;
+};
+Scales ScalesOf(size_t i, ReduceKind kind, DataType dtype) {
+  constexpr Scales kScales[] = {{1.0, 1.0}, {1.0, 0.5}, {0.5, 4.0}};
+  return Supports(kind, dtype, true) ? kScales[i % std::size(kScales)] : kScales[0];
+}
 
 TEST_CASE("elementwise ops", "[conformance]") {
   struct Kind {
@@ -36,14 +49,12 @@ TEST_CASE("elementwise ops", "[conformance]") {
     for (const Kind& kind : kKinds) {
       for (const DataType dtype : test::kAllTypes) {
         for (const int64_t count : test::kCounts) {
-          // The scale factors alternate; where a scaled one means nothing it stays unscaled.
-          const double postscale =
-              items.size() % 3 == 0 && Supports(kind.kind, dtype, true) ? 0.5 : 1.0;
-          if (!Supports(kind.kind, dtype, kind.average || postscale != 1.0)) continue;
+          if (!Supports(kind.kind, dtype, kind.average)) continue;
+          const auto [before, after] = ScalesOf(items.size(), kind.kind, dtype);
           const auto inputs = test::InputsOf(dtype, layout.size, count);
-          items.push_back({kind.op, OpTensor::Make(dtype, inputs).Scaled(1.0, postscale)});
-          references.push_back(test::Reduced(kind.kind, dtype, inputs, 1.0,
-                                             kind.average ? postscale / layout.size : postscale));
+          items.push_back({kind.op, OpTensor::Make(dtype, inputs).Scaled(before, after)});
+          references.push_back(test::Reduced(kind.kind, dtype, inputs, before,
+                                             kind.average ? after / layout.size : after));
         }
       }
     }
@@ -67,11 +78,12 @@ TEST_CASE("reduce_scatter and barrier", "[conformance]") {
     for (const DataType dtype : test::kAllTypes) {
       for (const int64_t count : test::kCounts) {
         const bool average = items.size() % 2 == 1 && dtype != DataType::kBool;
+        const auto [before, after] = ScalesOf(items.size(), ReduceKind::kSum, dtype);
         const auto inputs = test::InputsOf(dtype, layout.size, count);
         items.push_back({average ? "reduce_scatter:op=average" : "reduce_scatter",
-                         OpTensor::Make(dtype, inputs)});
-        references.push_back(
-            test::Reduced(ReduceKind::kSum, dtype, inputs, 1.0, average ? 1.0 / layout.size : 1.0));
+                         OpTensor::Make(dtype, inputs).Scaled(before, after)});
+        references.push_back(test::Reduced(ReduceKind::kSum, dtype, inputs, before,
+                                           average ? after / layout.size : after));
       }
     }
     const auto size = static_cast<size_t>(layout.size);
@@ -92,6 +104,74 @@ TEST_CASE("reduce_scatter and barrier", "[conformance]") {
   }
 }
 
+std::vector<Values> InputsOf(const Item& item) {
+  std::vector<Values> inputs;
+  for (const Bytes& input : item.tensor.inputs) inputs.push_back(test::Decode(item.dtype(), input));
+  return inputs;
+}
+
+// One round among participants: each keeps half of its own and gets half of another's.
+std::vector<Values> Met(DataType dtype, const std::vector<Values>& before, int64_t round) {
+  const size_t n = before.size();
+  const int period = std::max(1, static_cast<int>(std::bit_width(n - 1)));
+  const size_t distance = n == 1 ? 0 : size_t{1} << (round % period);
+  std::vector<Values> after;
+  for (size_t i = 0; i < n; ++i) {
+    const Values& theirs = before[(i + n - distance) % n];
+    after.push_back(test::Reduced(ReduceKind::kSum, dtype, {before[i], theirs}, 1.0, 0.5));
+  }
+  return after;
+}
+
+// By rank; unscaled.
+std::vector<Values> Disseminated(const Layout& layout, const Item& item, bool hierarchical) {
+  const std::vector<Values> inputs = InputsOf(item);
+  const int64_t round = item.tensor.requests[0].round;
+  if (!hierarchical) return Met(item.dtype(), inputs, round);
+  const Topology topology = layout.local_size > 0 ? Topology::Blocks(layout.size, layout.local_size)
+                                                  : Topology::OneNode(layout.size);
+  std::vector<Values> means, by_rank;
+  for (int node = 0; node < topology.nodes(); ++node) {
+    std::vector<Values> inside;
+    for (const int rank : topology.members(node))
+      inside.push_back(inputs[static_cast<size_t>(rank)]);
+    const auto members = static_cast<double>(inside.size());
+    means.push_back(
+        test::Reduced(ReduceKind::kSum, DataType::kFloat64, inside, 1.0, 1.0 / members));
+  }
+  means = Met(DataType::kFloat64, means, round);
+  for (int rank = 0; rank < layout.size; ++rank)
+    by_rank.push_back(means[static_cast<size_t>(topology.node_of(rank))]);
+  return by_rank;
+}
+
+// The largest magnitudes of a tensor's first step, ties to the lower index; the rest is zero.
+Values Largest(const Values& values, double ratio) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return std::fabs(values[a]) > std::fabs(values[b]); });
+  order.resize(static_cast<size_t>(std::ceil(ratio * static_cast<double>(values.size()))));
+  Values sent(values.size());
+  for (const size_t i : order) sent[i] = values[i];
+  return sent;
+}
+
+// By rank; unscaled.
+std::vector<Values> Sparsified(const Item& item, double ratio) {
+  std::vector<Values> sent;
+  for (const Values& input : InputsOf(item)) sent.push_back(Largest(input, ratio));
+  const auto size = static_cast<double>(sent.size());
+  const Values mean = test::Reduced(ReduceKind::kSum, item.dtype(), sent, 1.0, 1.0 / size);
+  return std::vector<Values>(sent.size(), mean);
+}
+
+std::vector<Values> Expected(const Layout& layout, const Item& item) {
+  if (item.op == "dissemination") return Disseminated(layout, item, false);
+  if (item.op == "dissemination:hierarchical=1") return Disseminated(layout, item, true);
+  return Sparsified(item, item.op == "topk:ratio=1" ? 1.0 : 0.25);
+}
+
 TEST_CASE("staged proofs: dissemination and top-k", "[conformance]") {
   for (const Layout& layout : kLayouts) {
     INFO(test::Describe(layout));
@@ -99,31 +179,34 @@ TEST_CASE("staged proofs: dissemination and top-k", "[conformance]") {
     for (const DataType dtype :
          {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
       for (const int64_t count : test::kCounts) {
-        for (const char* op :
+        for (const std::string op :
              {"dissemination", "dissemination:hierarchical=1", "topk:ratio=1", "topk:ratio=0.25"}) {
-          items.push_back({op, OpTensor::Make(dtype, test::InputsOf(dtype, layout.size, count))});
+          const auto [before, after] = ScalesOf(items.size(), ReduceKind::kSum, dtype);
+          const auto inputs = test::InputsOf(dtype, layout.size, count);
+          items.push_back({op, OpTensor::Make(dtype, inputs).Scaled(before, after)});
+          // Rounds 0, 1 and 2 meet different ranks.
+          const auto round = static_cast<int64_t>(items.size() / 4 % 3);
+          if (op.starts_with("topk")) continue;
+          for (Request& request : items.back().tensor.requests) request.round = round;
         }
       }
     }
     test::RunJob(layout, items);
     for (const Item& item : items) {
       REQUIRE(test::FailureOf(item) == "");
-      const DataType dtype = item.tensor.requests[0].dtype;
-      std::vector<Values> before, after;
-      for (const Bytes& input : item.tensor.inputs) before.push_back(test::Decode(dtype, input));
-      for (const OpOutput& output : item.outputs)
-        after.push_back(test::Decode(dtype, output.bytes));
-      const Values mean = test::Reduced(ReduceKind::kSum, dtype, before, 1.0, 1.0 / layout.size);
-      INFO(item.op << " of " << NameOf(dtype) << " x " << mean.size());
       if (item.op.starts_with("topk")) REQUIRE(test::SameBitsEverywhere(item));
-      if (item.op == "topk:ratio=1")
-        REQUIRE(Near(DataType::kFloat16 == dtype || DataType::kBFloat16 == dtype
-                         ? dtype
-                         : DataType::kFloat32,
-                     after[0], mean));
-      if (item.op == "dissemination") {  // round 0: conserves the mean
-        REQUIRE(Near(DataType::kBFloat16,
-                     test::Reduced(ReduceKind::kSum, dtype, after, 1.0, 1.0 / layout.size), mean));
+      const DataType dtype = item.dtype();
+      const Request& request = item.tensor.requests[0];
+      const auto expected = Expected(layout, item);
+      for (size_t rank = 0; rank < expected.size(); ++rank) {
+        INFO(test::Describe(item) << ", round " << request.round << ", rank " << rank);
+        const Values after = test::Decode(dtype, item.outputs[rank].bytes);
+        const Values reference = test::Reduced(ReduceKind::kSum, dtype, {expected[rank]},
+                                               request.prescale, request.postscale);
+        // Top-k counts in float32; halves of small whole numbers are exact.
+        const bool narrow = dtype == DataType::kFloat64 && item.op.starts_with("topk");
+        if (item.op == "dissemination") REQUIRE(after == reference);
+        REQUIRE(Near(narrow ? DataType::kFloat32 : dtype, after, reference));
       }
     }
   }
