@@ -51,6 +51,15 @@ def test_pretended_nodes(launch, needs_mpi):
            env={"HORON_LOCAL_SIZE": "2"})
 
 
+@pytest.mark.parametrize("np, deterministic", [(2, "0"), (3, "1"), (2, "1"), (3, "0")])
+def test_every_rank_a_node(launch, needs_mpi, np, deterministic):
+    """Every op and element type as messages over MPI, and as MPI's own collectives."""
+    if np == 2 and deterministic == "1" or np == 3 and deterministic == "0":
+        only_in_full_tier()
+    launch(np, "collectives", launcher="mpirun",
+           env={"HORON_LOCAL_SIZE": "1", "HORON_DETERMINISTIC": deterministic})
+
+
 @pytest.mark.parametrize("variables", [
     {"HORON_LEND": "0"},
     {"HORON_FUSION_THRESHOLD": "0"},
