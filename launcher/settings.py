@@ -100,6 +100,12 @@ SWITCHES = (
         "autotune.enabled",
     ),
     Switch(
+        ("--hierarchical-allreduce",), ("--no-hierarchical-allreduce",),
+        "HORON_HIERARCHICAL", ("1", "0"),
+        "whether sums are made inside each node, then between nodes",
+        "params.hierarchical_allreduce",
+    ),
+    Switch(
         ("--stall-check",), ("--no-stall-check",), "HORON_STALL_CHECK_DISABLE", ("0", "1"),
         "whether a tensor that waits too long for a busy rank is reported, and fails",
         "stall_check.enabled",
@@ -125,7 +131,6 @@ _BY_PLACE = "the way of a collective follows from where its ranks are"
 
 IDLE = (
     Idle("--disable-cache", "horonrun remembers nothing from job to job", takes=None),
-    Idle("--hierarchical-allreduce", _BY_PLACE, "params.hierarchical_allreduce", None),
     Idle("--hierarchical-allgather", _BY_PLACE, "params.hierarchical_allgather", None),
     Idle("--torus-allreduce", _BY_PLACE, "params.torus_allreduce", None),
     Idle("--autotune-bayes-opt-max-samples", _IN_PAIRS, "autotune.bayes_opt_max_samples"),

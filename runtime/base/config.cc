@@ -220,6 +220,8 @@ const std::vector<Knob>& Table() {
       {"HIERARCHICAL", false,
        "whether sums are made inside each node, then between nodes; 0: each rank with each",
        Boolean(&Config::hierarchical)},
+      {"HIERARCHICAL_ALLREDUCE", true, "Horovod's name of HORON_HIERARCHICAL",
+       Boolean(&Config::hierarchical)},
       {"AUTOTUNE", true, "whether rank 0 looks for the fastest way to cut the job's tensors",
        Boolean(&Config::autotune)},
       {"AUTOTUNE_LOG", true, "CSV file for what was measured", Text(&Config::autotune_log)},

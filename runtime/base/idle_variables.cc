@@ -9,7 +9,7 @@ namespace horon {
 namespace {
 
 struct Idle {
-  std::string_view name;  // without HOROVOD_; with * at its end: whatever begins so
+  std::string_view name;  // without its prefix; with * at its end: whatever begins so
   const char* why;
 };
 
@@ -35,7 +35,6 @@ constexpr std::array kIdle = {
     Idle{"ENABLE_XLA_OPS", "there are no XLA ops"},
     Idle{"GLOO_*", "there is no gloo; horonrun --network-interfaces chooses networks"},
     Idle{"HIERARCHICAL_ALLGATHER", kByPlace},
-    Idle{"HIERARCHICAL_ALLREDUCE", kByPlace},
     Idle{"HOSTNAME", kPlaced},
     Idle{"LOCAL_RANK", kPlaced},
     Idle{"LOCAL_SIZE", kPlaced},
@@ -78,7 +77,8 @@ std::string WhyIdle(const std::string& prefix, std::string_view name) {
     if (Distance(name, knob.name) <= kTypo && name.size() > 2 * kTypo) nearest = &knob;
   }
   for (const Idle& idle : kIdle) {
-    if (Matches(idle, name)) return horovod ? idle.why : "";
+    // Who names ranks HORON_RANK and the like may mean them for a script of its own.
+    if (Matches(idle, name)) return horovod || idle.why != kPlaced ? idle.why : "";
   }
   return nearest == nullptr ? "" : "it is unknown; did you mean " + prefix + nearest->name + "?";
 }

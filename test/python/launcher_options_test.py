@@ -56,7 +56,7 @@ def test_options_set_variables() -> None:
     found = parse(
         "-np", "2", "--fusion-threshold-mb", "0.3", "--stall-check-warning-time-seconds", "7",
         "--stall-check-shutdown-time-seconds", "0", "--no-stall-check", "--log-without-timestamp",
-        "--tcp", "--gloo", "--cache-capacity", "0", "true",
+        "--tcp", "--gloo", "--cache-capacity", "0", "--no-hierarchical-allreduce", "true",
     )  # fmt: skip
     assert found.variables == {
         "HORON_FUSION_THRESHOLD": "314573",
@@ -67,6 +67,10 @@ def test_options_set_variables() -> None:
         "NCCL_IB_DISABLE": "1",
         "HORON_CONTROLLER": "shm",
         "HORON_CACHE_CAPACITY": "0",
+        "HORON_HIERARCHICAL": "0",
+    }
+    assert parse("-np", "2", "--hierarchical-allreduce", "true").variables == {
+        "HORON_HIERARCHICAL": "1"
     }
     assert parse("-np", "2", "--no-stall-check", "--stall-check", "true").variables == {
         "HORON_STALL_CHECK_DISABLE": "0"
@@ -196,6 +200,7 @@ def test_config_file_with_every_key(config) -> None:
         "HORON_FUSION_THRESHOLD": str(32 << 20),
         "HORON_CYCLE_TIME": "4",  # the command line wins
         "HORON_CACHE_CAPACITY": "7",
+        "HORON_HIERARCHICAL": "0",
         "HORON_STALL_CHECK_DISABLE": "1",
         "HORON_STALL_CHECK_TIME_SECONDS": "8",
         "HORON_STALL_SHUTDOWN_TIME_SECONDS": "9",

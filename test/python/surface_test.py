@@ -37,6 +37,11 @@ def test_modern_mpirun(launch, needs_mpi):
     launch(2, "modern", launcher="mpirun")
 
 
+def test_sums_that_know_nothing_of_nodes(launch, needs_mpi):
+    """By Horon's variable and by Horovod's."""
+    launch(4, "flat", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+
+
 # Of horovod.torch 0.28: GLOBAL is global_process_set, NONE is Compression.none.
 SIGNATURES = """
 init(comm=None, process_sets=None) shutdown() is_initialized()

@@ -27,8 +27,8 @@ def added(terms):
 
 
 def expected(nodes, count, dtype):
-    """`nodes`: the node of each rank."""
-    ranks = range(hvd.size())
+    """`nodes`: the node of each rank. A flat sum is one where each is a node of its own."""
+    ranks = range(len(nodes))
     return added([added([of_rank(rank, count, dtype) for rank in ranks if nodes[rank] == node])
                   for node in sorted(set(nodes))])
 

@@ -51,20 +51,24 @@ TEST_CASE("variables that do nothing are told apart from those that do, and from
                                      "HOROVOD_GLOO_IFACE=eth0",
                                      "HOROVOD_FUSON_THRESHOLD=1",
                                      "HORON_CACHE_CAPACTY=1",
-                                     "HORON_TORUS_ALLREDUCE=1",
+                                     "HORON_THREAD_AFFINITY=0,1",
+                                     "HOROVOD_HIERARCHICAL_ALLREDUCE=0",
+                                     "HORON_HIERARCHICAL_ALLREDUCE=0",
                                      "HOROVOD_WITH_PYTORCH=1",
                                      "HORON_LOCAL_RANK=0",
                                      "PATH=/bin",
                                      nullptr};
   const std::vector<std::string> found = IdleVariables(environment);
-  REQUIRE(found.size() == 4);
+  REQUIRE(found.size() == 5);
   CHECK(found[0] ==
         "HORON_CACHE_CAPACTY has no effect: it is unknown; did you mean HORON_CACHE_CAPACITY?");
   CHECK(found[1] ==
+        "HORON_THREAD_AFFINITY has no effect: a collective runs on the thread that waits for it");
+  CHECK(found[2] ==
         "HOROVOD_FUSON_THRESHOLD has no effect: it is unknown; did you mean "
         "HOROVOD_FUSION_THRESHOLD?");
-  CHECK(found[2].starts_with("HOROVOD_GLOO_IFACE has no effect: there is no gloo"));
-  CHECK(found[3].starts_with("HOROVOD_TORUS_ALLREDUCE has no effect: "));
+  CHECK(found[3].starts_with("HOROVOD_GLOO_IFACE has no effect: there is no gloo"));
+  CHECK(found[4].starts_with("HOROVOD_TORUS_ALLREDUCE has no effect: "));
 }
 
 TEST_CASE(
