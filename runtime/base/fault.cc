@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +17,8 @@ namespace {
 
 struct Plan {
   std::string action;
+  std::string meeting;  // a fifo, or nothing
+  bool lent = false;    // only on the program's first thread
   std::atomic<int> passes{1};
 };
 Plan& The() {
@@ -22,12 +26,14 @@ Plan& The() {
   return plan;
 }
 
-constexpr std::array<std::pair<const char*, FaultPhase>, 6> kPhases = {{
+constexpr const char* kLent = "lent";
+constexpr std::array<std::pair<const char*, FaultPhase>, 7> kPhases = {{
     {"init", FaultPhase::kInit},
     {"negotiate", FaultPhase::kNegotiate},
     {"copy_in", FaultPhase::kCopyIn},
     {"reduce", FaultPhase::kReduce},
     {"copy_out", FaultPhase::kCopyOut},
+    {kLent, FaultPhase::kReduce},
     {"shutdown", FaultPhase::kShutdown},
 }};
 
@@ -35,8 +41,19 @@ constexpr std::array<std::pair<const char*, FaultPhase>, 6> kPhases = {{
 void SayWhen() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  dprintf(STDERR_FILENO, "horon: fault at %lld.%03ld\n", static_cast<long long>(now.tv_sec),
-          now.tv_nsec / 1000000);
+  dprintf(STDERR_FILENO, "horon: fault at %lld.%03ld in process %d\n",
+          static_cast<long long>(now.tv_sec), now.tv_nsec / 1000000, getpid());
+}
+
+// What two have written stays in the fifo until both have seen it.
+void Meet(const std::string& fifo) {
+  const int file = open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+  int came = file >= 0 && write(file, "x", 1) == 1 ? 1 : 2;
+  for (int patience = 500; came < 2 && patience > 0; --patience) {
+    usleep(1000);
+    if (ioctl(file, FIONREAD, &came) != 0) break;
+  }
+  close(file);
 }
 
 void Hold(const std::string& fifo) {
@@ -47,9 +64,11 @@ void Hold(const std::string& fifo) {
 }  // namespace
 
 void fault::Strike() {
+  if (The().lent && gettid() != getpid()) return;
   if (The().passes.fetch_sub(1, std::memory_order_relaxed) != 1) return;
   armed.store(FaultPhase::kNone, std::memory_order_relaxed);
   const std::string& action = The().action;
+  if (!The().meeting.empty()) Meet(The().meeting);
   SayWhen();
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") kill(getpid(), SIGSTOP);
@@ -61,23 +80,29 @@ void fault::Strike() {
 
 Status ArmFault(const std::string& plan) {
   if (plan.empty()) return Status::Ok();
-  const size_t colon = plan.find(':');
-  const size_t second = plan.find(':', colon + 1);
-  const std::string action =
-      colon == std::string::npos ? "" : plan.substr(colon + 1, second - colon - 1);
-  const int passes = second == std::string::npos ? 1 : std::atoi(plan.c_str() + second + 1);
+  std::array<std::string, 4> fields;  // phase, action, pass, fifo
+  size_t from = 0;
+  for (size_t i = 0; i < fields.size() && from <= plan.size(); ++i) {
+    const size_t end = std::min(plan.find(':', from), plan.size());
+    fields[i] = plan.substr(from, end - from);
+    from = end + 1;
+  }
+  const std::string& action = fields[1];
+  const int passes = fields[2].empty() ? 1 : std::atoi(fields[2].c_str());
   bool known = action.starts_with("hold=");
   for (const char* one : {"kill", "stop", "segv", "exit0", "exit7"}) known = known || action == one;
   for (const auto& [name, phase] : kPhases) {
-    if (plan.substr(0, colon) != name || !known || passes < 1) continue;
+    if (fields[0] != name || !known || passes < 1 || from <= plan.size()) continue;
     The().action = action;
+    The().meeting = fields[3];
+    The().lent = fields[0] == kLent;
     The().passes.store(passes, std::memory_order_relaxed);
     fault::armed.store(phase, std::memory_order_release);
     return Status::Ok();
   }
   return Status::InvalidArgument(
       "HORON_FAULT: '" + plan +
-      "' is not <phase>:<action>[:<n-th pass>]; see runtime/base/fault.h");
+      "' is not <phase>:<action>[:<n-th pass>[:<fifo>]]; see runtime/base/fault.h");
 }
 
 }  // namespace horon

@@ -23,9 +23,12 @@ enum class FaultPhase : uint8_t {
   kShutdown
 };
 
-// "<phase>:<action>[:<n-th pass>]"; empty: nothing. Actions: kill, stop, segv, exit0, exit7, and
-// hold=<fifo>: opens <fifo> for writing, then <fifo>.go for reading, which a test opens when it has
-// done what it wants to do meanwhile.
+// "<phase>:<action>[:<n-th pass>[:<fifo>]]"; empty: nothing. Actions: kill, stop, segv, exit0,
+// exit7, and hold=<fifo>: opens <fifo> for writing, then <fifo>.go for reading, which a test opens
+// when it has done what it wants to do meanwhile. With a fifo at the end two processes meet there
+// before they strike, so that they do it at once; whoever comes alone strikes after half a second.
+// Phases: init, negotiate, copy_in, reduce, copy_out, shutdown, and lent: reduce on the program's
+// first thread, where a waiting call does the work.
 Status ArmFault(const std::string& plan);
 
 namespace fault {

@@ -1,14 +1,20 @@
 // One rank of a cell of the fault matrix (test/python/fault_matrix.py), on the C API alone so that
 // it starts in milliseconds. Every rank reduces a large tensor a few times and leaves. The ranks in
-// CELL_VICTIMS fail as HORON_FAULT says, or, with CELL_RAISE=<phase>, the way an uncaught exception
-// of the program would end them. Everybody says what happens when, in seconds of the monotonic
-// clock, in the file rank-<rank> of the folder CELL_NOTES, because the output of a host that is cut
-// off is lost:
+// CELL_VICTIMS fail as HORON_FAULT says, or the way an uncaught exception of the program would end
+// them: before a call with CELL_RAISE=init|shutdown, or with CELL_RAISE_AT=<step> after submitting
+// that step's tensor, once the runtime's own thread stands at the place that HORON_FAULT holds it
+// at (fifo CELL_HELD.<rank>). Everybody says what happens when, in seconds of the monotonic clock,
+// in the file rank-<rank> of the folder CELL_NOTES, because the output of a host that is cut off is
+// lost:
 //
-// CELL_OP is another op than sum; with CELL_SHARED the tensor lies in memory that the ranks share.
-//
-//   cell <rank> begin|joined|step|raise|left <time>
+//   cell <rank> begin <time> <process>
+//   cell <rank> joined|step|raise|left <time>
 //   cell <rank> error <time> <code> <sentence>
+//
+// With CELL_LENDS the waiting call does the work, as far as it can: nobody else is woken for it.
+// CELL_OP is another op than sum; with CELL_SHARED the tensor lies in memory that the ranks share.
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -52,11 +58,29 @@ void OpenNotes() {
   if (std::FILE* file = std::fopen(path.c_str(), "ae")) notes = file;
 }
 
-void RaiseIn(const char* phase) {
-  if (std::strcmp(Environment("CELL_RAISE", ""), phase) != 0) return;
+void Raise() {
   Say("raise");
   horon_abandon("raised ValueError: bad batch");
   std::exit(1);
+}
+
+void RaiseIn(const char* phase) {
+  if (std::strcmp(Environment("CELL_RAISE", ""), phase) == 0) Raise();
+}
+
+// Where the runtime's thread of this rank is held: two ranks may raise.
+std::string Held() { return Environment("CELL_HELD", "") + ("." + std::to_string(rank)); }
+
+// Waits until the runtime's thread stands in the phase, lets it go on, and raises meanwhile. Goes
+// on itself when the work ends before that: another rank's fault has come first.
+void RaiseAt(int step, const horon_work* work) {
+  if (step != std::atoi(Environment("CELL_RAISE_AT", "-1"))) return;
+  pollfd held = {open(Held().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), POLLIN, 0};
+  while (poll(&held, 1, 10) == 0) {
+    if (horon_work_done(work)) return;
+  }
+  close(open((Held() + ".go").c_str(), O_WRONLY | O_CLOEXEC));
+  Raise();
 }
 
 bool Victim() {
@@ -82,18 +106,9 @@ int Reduce(int step, float* values, int64_t count) {
   request.input = request.output = values;
   request.device = -1;
   horon_work* work = nullptr;
-  if (const int code = horon_submit(&request, &work)) return code;
-  if (step == 1) {
-    RaiseIn("negotiate");
-    RaiseIn("copy_in");
-  }
-  if (step == 2) {
-    RaiseIn("reduce");
-    RaiseIn("copy_out");
-    RaiseIn("in_place");
-    RaiseIn("adasum");
-  }
-  if (step == 8) RaiseIn("locked");
+  const bool lends = std::getenv("CELL_LENDS") != nullptr;
+  if (const int code = (lends ? horon_begin : horon_submit)(&request, &work)) return code;
+  RaiseAt(step, work);
   const int code = horon_work_wait(work, -1);
   horon_work_release(work);
   return code;
@@ -106,9 +121,16 @@ int main() {
   if (!Victim()) {
     unsetenv("HORON_FAULT");
     unsetenv("CELL_RAISE");
+    unsetenv("CELL_RAISE_AT");
+  } else if (std::getenv("CELL_RAISE_AT") != nullptr) {
+    std::string plan = Environment("HORON_FAULT", "");
+    const std::string shared = Environment("CELL_HELD", "");
+    plan.replace(plan.find(shared), shared.size(), Held());
+    setenv("HORON_FAULT", plan.c_str(), 1);
   }
   OpenNotes();
-  Say("begin");
+  std::fprintf(notes, "cell %d begin %.3f %d\n", rank, Now(), getpid());
+  std::fflush(notes);
   RaiseIn("init");
   if (const int code = horon_init()) return Error(code);
   Say("joined");

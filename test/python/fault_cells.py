@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NP = 4
-PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "locked", "in_place", "adasum",
-          "shutdown")
+PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "lent", "locked", "in_place",
+          "adasum", "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -23,17 +23,19 @@ _KILL_S = 2.0  # from SIGTERM to SIGKILL, after the grace period
 _CLEAR_S = 3.0  # that horonrun takes at most when all ranks have ended
 _MACHINE_S = 3.0  # of a loaded machine, for all of that together
 # The pass at which the fault strikes: the second collective, well inside its chunks.
-_PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70}
+_PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70, "lent": 20}
 # On hosts each has 16 slices, and in each slice 4 chunks inside the node and 2 between nodes.
-_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22}
+_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22, "lent": 8}
 # The ninth collective of one name, which is not negotiated any more: four chunks each, and two more
-# between nodes, so that none takes half a second on a loaded machine. A rank that waits so long asks
-# why, which is negotiated.
+# between nodes, so that none takes half a second on a loaded machine. Who waits so long asks why,
+# which is negotiated.
 LOCKED_COUNT = 4 * 65536
 # Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
 # rank's part; and up the tree of Adasum, its combination in chunks.
 _OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:6"}
 _LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
+LOCKED_STEP = 8  # the first that is not negotiated
+_IN_CALLS = ("init", "shutdown")  # the program's thread is in the runtime's code there
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,24 @@ class Cell:
     def strikes_itself(self) -> bool:
         """Whether the rank does it (HORON_FAULT), not somebody outside while it stands still."""
         return self.fault not in ("cut", "launcher")
+
+    @property
+    def at_once(self) -> bool:
+        """Whether two ranks do it themselves, and wait for each other before they do."""
+        return self.fault in ("kill", "stop", "segv", "exit0", "exit7") and len(self.victims) == 2
+
+    @property
+    def raised_at(self) -> int | None:
+        """The step whose tensor is under way when the program raises; None: it does so before a
+        call, or something else happens."""
+        if self.fault != "raise" or self.phase in _IN_CALLS:
+            return None
+        return LOCKED_STEP if self.steady else 1
+
+    @property
+    def lends(self) -> bool:
+        """Whether a waiting call may do the work on its own thread."""
+        return self.phase not in ("negotiate", "copy_in", "reduce", "copy_out")
 
     @property
     def steady(self) -> bool:
@@ -123,6 +143,8 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     near_s: float | None = None  # on the victim's host
     far_s: float | None = None  # elsewhere
+    struck: int = 0  # how many victims came to fail
+    again: int = 0  # how often it was run before, on a machine that stood still
 
     def heard(self, near: bool, seconds: float) -> None:
         if near:
@@ -139,6 +161,10 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
             continue  # one launcher, and where it is killed from does not matter
         if phase == "in_place" and hosts > 1:
             continue  # only inside a node
+        if phase == "lent" and fault == "raise":
+            continue  # the program's thread is the one that does the work
+        if phase == "lent" and hosts > 1 and who != "last":
+            continue  # rank 0 watches MPI, which its own thread does
         if not quick or _is_quick(fault, phase, who, hosts):
             yield Cell(fault, phase, who, hosts)
 
@@ -149,7 +175,7 @@ def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
         if fault in ("kill", "cut"):
             return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
         return who == "last" and phase in ("init", "reduce", "locked", "shutdown")
-    if phase in ("in_place", "adasum"):
+    if phase in ("lent", "in_place", "adasum"):
         return fault in ("kill", "stop") and who == "last"
     if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
         return False

@@ -72,23 +72,40 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         "HORON_STALL_SILENCE_SECONDS": str(SILENCE_S),
         "HORON_POSTMORTEM_DIR": os.path.join(folder, _REPORTS),
     }
+    if cell.phase == "lent":
+        added["CELL_LENDS"] = "1"
     if cell.steady:
         added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
     if cell.phase == "in_place":
         added["CELL_SHARED"] = "1"
     if cell.phase == "adasum":
         added["CELL_OP"] = "adasum"
-    if cell.fault == "raise":
+    if not cell.lends:
+        added["HORON_LEND"] = "0"
+    if cell.raised_at is not None:
+        ranks = [f".{victim}" for victim in cell.victims]
+        added |= {"CELL_RAISE_AT": str(cell.raised_at)} | _held(cell, folder, ranks)
+    elif cell.fault == "raise":
         added["CELL_RAISE"] = cell.phase
     elif cell.strikes_itself:
         added["HORON_FAULT"] = cell.plan.format(cell.fault)
+        if cell.at_once:
+            meeting = os.path.join(folder, "meeting")
+            os.mkfifo(meeting)
+            added["HORON_FAULT"] += f":{meeting}"
     else:
-        held = os.path.join(folder, "held")
-        os.mkfifo(held)
-        os.mkfifo(held + ".go")
         added["CELL_VICTIMS"] = str(cell.victims[0])  # the one that stands still meanwhile
-        added["HORON_FAULT"] = cell.plan.format(f"hold={held}")
+        added |= _held(cell, folder, [""])
     return {**kept, **added}
+
+
+def _held(cell: Cell, folder: str, endings: list[str]) -> dict[str, str]:
+    """Variables with which a rank stands still in the phase until somebody lets it go."""
+    held = os.path.join(folder, "held")
+    for ending in endings:
+        os.mkfifo(held + ending)
+        os.mkfifo(held + ending + ".go")
+    return {"CELL_HELD": held, "HORON_FAULT": cell.plan.format(f"hold={held}")}
 
 
 def _see(process: subprocess.Popen, cell: Cell, mark: str, folder: str) -> tuple[Outcome, str]:

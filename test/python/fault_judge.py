@@ -15,6 +15,7 @@ _NAMES = {
     "raise": "raised ValueError: bad batch",
     "stop": "has not answered for",
 }
+_FAULT_AT = r"^horon: fault at ([\d.]+) in process (\d+)$"
 _CODES = {"kill": 137, "segv": 139, "exit0": 1, "exit7": 7, "raise": 1, "cut": 1}
 
 
@@ -31,13 +32,21 @@ class Ended:
 
 def judge(cell: Cell, ended: Ended) -> Outcome:
     outcome = Outcome()
-    if cell.fault == "launcher":  # its ranks die with it: that nothing is left is the test
-        return outcome
-    since = ended.struck if ended.struck is not None else _struck_itself(cell, ended)
+    if cell.strikes_itself:
+        strikes = _strikes(cell, ended)
+        outcome.struck = len(strikes)
+        since = max(strikes.values(), default=None)
+    else:
+        strikes = {}
+        since = ended.struck
     if since is None:
         outcome.wrong.append("no victim came to fail")
         return outcome
-    _judge_survivors(cell, ended, since, outcome)
+    if cell.fault == "launcher":  # its ranks die with it: that nothing is left is the test
+        return outcome
+    # Of two, one may hear of the other before it gets there: it is then a survivor like the rest.
+    spared = [rank for rank in cell.victims if cell.strikes_itself and rank not in strikes]
+    _judge_survivors(cell, ended, since, cell.survivors + spared, outcome)
     if ended.at - since > cell.ends_s:
         late = f"horonrun ended {ended.at - since:.1f} s after the fault"
         outcome.wrong.append(f"{late}, more than {cell.ends_s:g} s")
@@ -49,10 +58,12 @@ def judge(cell: Cell, ended: Ended) -> Outcome:
     return outcome
 
 
-def _judge_survivors(cell: Cell, ended: Ended, since: float, outcome: Outcome) -> None:
+def _judge_survivors(
+    cell: Cell, ended: Ended, since: float, survivors: list[int], outcome: Outcome
+) -> None:
     found = re.findall(r"^cell (\d+) (error|left) ([\d.]+) ?(.*)$", ended.notes, re.M)
     ends = {int(rank): (what, float(when), rest) for rank, what, when, rest in found}
-    for rank in cell.survivors:
+    for rank in survivors:
         what, when, sentence = ends.get(rank, ("", 0.0, "said nothing"))
         if what == "left" and cell.phase == "shutdown":
             continue  # nothing was pending any more
@@ -65,11 +76,15 @@ def _judge_survivors(cell: Cell, ended: Ended, since: float, outcome: Outcome) -
             outcome.wrong.append(late)
 
 
-def _struck_itself(cell: Cell, ended: Ended) -> float | None:
-    """When the last victim failed, as it said itself."""
-    times = re.findall(r"^horon: fault at ([\d.]+)$", ended.errors, re.M)
-    times += re.findall(r"^cell \d+ raise ([\d.]+)", ended.notes, re.M)
-    return max(map(float, times), default=None)
+def _strikes(cell: Cell, ended: Ended) -> dict[int, float]:
+    """When each victim failed, as it said itself."""
+    if cell.fault == "raise":
+        raised = re.findall(r"^cell (\d+) raise ([\d.]+)$", ended.notes, re.M)
+        return {int(rank): float(when) for rank, when in raised}
+    found = re.findall(r"^cell (\d+) begin [\d.]+ (\d+)$", ended.notes, re.M)
+    ranks = {process: int(rank) for rank, process in found}
+    strikes = re.findall(_FAULT_AT, ended.errors, re.M)
+    return {ranks[process]: float(when) for when, process in strikes}
 
 
 def _names_it(cell: Cell, rank: int, sentence: str) -> bool:
