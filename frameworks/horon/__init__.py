@@ -16,6 +16,7 @@ try:
         HoronRunError,
         HoronUnavailable,
         HoronUnsupported,
+        HoronWrongOp,
         HorovodInternalError,
     )
     from horon.gossip import Gossip, advise

@@ -19,6 +19,10 @@ class HoronInvalidArgument(HoronError, ValueError):
     """This call is wrong: unknown op, bad shape, a name that is already pending, ..."""
 
 
+class HoronWrongOp(HoronInvalidArgument, RuntimeError):
+    """reducescatter with an op that it does not have: Horovod's scripts catch a RuntimeError."""
+
+
 class HoronMismatch(HorovodInternalError, HoronInvalidArgument):
     """The ranks disagree about a tensor; the sentence names both sides. The runtime goes on."""
 

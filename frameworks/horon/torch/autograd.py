@@ -6,6 +6,7 @@ incoming gradients over ranks, reducescatter multiplies by the size for a sum.
 
 import torch
 
+from horon.errors import HoronWrongOp
 from horon.names import full_name
 from horon.specs import Average, Sum
 from horon.torch.calls import (
@@ -158,6 +159,8 @@ class GroupedReducescatter(torch.autograd.Function):
 
 
 def reducescatter_spec(spec: str) -> str:
+    if spec not in (Average.spec, Sum.spec):
+        raise HoronWrongOp(f"reducescatter adds or averages (op=hvd.Sum, hvd.Average); not '{spec}'")
     return f"reduce_scatter:op={spec}"
 
 

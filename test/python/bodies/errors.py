@@ -216,8 +216,48 @@ def check_unknown_op():
         hvd.allreduce(torch.ones(2), op=17)
     with raises(ValueError, words=["supersedes"]):
         hvd.allreduce(torch.ones(2), average=True, op=hvd.Sum)
-    with raises(hvd.HoronError, ValueError):
-        hvd.reducescatter(torch.ones(2), op=hvd.Max)
+    still_works()
+
+
+# Where Horovod 0.28 raises what: rows of its table of errors that are no mismatch between ranks
+# (those are tested above) and no end of a job (failures.py, lifecycle.py, join.py).
+def calls_that_horovod_refuses():
+    n, two = hvd.size(), torch.ones(2)
+    splits = torch.ones(n, dtype=torch.int32)
+    with_gradient = torch.ones(2, requires_grad=True)
+    yield ValueError, "root", lambda: hvd.broadcast(two, n)
+    yield ValueError, "not registered", lambda: hvd.allreduce(two, process_set=hvd.ProcessSet([0]))
+    yield ValueError, "1D", lambda: hvd.alltoall(two, splits=splits.reshape(1, n))
+    yield ValueError, "whole numbers", lambda: hvd.alltoall(two, splits=splits.float())
+    yield ValueError, "splits", lambda: hvd.alltoall(torch.ones(n), splits=2 * splits)
+    yield ValueError, "splits", lambda: hvd.alltoall(torch.ones(n + 1), splits=[1] * (n + 1))
+    for op in (hvd.Max, hvd.Min, hvd.Product, hvd.Adasum):
+        for tensor in (two, with_gradient):
+            yield RuntimeError, "adds or averages", lambda: hvd.reducescatter(tensor, op=op)
+            yield RuntimeError, "adds or averages", lambda: hvd.grouped_reducescatter([tensor],
+                                                                                      op=op)
+        yield RuntimeError, "adds or averages", lambda: hvd.reducescatter_async(two, op=op)
+    for call in (hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        yield hvd.HorovodInternalError, "scalar", lambda: call(torch.tensor(1.0))
+
+
+def check_classes_are_those_that_scripts_for_horovod_catch():
+    for kind, word, call in calls_that_horovod_refuses():
+        with raises(hvd.HoronError, hvd.HoronInvalidArgument, kind, words=[word]):
+            call()
+    still_works()
+
+
+def check_who_is_no_member_hears_a_value_error():
+    if hvd.size() == 1:
+        return
+    process_set = hvd.add_process_set([0])
+    if hvd.rank() > 0:
+        with raises(hvd.HoronInvalidArgument, ValueError, words=["not a member"]):
+            hvd.allreduce(torch.ones(2), process_set=process_set)
+    hvd.remove_process_set(process_set)
+    with raises(hvd.HoronInvalidArgument, ValueError, words=["not registered"]):
+        hvd.allreduce(torch.ones(2), process_set=process_set)
     still_works()
 
 
