@@ -34,9 +34,11 @@ def refuse_nested(environment: Mapping[str, str]) -> None:
     found = _starter(environment)
     if found is not None:
         variable, launcher = found
+        # Under torchrun the ranks of Horon would not find each other.
+        instead = "with horonrun, without torchrun" if launcher == "torchrun" else "without horonrun"
         raise Refusal(
             f"this process was started by {launcher} ({variable}={environment[variable]}), and "
-            "horonrun would start a job in each of its ranks: run the program without horonrun"
+            f"horonrun would start a job in each of its ranks: run the program {instead}"
         )
 
 

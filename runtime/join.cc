@@ -117,6 +117,14 @@ Status CheckAlone(const Config& config) {
   if (config.controller == "shm") return Status::InvalidArgument("HORON_CONTROLLER=shm" + started);
   if (config.size > 1)
     return Status::InvalidArgument("HORON_SIZE=" + std::to_string(config.size) + started);
+  const char* const world = EnvironmentVariable("WORLD_SIZE");
+  if (EnvironmentVariable("TORCHELASTIC_RUN_ID") != nullptr && world != nullptr &&
+      std::atoi(world) > 1) {
+    return Status::InvalidArgument(
+        "torchrun started " + std::string(world) +
+        " processes, which know nothing of each other to Horon: start them with horonrun -np " +
+        world + " (or mpirun, srun)");
+  }
   const char* const tasks = EnvironmentVariable("SLURM_STEP_NUM_TASKS");
   if (tasks == nullptr || std::atoi(tasks) <= 1) return Status::Ok();
   return Status::InvalidArgument(

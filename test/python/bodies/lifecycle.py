@@ -45,14 +45,17 @@ def hvd_is_alone():
 
 
 def refuses_to_be_alone():
-    for name, value, words in [
-        ("HORON_SIZE", "4", ["HORON_SIZE=4", "horonrun"]),
-        ("SLURM_STEP_NUM_TASKS", "3", ["srun started 3 tasks", "--mpi=pmix"]),
+    for variables, words in [
+        ({"HORON_SIZE": "4"}, ["HORON_SIZE=4", "horonrun"]),
+        ({"SLURM_STEP_NUM_TASKS": "3"}, ["srun started 3 tasks", "--mpi=pmix"]),
+        ({"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"},
+         ["torchrun started 2 processes", "horonrun -np 2"]),
     ]:
-        os.environ[name] = value
+        os.environ.update(variables)
         with raises(ValueError, words=words):
             hvd.init()
-        del os.environ[name]
+        for name in variables:
+            del os.environ[name]
 
 
 def check_wrong_environment():

@@ -6,8 +6,8 @@
     dist.init_process_group("horon", init_method="horon://")    # under horonrun, mpirun or srun
 
 DDP, ZeroRedundancyOptimizer, fully_shard, DeviceMesh and functional collectives then run over Horon
-unchanged. `horon://` needs no address: the ranks know each other. With another init_method (under
-torchrun, say) rank and world size must be those of the Horon job.
+unchanged. `horon://` needs no address: the ranks know each other. With another init_method rank and
+world size must be those of the Horon job, which torchrun cannot start.
 """
 
 import torch.distributed as dist
