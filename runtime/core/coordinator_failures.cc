@@ -8,7 +8,8 @@ namespace {
 
 Status HasLeft(const std::string& name, int rank) {
   return Status::Aborted("tensor '" + name + "' needs rank " + std::to_string(rank) +
-                         ", which has left the job (it called shutdown or its program ended)");
+                         ", which has left the job: it called shutdown or its program ended (a rank with "
+                         "fewer steps than the others has to call join first)");
 }
 
 }  // namespace
