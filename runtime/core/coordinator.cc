@@ -223,7 +223,9 @@ std::vector<PendingTensor> Coordinator::Pending() const {
   std::vector<PendingTensor> pending;
   for (const auto& [key, row] : rows_) {
     if (row.reported == 0) continue;
-    PendingTensor one{key, {}, {}, row.since};
+    const Request& some = *row.some();
+    PendingTensor one{key, {}, {}, row.since, {}, some.group_size, some.group_hash};
+    if (!some.group.empty()) one.group = KeyOf(some.process_set, some.group);
     if (&row == join_) one.since = std::max(row.since, decided_at_);  // others go on meanwhile
     for (size_t i = 0; i < row.by_rank.size(); ++i) {
       const int rank = (*row.ranks)[i];

@@ -43,6 +43,24 @@ std::string Doing(const std::optional<Activity>& activity) {
   return activity->doing.empty() ? text : text + "; its main thread is " + activity->doing;
 }
 
+// Two groups of one name may be on their way at once, if every rank submits both.
+constexpr milliseconds kGroupPatience{1000};
+
+std::string DescribeClash(const std::vector<const PendingTensor*>& sides) {
+  std::string text = "Mismatched groups: ";
+  for (size_t i = 0; i < sides.size(); ++i) {
+    const PendingTensor& one = *sides[i];
+    text += (i > 0 ? ", " : "") + Ranks(one.ready) + " submitted " +
+            (i > 0 ? "it" : "group " + NameOf(one.group)) + " as " +
+            std::to_string(one.group_size) + " tensors (one is " + NameOf(one.key) + ")";
+  }
+  return text + ".";
+}
+
+std::string InGroup(const PendingTensor* tensor) {
+  return tensor == nullptr || tensor->group.empty() ? "" : " of group " + NameOf(tensor->group);
+}
+
 bool Contains(const std::set<int>& set, const std::vector<int>& ranks) {
   return std::any_of(ranks.begin(), ranks.end(), [&](int r) { return set.contains(r); });
 }
@@ -70,6 +88,31 @@ std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,
   while (std::erase_if(hopeless, has_hope) > 0) {
   }
   return hopeless;
+}
+
+std::map<std::string, std::vector<const PendingTensor*>> ClashingGroups(
+    const std::vector<PendingTensor>& pending) {
+  std::map<std::string, std::vector<const PendingTensor*>> by_group;
+  for (const PendingTensor& tensor : pending) {
+    if (tensor.group.empty()) continue;
+    auto& sides = by_group[tensor.group];
+    const bool known = std::any_of(sides.begin(), sides.end(), [&](const PendingTensor* side) {
+      return side->group_hash == tensor.group_hash && side->group_size == tensor.group_size;
+    });
+    if (!known) sides.push_back(&tensor);
+  }
+  std::erase_if(by_group, [](const auto& item) {
+    const auto& sides = item.second;
+    std::set<int> ranks;
+    size_t submitted = 0;
+    for (const PendingTensor* side : sides) {
+      ranks.insert(side->ready.begin(), side->ready.end());
+      submitted += side->ready.size();
+    }
+    const size_t wanted = sides[0]->ready.size() + sides[0]->missing.size();
+    return sides.size() < 2 || ranks.size() != wanted || submitted != wanted;
+  });
+  return by_group;
 }
 
 std::string DescribePending(const PendingTensor& tensor,
@@ -125,9 +168,33 @@ StallJudge::Findings StallJudge::Answered(int rank, Activity activity, Time now,
   activity_[static_cast<size_t>(rank)] = std::move(activity);
   unanswered_.erase(rank);
   if (!complete() || !std::exchange(inquired_, false)) return findings;
+  JudgeGroups(now, pending, findings);
   JudgeDivergence(pending, findings);
   JudgeTime(now, pending, findings);
   return findings;
+}
+
+// Who polls may still do something else, but not if it has submitted nothing for so long.
+void StallJudge::JudgeGroups(Time now, const std::vector<PendingTensor>& pending,
+                             Findings& findings) {
+  std::map<std::string, uint64_t> clashes;
+  for (const auto& [group, sides] : ClashingGroups(pending)) {
+    uint64_t submits = 0;
+    Time since = sides[0]->since;
+    for (const PendingTensor* side : sides) {
+      since = std::max(since, side->since);
+      for (const int rank : side->ready) {
+        const auto& activity = activity_[static_cast<size_t>(rank)];
+        submits += activity ? activity->submits : 0;
+      }
+    }
+    clashes[group] = submits;
+    const auto before = clashes_.find(group);
+    if (before == clashes_.end() || before->second != submits) continue;
+    if (now - since < kGroupPatience) continue;
+    findings.failed.emplace_back(sides[0]->key, Status::InvalidArgument(DescribeClash(sides)));
+  }
+  clashes_ = std::move(clashes);
 }
 
 // A rank that submits something between two rounds was not stuck.
@@ -142,19 +209,29 @@ void StallJudge::JudgeDivergence(const std::vector<PendingTensor>& pending, Find
   }
   suspects_ = std::move(suspects);
   if (certain.size() < suspects_.size()) return;
+  const auto clashes = ClashingGroups(pending);
+  std::map<std::string, const PendingTensor*> by_key;
+  for (const PendingTensor& tensor : pending) by_key[tensor.key] = &tensor;
   for (const PendingTensor& tensor : pending) {
     std::string why;
     for (int rank : tensor.missing) {
       if (!certain.contains(rank)) continue;
-      why = "rank " + std::to_string(rank) + " " + Doing(activity_[static_cast<size_t>(rank)]);
+      const auto& activity = activity_[static_cast<size_t>(rank)];
+      const auto waits_for = by_key.find(activity->waits[0]);
+      why = "rank " + std::to_string(rank) + " " + Doing(activity) +
+            InGroup(waits_for == by_key.end() ? nullptr : waits_for->second);
       break;
     }
     if (why.empty()) continue;
+    const auto clash = clashes.find(tensor.group);
     findings.failed.emplace_back(
         tensor.key,
         Status::InvalidArgument(
-            "tensor " + NameOf(tensor.key) + " was submitted by " + Ranks(tensor.ready) + ", but " +
-            why + ", which cannot happen before: the ranks' programs took different ways"));
+            clash != clashes.end()
+                ? DescribeClash(clash->second)
+                : "tensor " + NameOf(tensor.key) + InGroup(&tensor) + " was submitted by " +
+                      Ranks(tensor.ready) + ", but " + why +
+                      ", which cannot happen before: the ranks' programs took different ways"));
   }
 }
 

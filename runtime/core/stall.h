@@ -4,7 +4,8 @@
 // A rank that waits in vain asks; the judge then asks every rank what it does (Activity) and, when
 // all have answered, tells apart
 //   diverged  ranks wait for each other's tensors, so that none of these can ever be ready: the
-//             tensors fail as soon as two rounds of answers agree;
+//             tensors fail as soon as two rounds of answers agree. So do groups of one name that
+//             differ from rank to rank, after a second, also where ranks poll and so may go on;
 //   busy      a rank that is to submit still computes: a warning after `warn`, failure after
 //             `busy`;
 //   silent    a rank's runtime does not answer at all (stopped, or its machine hangs): after
@@ -29,6 +30,9 @@ struct PendingTensor {
   std::string key;                  // "<process set>/<name>"
   std::vector<int> ready, missing;  // ranks, ascending
   std::chrono::steady_clock::time_point since;
+  std::string group = {};  // "<process set>/<group>"; empty: alone
+  int group_size = 0;
+  uint64_t group_hash = 0;
 };
 
 struct StallLimits {  // zero: never
@@ -39,6 +43,10 @@ struct StallLimits {  // zero: never
 // rank; empty where unknown.
 std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,
                             const std::vector<std::optional<Activity>>& activity);
+// Groups of one name that differ, of which every rank has submitted one: by the name's key, the
+// tensors that stand for them.
+std::map<std::string, std::vector<const PendingTensor*>> ClashingGroups(
+    const std::vector<PendingTensor>& pending);
 // One line on a tensor: who has submitted it, who not, and what those did last.
 std::string DescribePending(const PendingTensor& tensor,
                             const std::vector<std::optional<Activity>>& activity,
@@ -66,6 +74,7 @@ class StallJudge {
   const std::vector<std::optional<Activity>>& activity() const { return activity_; }
 
  private:
+  void JudgeGroups(Time now, const std::vector<PendingTensor>& pending, Findings& findings);
   void JudgeDivergence(const std::vector<PendingTensor>& pending, Findings& findings);
   void JudgeTime(Time now, const std::vector<PendingTensor>& pending, Findings& findings);
 
@@ -74,8 +83,9 @@ class StallJudge {
   std::set<int> unanswered_, left_;
   bool inquired_ = false;
   Time inquired_at_;
-  std::map<int, uint64_t> suspects_;    // hopeless in the last round -> its submits then
-  std::map<std::string, Time> warned_;  // by key
+  std::map<int, uint64_t> suspects_;         // hopeless in the last round -> its submits then
+  std::map<std::string, uint64_t> clashes_;  // in the last round -> submits of all its ranks then
+  std::map<std::string, Time> warned_;       // by key
 };
 
 }  // namespace horon

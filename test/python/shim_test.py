@@ -51,6 +51,11 @@ def test_pretended_nodes(launch, needs_mpi):
            env={"HORON_LOCAL_SIZE": "2"})
 
 
+@pytest.mark.parametrize("np", [2, 3])
+def test_ranks_that_group_differently(launch, np):
+    launch(np, "groupings")
+
+
 @pytest.mark.parametrize("np, deterministic", [(2, "0"), (3, "1"), (2, "1"), (3, "0")])
 def test_every_rank_a_node(launch, needs_mpi, np, deterministic):
     """Every op and element type as messages over MPI, and as MPI's own collectives."""

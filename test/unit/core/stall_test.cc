@@ -79,6 +79,67 @@ TEST_CASE("diverged tensors fail after two rounds of the same answers, with the 
                                         "for 'a'") == 0);
 }
 
+PendingTensor InGroup(const std::string& key, std::vector<int> ready, std::vector<int> missing,
+                      int size) {
+  return {key,  std::move(ready),           std::move(missing), kStart, "0/g",
+          size, static_cast<uint64_t>(size)};
+}
+
+TEST_CASE("groups of one name that differ clash, if every rank has submitted just one of them") {
+  const PendingTensor two = InGroup("0/g_1of2", {0}, {1, 2}, 2),
+                      three = InGroup("0/g_1of3", {1}, {0, 2}, 3),
+                      all_three = InGroup("0/g_1of3", {1, 2}, {0}, 3);
+  CHECK(ClashingGroups({two, three}).empty());               // rank 2 may still submit either
+  CHECK(ClashingGroups({two, two, all_three}).size() == 1);  // two members of the same group
+  CHECK(ClashingGroups({InGroup("0/g_1of2", {0, 1}, {2}, 2), all_three}).empty());  // 1 has both
+  PendingTensor alone = two;
+  alone.group.clear();
+  CHECK(ClashingGroups({alone, all_three}).empty());
+}
+
+TEST_CASE("a rank that polls hears of groups that differ after a second, unless it goes on") {
+  const std::vector<PendingTensor> pending = {InGroup("0/g_1of2", {0}, {1}, 2),
+                                              InGroup("0/g_1of3", {1}, {0}, 3)};
+  StallJudge judge(2, {});
+  Activity polls = Busy("0/g_1of3");
+  const auto round = [&](int ms) {
+    const auto now = kStart + milliseconds{ms};
+    CHECK(judge.Asked(now, pending).inquire);
+    CHECK(judge.Answered(0, Waits({"0/g_1of2"}), now, pending).failed.empty());
+    return judge.Answered(1, polls, now, pending).failed;
+  };
+  CHECK(round(500).empty());
+  CHECK(round(600).empty());  // too early
+  ++polls.submits;
+  CHECK(round(1100).empty());  // it went on
+  const auto failed = round(1900);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].first == "0/g_1of2");
+  CHECK(failed[0].second.code() == Code::kInvalidArgument);
+  CHECK(failed[0].second.message() ==
+        "Mismatched groups: rank 0 submitted group 'g' as 2 tensors (one is 'g_1of2'), rank 1 "
+        "submitted it as 3 tensors (one is 'g_1of3').");
+}
+
+TEST_CASE("of a group and a single tensor the verdict says which is in a group") {
+  const std::vector<PendingTensor> pending = {{"0/a", {0}, {1}, kStart},
+                                              InGroup("0/g_1of2", {1}, {0}, 2)};
+  StallJudge judge(2, {});
+  StallJudge::Findings findings;
+  for (int i = 0; i < 2; ++i) {
+    judge.Asked(kStart, pending);
+    judge.Answered(0, Waits({"0/a"}), kStart, pending);
+    findings = judge.Answered(1, Waits({"0/g_1of2"}), kStart, pending);
+  }
+  REQUIRE(findings.failed.size() == 2);
+  CHECK(findings.failed[0].second.message().find(
+            "tensor 'a' was submitted by rank 0, but rank 1 waits for 'g_1of2' of group 'g', ") ==
+        0);
+  CHECK(findings.failed[1].second.message().find(
+            "tensor 'g_1of2' of group 'g' was submitted by rank 1, but rank 0 waits for 'a', ") ==
+        0);
+}
+
 TEST_CASE("a busy rank is reported, again and again, and in the end given up") {
   const std::vector<PendingTensor> pending = {{"3/a", {0}, {1}, kStart}};
   StallJudge judge(2, {seconds{10}, seconds{100}, seconds{30}});
