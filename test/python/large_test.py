@@ -1,16 +1,30 @@
-"""Tensors of more than 2^31 elements, on 2 ranks over shared memory. The checks are in bodies/."""
+"""Tensors of more than 2^31 elements on 2 ranks, over shared memory and over MPI. The checks are in
+bodies/."""
 
 import os
 
 import pytest
 from conftest import only_in_full_tier
 
-NEEDED_GIB = 12  # of 2 ranks: a tensor and what is gathered, and the segment
+# Of 2 ranks: a tensor and what is gathered, and the segment; over MPI, copies to send from.
+NEEDED_GIB = {"horonrun": 12, "mpirun": 18}
+
+
+def skip_without_memory(launcher):
+    needed = NEEDED_GIB[launcher]
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    if free < needed:
+        pytest.skip(f"needs {needed} GiB of free memory; there are {free}")
 
 
 def test_more_than_two_to_the_31(launch):
     only_in_full_tier()
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
-    if free < NEEDED_GIB:
-        pytest.skip(f"needs {NEEDED_GIB} GiB of free memory; there are {free}")
+    skip_without_memory("horonrun")
     launch(2, "large", timeout=1800)
+
+
+def test_more_than_two_to_the_31_over_mpi(launch, needs_mpi):
+    """Each rank is a node: everything travels as MPI's messages, whose counts are an int."""
+    only_in_full_tier()
+    skip_without_memory("mpirun")
+    launch(2, "large", launcher="mpirun", env={"HORON_LOCAL_SIZE": "1"}, timeout=1800)

@@ -135,6 +135,29 @@ def check_locked_schedules_say_so():
         assert all(e["args"]["negotiated"] is False for e in scheduled)
 
 
+def check_process_sets_without_rank_0():
+    """Their tensors are in it, though rank 0, which says when to record, has none of them."""
+    size = hvd.size()
+    if size == 1:
+        return
+    path, members = shared_path(), list(range(1, size))
+    aside = hvd.add_process_set(members)
+    where = f"(process set {aside.process_set_id})"
+    hvd.start_timeline(path)
+    hvd.barrier()
+    for _ in range(3):
+        if aside.included():
+            hvd.allreduce(torch.ones(1000), name="aside", process_set=aside)
+            hvd.allgather(torch.ones(2), name="gathered", process_set=aside)
+    hvd.barrier()
+    hvd.stop_timeline()
+    spans = rows(recorded(path))
+    for rank in range(size):
+        for tensor, name in (("aside", "ALLREDUCE"), ("gathered", "ALLGATHER")):
+            runs = [e for e in spans[rank, f"{tensor} {where}"] if e["name"] == name]
+            assert [e["args"]["step"] for e in runs] == [0, 1, 2] * (rank in members), (rank, runs)
+
+
 def check_windows_restarts_and_errors():
     first, second = shared_path(), shared_path()
     hvd.start_timeline(first, steps=(2, 4))
