@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "runtime/base/log_levels.h"
+
 namespace horon {
 namespace {
 
@@ -75,6 +77,13 @@ Setter Text(std::string Config::* field) {
     config.*field = value;
     return Status::Ok();
   };
+}
+
+// Read here, so that the variable that was set is the one that an error names.
+Status SetLog(Config& config, const std::string& value) {
+  HORON_TRY(ParseLogLevels(value).status());
+  config.log = value;
+  return Status::Ok();
 }
 
 Status SetController(Config& config, const std::string& value) {
@@ -159,11 +168,10 @@ const std::vector<Knob>& Table() {
       {"DETERMINISTIC", false,
        "whether sums have the same bits in all runs; 0 lets MPI reduce blocks in its own order",
        Boolean(&Config::deterministic)},
-      {"LOG", false, "log level, and levels by component: info,negotiator=trace",
-       Text(&Config::log)},
+      {"LOG", false, "log level, and levels by component: info,negotiator=trace", SetLog},
       {"LOG_HIDE_TIME", true, "whether log lines come without the time",
        Inverted(&Config::log_time)},
-      {"LOG_LEVEL", true, "Horovod's name of HORON_LOG", Text(&Config::log)},
+      {"LOG_LEVEL", true, "Horovod's name of HORON_LOG", SetLog},
       {"CONTROLLER", true, "how ranks negotiate: shm or mpi; chosen by the launcher if unset",
        SetController},
       {"MPI_LIB", false, "path of libmpi to open", Text(&Config::mpi_lib)},

@@ -11,7 +11,7 @@ namespace horon {
 
 enum class LogLevel { kTrace = 0, kDebug, kInfo, kWarn, kError, kOff };
 
-// Parses a HORON_LOG value and installs it for the process. kInvalidArgument names what is wrong.
+// Installs a HORON_LOG value (log_levels.h) for the process.
 Status ConfigureLog(std::string_view spec, int rank, bool with_time = true);
 // Any thread. `component` is a stage or transport: "runtime", "negotiator", "shm", "mpi".
 void Log(LogLevel level, std::string_view component, const std::string& message);

@@ -16,6 +16,15 @@ Result<Config> Read(const std::map<std::string, std::string>& variables) {
   });
 }
 
+TEST_CASE("a wrong log level is an error that names the variable that was set") {
+  for (const char* name : {"HORON_LOG", "HORON_LOG_LEVEL", "HOROVOD_LOG_LEVEL"}) {
+    const auto wrong = Read({{name, "info,negotiator=loud"}});
+    CHECK(wrong.status().code() == Code::kInvalidArgument);
+    CHECK(wrong.status().message().starts_with(std::string(name) + ": 'loud' is not a level; "));
+    CHECK(Read({{name, "WARNING,negotiator=fatal"}}).value().log == "WARNING,negotiator=fatal");
+  }
+}
+
 TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob") {
   CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}}).value().fusion_bytes == 7);
   CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}, {"HORON_FUSION_THRESHOLD", "9"}})
