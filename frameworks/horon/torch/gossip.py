@@ -21,6 +21,7 @@ from horon.torch.gossip_modules import (  # noqa: F401
     SimpleGossipDataParallel,
 )
 from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
+from horon.torch.tensors import dtype_and_device
 
 
 def _weights(given, weight=1.0) -> dict:
@@ -128,6 +129,7 @@ def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hi
             "such as horon.mixing.Push() or MetropolisHastings()")
     spec = Gossip(topology=graph, hierarchical=hierarchical).spec
     name = full_name("gossip_average", name, set_id(process_set))
+    dtype_and_device(tensor, name)  # refuses what cannot be copied so
     value = tensor.detach().clone(memory_format=torch.contiguous_format)
     weight = torch.ones(1, dtype=torch.float64)
     for t in range(rounds):

@@ -132,8 +132,9 @@ def sparse_allreduce_async(tensor, name, op=Average, process_set=global_process_
     for Average."""
     spec = spec_of(op)
     indices = tensor._indices().t().contiguous()  # one row an entry
-    indices_handle = allgather_async(indices, f"{name}.indices", process_set)
+    # First what may be refused for its type: so nothing is left pending.
     values_handle = allgather_async(tensor._values(), f"{name}.values", process_set)
+    indices_handle = allgather_async(indices, f"{name}.indices", process_set)
 
     def finish():
         values = synchronize(values_handle)

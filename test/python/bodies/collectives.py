@@ -244,9 +244,14 @@ def check_reducescatter():
                   reference(hvd.Average, stacked).split(parts)[me], 1e-2)
     stacked = all_values(size, (7,), torch.float32)
     parts = [7 // size + (r < 7 % size) for r in range(size)]
-    got = hvd.grouped_reducescatter([stacked[me], stacked[me]], op=hvd.Sum, prescale_factor=2.0)
-    for output in got:
-        same(output, (2 * stacked.sum(0)).split(parts)[me])
+    pair = [stacked[me], stacked[me].int()]
+    want = (2 * stacked.sum(0)).split(parts)[me]
+    for got in (hvd.grouped_reducescatter(pair, op=hvd.Sum, prescale_factor=2.0),
+                hvd.synchronize(hvd.grouped_reducescatter_async(pair, op=hvd.Sum,
+                                                                postscale_factor=2.0))):
+        assert len(got) == 2
+        same(got[0], want)
+        same(got[1], want.int())
 
 
 def check_sparse_allreduce():

@@ -35,17 +35,17 @@ def close(actual, expected, tolerance=1e-5):
 
 
 @contextmanager
-def raises(*classes, words=(), sentence=""):
+def raises(*classes, words=(), sentence="", of=""):
     """The block must raise an error that is each of the classes and says each of the words; if
-    there is a pattern of the whole sentence, that."""
+    there is a pattern of the whole sentence, that. `of`: which call it is."""
     try:
         yield
     except Exception as error:
         for kind in classes:
-            assert isinstance(error, kind), f"{error!r} is no {kind}"
+            assert isinstance(error, kind), f"{of} {error!r} is no {kind}"
         for word in words:
             assert str(word) in str(error), f"{str(error)!r} does not say {word!r}"
         if sentence:
             assert re.fullmatch(sentence, str(error)), f"{str(error)!r} is not {sentence}"
     else:
-        raise AssertionError(f"nothing was raised; expected {classes}")
+        raise AssertionError(f"{of} raised nothing; expected {classes}")

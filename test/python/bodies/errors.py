@@ -5,6 +5,7 @@ import math
 import re
 import time
 
+import every_call
 import torch
 from common import raises, same
 
@@ -198,11 +199,17 @@ def check_group_with_a_pending_member_leaves_nothing():
 
 
 def check_unsupported_type():
-    for dtype in (torch.complex64, torch.uint16):
-        with raises(hvd.HoronUnsupported, hvd.HoronError, ValueError, words=[dtype]):
-            hvd.allreduce(torch.ones(2).to(dtype))
-    with raises(hvd.HoronError, ValueError, words=["sparse_allreduce_async"]):
-        hvd.allreduce(torch.eye(3).to_sparse())
+    for dtype in (torch.complex64, torch.uint16, torch.float8_e5m2):
+        for name, call in every_call.each(torch.ones(4).to(dtype)):
+            if not dtype.is_complex and name.startswith("sparse"):
+                continue  # PyTorch has no such tensors
+            with raises(hvd.HoronUnsupported, hvd.HoronError, ValueError, words=[dtype], of=name):
+                call()
+    for name, call in every_call.each(torch.ones(4).to_sparse()):
+        if name.startswith("sparse"):
+            continue
+        with raises(hvd.HoronError, ValueError, words=["sparse_allreduce_async"], of=name):
+            call()
     with raises(hvd.HoronError, RuntimeError, words=["bool"]):
         hvd.allreduce(torch.ones(2).bool(), op=hvd.Average)
     still_works()
@@ -276,8 +283,10 @@ def check_wrong_arguments():
     for call in (hvd.alltoall, hvd.reducescatter):
         with raises(hvd.HoronError, ValueError, words=["scalar"]):
             call(torch.tensor(1.0))
-    with raises(hvd.HoronError, ValueError):
-        hvd.allreduce(torch.ones(1), prescale_factor=0.0)
+    for call in (hvd.allreduce, hvd.reducescatter):
+        for factor in ("prescale_factor", "postscale_factor"):
+            with raises(hvd.HoronError, ValueError, words=["scale factor of 0"]):
+                call(torch.ones(1), **{factor: 0.0})
     if hvd.size() > 1:
         with raises(hvd.HoronError, ValueError):
             hvd.alltoall(torch.ones(hvd.size() + 1))
