@@ -187,6 +187,9 @@ void Negotiator::Leave() { leaving_ = true; }
 void Negotiator::FailAll(const Status& status) {
   waiting_to_report_.clear();
   schedule_.Clear();
+  for (Batch& batch : std::exchange(batches_, {})) {  // agreed, and not started yet: see Advance
+    for (Entry& entry : batch.entries) entry.promise.Finish(status);
+  }
   for (Entry& entry : pending_.TakeAll()) entry.promise.Finish(status);
 }
 

@@ -1,11 +1,16 @@
 // The whole road with thread ranks: what disagrees, leaves or dies, and who is told so.
 #include <latch>
+#include <limits>
+#include <thread>
 
+#include "test/support/faulty_transport.h"
 #include "test/support/road.h"
 
 namespace horon {
 namespace {
 
+using test::Fault;
+using test::FaultyTransport;
 using test::Layouts;
 using test::Rank;
 using test::RequireNone;
@@ -182,6 +187,36 @@ TEST_CASE("a dead rank fails everything on the living, with its name") {
     }
   });
   RequireNone(verdicts);
+}
+
+// At some of these places rank 0 has agreed to a tensor and cannot tell the others of it any more:
+// it is neither pending nor started then.
+TEST_CASE("a tensor that is agreed upon but not started fails with the job") {
+  for (int at = 1; at <= 12; ++at) {
+    WorldOptions options;
+    options.lanes = false;
+    options.configure = [](Config& c) { c.lend = false; };
+    options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+      Fault stuck{rank == 0 ? Fault::Kind::kDelay : Fault::Kind::kNone, at};
+      stuck.delay_looks = std::numeric_limits<int>::max();
+      return std::make_unique<FaultyTransport>(std::move(inner), stuck);
+    };
+    World world(3, options);
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds{50});  // whatever it meets
+      world.MarkDead(1, "rank 1 was killed by signal 9 (SIGKILL)");
+    });
+    std::vector<Status> last(3);
+    world.Run([&](Rank& me) {
+      std::vector<float> values(1000, 1);
+      for (Status& status = last[static_cast<size_t>(me.rank())]; status.ok();)
+        status = me.Reduce("again", "sum", values);
+    });
+    killer.join();
+    INFO("stuck at " << at);
+    for (const int rank : {0, 2})
+      CHECK(last[static_cast<size_t>(rank)].code() == Code::kUnavailable);
+  }
 }
 
 TEST_CASE("a rank that gives itself up says why to every rank, also when it leaves right after") {
