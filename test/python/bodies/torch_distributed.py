@@ -1,11 +1,14 @@
 """torch.distributed over Horon: collectives, DDP, ZeRO, FSDP2, meshes, functional collectives."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from common import all_values, close, raises, same
 
 import horon.torch as hvd
 import horon.torch.distributed  # noqa: F401  makes the backend known
+from horon.torch.distributed.rendezvous import OwnStore
 
 
 def group_of_all():
@@ -170,6 +173,44 @@ def check_ddp():
             close(got.detach(), want.detach())
 
 
+def check_ddp_without_sync():
+    """Gradients of the first passes stay here; the last pass reduces their sum."""
+    model = torch.nn.parallel.DistributedDataParallel(network())
+    alone = network()
+    for batch in batches():
+        with model.no_sync():
+            model(batch.chunk(hvd.size())[hvd.rank()]).square().mean().backward()
+        alone(batch).square().mean().backward()
+    model(torch.zeros(2, 4)).sum().backward()
+    alone(torch.zeros(2, 4)).sum().backward()
+    for got, want in zip(model.parameters(), alone.parameters()):
+        close(got.grad, want.grad)
+
+
+def check_ddp_with_uneven_data():
+    """Rank r has 2 + r batches. DDP joins in for those that have no more, and divides by all."""
+    from torch.distributed.algorithms.join import Join
+
+    size, steps = hvd.size(), range(2 + hvd.size())
+    rows = torch.randn(len(steps), size, 3, 4, generator=torch.Generator().manual_seed(5))
+    model = torch.nn.parallel.DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Join([model]):
+        for step in range(2 + hvd.rank()):
+            optimizer.zero_grad()
+            model(rows[step, hvd.rank()]).square().mean().backward()
+            optimizer.step()
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(2 + size - 1):
+        optimizer.zero_grad()
+        for rank in range(max(0, step - 1), size):
+            (alone(rows[step, rank]).square().mean() / size).backward()
+        optimizer.step()
+    for got, want in zip(model.parameters(), alone.parameters()):
+        close(got.detach(), want.detach())
+
+
 def check_zero():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -209,6 +250,40 @@ def check_what_it_has_not():
             dist.send(torch.ones(1), (hvd.rank() + 1) % hvd.size())
 
 
-def check_end():
+def without(*names):
+    return {name: os.environ.pop(name) for name in names if name in os.environ}
+
+
+def check_no_address_is_needed():
+    """Nor an init_method; torch's own way where there is an address, or ranks of another job."""
     dist.destroy_process_group()
+    kept = without("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+    for given in ({}, {"init_method": "env://"}, {"rank": hvd.rank(), "world_size": hvd.size()}):
+        dist.init_process_group("horon", **given)
+        assert (dist.get_rank(), dist.get_world_size()) == (hvd.rank(), hvd.size())
+        mine = torch.ones(2)
+        dist.all_reduce(mine)
+        same(mine, torch.full((2,), float(hvd.size())))
+        dist.destroy_process_group()
+    with raises(ValueError, words=["MASTER_ADDR"]):
+        dist.init_process_group("horon", rank=hvd.rank(), world_size=hvd.size() + 1)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    with raises(ValueError, words=["RANK"]):
+        dist.init_process_group("horon")
+    del os.environ["MASTER_ADDR"]
+    os.environ.update(kept)
+
+
+def check_what_needs_a_store_is_told():
+    if hvd.size() == 1:
+        return
+    with raises(hvd.HoronUnsupported, words=["MASTER_ADDR", "init_method"]):
+        OwnStore().get("key")
+    with raises(RuntimeError, words=["MASTER_ADDR", "init_method"]):
+        dist.init_process_group("gloo", init_method="horon://")
+
+
+def check_end():
+    if dist.is_initialized():
+        dist.destroy_process_group()
     same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
