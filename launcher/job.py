@@ -27,7 +27,7 @@ _KEPT_LINES = 12  # of the first failing rank's stderr, shown again at the end
 # second on a busy machine.
 _STATUS_S = 0.5
 _AT_ONCE_S = 0.5
-_TERM_S = 0.8  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
+_TERM_S = 0.7  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
 _DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
 
 

@@ -3,11 +3,14 @@
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from conftest import _command
 
 BODIES = Path(__file__).resolve().parent / "bodies"
 RANKS = 8  # more than there are cores
@@ -32,6 +35,23 @@ ln -s /proc/self/fd /mnt/fd
 mount --move /mnt /dev
 test ! -e /dev/shm
 """
+
+
+def test_interrupt_in_a_collective_ends_within_two_seconds():
+    source = ("import horon.torch as hvd, torch\n"
+              "hvd.init()\n"
+              "tensor = torch.zeros(1 << 20)\n"
+              "hvd.allreduce(tensor, name='first')\n"
+              "print('up', flush=True)\n"
+              "while True: hvd.allreduce(tensor, name='x')\n")
+    command = [*_command("horonrun", 3), sys.executable, "-c", source]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        for _ in range(3):
+            assert process.stdout.readline() == b"up\n"
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 130
+        assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("launcher", ["horonrun", "mpirun"])

@@ -188,7 +188,7 @@ def test_interrupt_ends_within_two_seconds(tmp_path: Path, number: int, code: in
         start = time.monotonic()
         process.send_signal(number)
         assert process.wait(LIMIT_S) == code
-        assert time.monotonic() - start < 2.5  # 1.6 s until SIGKILL, and a loaded machine
+        assert time.monotonic() - start < 2  # SIGKILL comes after 1.4 s
     assert not any(alive(int(path.read_text())) for path in tmp_path.iterdir())
 
 
@@ -201,7 +201,7 @@ def test_nothing_survives_a_killed_launcher(tmp_path: Path) -> None:
         process.kill()
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
     assert len(pids) == 4
-    assert wait_until(lambda: not any(alive(pid) for pid in pids), 5)
+    assert wait_until(lambda: not any(alive(pid) for pid in pids), 1)
 
 
 def test_closed_output_ends_the_job() -> None:

@@ -41,6 +41,16 @@ except hvd.HorovodInternalError as error:
         file.write(str(error))
     raise
 """
+# Does nothing but collectives.
+REDUCER = """
+import torch, horon.torch as hvd
+hvd.init()
+tensor = torch.zeros(1 << 20)
+hvd.allreduce(tensor, name="first")
+print("up", flush=True)
+while True:
+    hvd.allreduce(tensor, name="x")
+"""
 
 
 def processes() -> dict[int, str]:
@@ -130,10 +140,24 @@ def killed_launcher() -> dict:
     return job.end()
 
 
-def interrupted() -> dict:
-    job = sleepers()
+def interrupt(job: Job) -> dict:
+    job.since = time.monotonic()
     job.process.send_signal(signal.SIGINT)
     return job.end()
+
+
+def interrupted() -> dict:
+    return interrupt(sleepers())
+
+
+def interrupted_deaf() -> dict:
+    """Ranks that ignore what they can."""
+    body = "trap '' INT TERM; echo up; while :; do sleep 1; done"
+    return interrupt(Job("-H", "h1:2,h2:1", "sh", "-c", body, ups=3))
+
+
+def interrupted_in_a_collective() -> dict:
+    return interrupt(Job("-H", "h1:2,h2:1", "python", "-c", REDUCER, ups=3))
 
 
 def interrupted_while_starting() -> dict:

@@ -87,7 +87,7 @@ def check_exception_between_submit_and_wait():
 
 
 def check_python_handlers_run_during_a_wait():
-    """Within 100 ms; the best of some, because the machine may be busy with other things. Rank 1
+    """Within 100 ms; the median of five, because the machine may be busy with other things. Rank 1
     comes when the handler of rank 0 has run."""
     delays = []
     go = None
@@ -110,7 +110,8 @@ def check_python_handlers_run_during_a_wait():
                 fifo.read()
         hvd.allreduce(torch.ones(2), name=f"late.{turn}")
     if hvd.rank() == 0:
-        assert len(delays) == 5 and min(delays) < 0.1, delays
+        assert len(delays) == 5 and statistics.median(delays) < 0.1, delays
+        print("handlers ran after", *(f"{1000 * delay:.1f}" for delay in sorted(delays)), "ms")
     hvd.shutdown()
 
 
