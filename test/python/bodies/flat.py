@@ -1,5 +1,5 @@
-"""HORON_HIERARCHICAL=0, and Horovod's name of it: sums that know nothing of nodes: OWN_LIFE. Started
-on two pretended nodes of two ranks, where the bits of a sum show how it was made."""
+"""HORON_HIERARCHICAL=0, and Horovod's name of it: sums that know nothing of nodes: OWN_LIFE.
+Started on two pretended nodes of two ranks, where the bits of a sum show how it was made."""
 
 import os
 
