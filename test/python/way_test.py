@@ -1,11 +1,13 @@
 """By which way names, bits and bytes travel: the counters say so, for both controllers by hand; and
 what a job costs to start and to hold."""
 
+import os
 import re
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import _command, run_job
@@ -192,12 +194,23 @@ print("done", hvd.rank(), flush=True)
 """
 
 
+def event_s():
+    """What an event costs, as the unit test of that measures it; where that was not built, the
+    bound to which CTest holds it."""
+    build = os.environ.get("HORON_BUILD_DIR", Path(__file__).resolve().parents[2] / "build")
+    program = Path(build) / "bin" / "horon_unit_tests"
+    if not program.exists():
+        return 50e-9
+    done = subprocess.run([program, "[cost][recorder]"], capture_output=True, text=True,
+                          timeout=60, check=False)
+    return float(re.search(r"([\d.]+) ns an event", done.stdout)[1]) * 1e-9
+
+
 @pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
 def test_watching_and_recording_cost_little(tmp_path, way, request):
-    """Less than 0.5 % of a core in a training loop, at 50 ns an event (the unit test "an event
-    costs little" measures that)."""
+    """Less than 0.5 % of a core in a training loop."""
     if way:
         request.getfixturevalue("needs_mpi")
     script = tmp_path / "watched.py"
-    script.write_text(WATCHED.replace("EVENT_S", "50e-9"))
+    script.write_text(WATCHED.replace("EVENT_S", repr(event_s())))
     run_job([*_command("horonrun", 2), *way, sys.executable, str(script)], 2)

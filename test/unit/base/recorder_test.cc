@@ -118,16 +118,26 @@ double Cost(Call call) {
   return taken.count() / kCalls;
 }
 
-// Beside what it cannot do without, a look at the clock, in turn with it: on a machine that has
-// other work, the quietest of many short rounds is what the code costs by itself.
-TEST_CASE("an event costs little", "[.][cost]") {
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Beside what it cannot do without, a look at the clock, in turn with it. A machine that has other
+// work is slower for a while: hence medians of short rounds, and the best of some runs of them.
+TEST_CASE("an event costs little", "[.][cost][recorder]") {
   const auto recorder = Recorder::InMemory(4096).value();
   const std::string name = "DistributedOptimizer.layer4.1.conv2.weight";
   double event = 1e9, clock = 1e9;
   timespec now{};
-  for (int round = 0; round < 400; ++round) {
-    event = std::min(event, Cost([&](int i) { recorder->Add(EventKind::kSubmitted, name, i); }));
-    clock = std::min(clock, Cost([&](int) { clock_gettime(CLOCK_REALTIME, &now); }));
+  for (int run = 0; run < 20; ++run) {
+    std::vector<double> events, clocks;
+    for (int round = 0; round < 100; ++round) {
+      events.push_back(Cost([&](int i) { recorder->Add(EventKind::kSubmitted, name, i); }));
+      clocks.push_back(Cost([&](int) { clock_gettime(CLOCK_REALTIME, &now); }));
+    }
+    event = std::min(event, Median(events));
+    clock = std::min(clock, Median(clocks));
   }
   WARN(event << " ns an event, " << clock << " ns of it to read the clock");
   CHECK(event < 50);
