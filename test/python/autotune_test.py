@@ -122,8 +122,11 @@ def expect_tuned_and_replayed(launch, folder, np, **where):
     return lines
 
 
-def test_one_node(launch, tmp_path):
-    lines = expect_tuned_and_replayed(launch, tmp_path, 2)
+@pytest.mark.parametrize("np", [2, 4])
+def test_one_node(launch, tmp_path, np):
+    if np == 4:
+        only_in_full_tier()
+    lines = expect_tuned_and_replayed(launch, tmp_path, np)
     assert {line["slice_bytes"] for line in lines} == {"0"}  # there are none
 
 

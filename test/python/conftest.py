@@ -64,10 +64,11 @@ def run_job(command, np, env=None, timeout=120, expect_done=True) -> str:
 @pytest.fixture
 def launch():
     """launch(np, *bodies, launcher="horonrun", env=None): runs all check_... functions of the files
-    bodies/<name>.py on np ranks; the jobs' output."""
+    bodies/<name>.py on np ranks, of "name::word" those with the word; the jobs' output."""
 
     def start(np, *bodies, launcher="horonrun", env=None, timeout=240):
-        files = [str(HERE / "bodies" / f"{body}.py") for body in bodies]
+        names = (body.partition("::") for body in bodies)
+        files = [f"{HERE / 'bodies' / name}.py{mark}{word}" for name, mark, word in names]
         command = [*_command(launcher, np), sys.executable, str(RUNNER), *files]
         return run_job(command, np, env, timeout)
 

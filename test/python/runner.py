@@ -1,4 +1,5 @@
-"""One rank of a test: runs the check_... functions of the files given, in order, on all ranks.
+"""One rank of a test: runs the check_... functions of the files given, in order, on all ranks; of
+FILE::WORD those with the word in their names.
 
 A file with `OWN_LIFE = True` calls init() and shutdown() itself; the others find Horon initialised.
 """
@@ -21,9 +22,9 @@ def load(path):
     return module
 
 
-def run_checks(module):
-    checks = [name for name in vars(module) if name.startswith("check_")]
-    assert checks, f"{module.__name__} has no checks"
+def run_checks(module, word):
+    checks = [name for name in vars(module) if name.startswith("check_") and word in name]
+    assert checks, f"{module.__name__} has no checks of '{word}'"
     for name in checks:
         torch.manual_seed(1)
         if not hvd.is_initialized() or hvd.rank() == 0:
@@ -40,11 +41,12 @@ def run_checks(module):
 def main():
     torch.set_num_threads(1)
     count = 0
-    for path in sys.argv[1:]:
+    for given in sys.argv[1:]:
+        path, _, word = given.partition("::")
         module = load(path)
         if not getattr(module, "OWN_LIFE", False):
             hvd.init()
-        count += run_checks(module)
+        count += run_checks(module, word)
         if not hvd.is_initialized():
             hvd.init()
         if hvd.rank() == 0:

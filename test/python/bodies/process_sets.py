@@ -130,6 +130,42 @@ def check_disjoint_sets_at_the_same_time():
         hvd.remove_process_set(process_set)
 
 
+def use_and_remove(members):
+    """A set is removed while its tensors travel, and one waits for a rank that never submits it."""
+    some = hvd.add_process_set(list(members))
+    travelling, never = {}, None
+    if some.included():
+        mine = torch.full((20_000,), float(hvd.rank()))
+        travelling["sum"] = hvd.allreduce_async(mine, op=hvd.Sum, name="sum", process_set=some)
+        rows = torch.full((hvd.rank() + 1,), float(hvd.rank()))
+        travelling["rows"] = hvd.allgather_async(rows, name="rows", process_set=some)
+        if hvd.rank() == members[0]:
+            never = hvd.allreduce_async(torch.ones(2), name="never", process_set=some)
+    assert hvd.remove_process_set(some) is True
+    wanted = {
+        "sum": torch.full((20_000,), float(sum(members))),
+        "rows": torch.cat([torch.full((rank + 1,), float(rank)) for rank in members]),
+    }
+    for name, handle in travelling.items():
+        try:
+            same(hvd.synchronize(handle), wanted[name])
+        except hvd.HoronMismatch as error:  # the removal came first
+            assert "was removed while it was pending" in str(error), error
+    if never is not None:
+        with raises(hvd.HoronMismatch, words=["'allreduce.never'", "was removed"]):
+            hvd.synchronize(never)
+
+
+def check_sets_removed_under_work_in_flight():
+    if hvd.size() < 3:
+        return
+    last = hvd.size() - 1
+    for _ in range(4):
+        for members in ((0, 1), (1, last), (0, last)):
+            use_and_remove(members)
+    same(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))
+
+
 def check_wrong_sets():
     for wrong in (["a"], [1.5], [True]):
         with raises(ValueError):
