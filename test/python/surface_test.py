@@ -4,6 +4,7 @@ all in one launch."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +29,12 @@ def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 
 
-def test_modern(launch):
-    """On 2 ranks only: each of them loads the compiler."""
-    launch(2, "modern")
+@pytest.mark.parametrize("np", [2, 4])
+def test_modern(launch, np):
+    """Each rank loads the compiler."""
+    if np == 4:
+        only_in_full_tier()
+    launch(np, "modern")
 
 
 def test_modern_mpirun(launch, needs_mpi):
@@ -40,6 +44,13 @@ def test_modern_mpirun(launch, needs_mpi):
 def test_sums_that_know_nothing_of_nodes(launch, needs_mpi):
     """By Horon's variable and by Horovod's."""
     launch(4, "flat", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+
+
+def test_compiled_by_inductor(launch, tmp_path):
+    only_in_full_tier()
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile's own backend needs a C++ compiler; there is no g++")
+    launch(2, "inductor", env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
 
 
 # Of horovod.torch 0.28: GLOBAL is global_process_set, NONE is Compression.none.

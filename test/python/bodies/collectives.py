@@ -144,6 +144,40 @@ def check_layouts():
     same(strip[:, 0], torch.zeros(6))
 
 
+def not_contiguous(dense):
+    """Its values in three other ways to lie."""
+    wide = torch.zeros(2 * dense.shape[0], *dense.shape[1:], dtype=dense.dtype)
+    wide[::2] = dense
+    yield dense.t().contiguous().t()
+    yield wide[::2]
+    yield torch.cat([torch.zeros_like(dense), dense], 1)[:, dense.shape[1]:]
+
+
+def check_layouts_of_rows():
+    """What is cut along its rows, by alltoall and reducescatter: uneven, in groups, backward."""
+    me, size = hvd.rank(), hvd.size()
+    sent = all_values(size, (3 * size + 1, 4), torch.float32)
+    rows = [3 + (to == 0) for to in range(size)]  # the first rank gets one more, of every rank
+    exchanged = torch.cat([part.split(rows)[me] for part in sent])
+    summed = sent.sum(0).split(rows)[me]
+    for mine in not_contiguous(sent[me]):
+        assert not mine.is_contiguous()
+        before = mine.clone()
+        got, received = hvd.alltoall(mine, splits=rows)
+        same(got, exchanged)
+        same(received, torch.full((size,), rows[me], dtype=torch.int32))
+        same(hvd.synchronize(hvd.alltoall_async(mine, splits=rows))[0], exchanged)
+        same(hvd.alltoall(mine[:size]), sent[:, me])
+        same(hvd.reducescatter(mine, op=hvd.Sum), summed)
+        same(hvd.synchronize(hvd.reducescatter_async(mine, op=hvd.Sum)), summed)
+        for part in hvd.grouped_reducescatter([mine, mine], op=hvd.Sum):
+            same(part, summed)
+        leaf = mine.detach().requires_grad_()
+        hvd.reducescatter(leaf, op=hvd.Sum).mul(2).sum().backward()
+        same(leaf.grad, torch.full_like(before, 2.0 * size))
+        same(mine, before)
+
+
 def check_grouped_allreduce():
     me, size = hvd.rank(), hvd.size()
     for op in (hvd.Sum, hvd.Max):
