@@ -19,6 +19,9 @@ ALL = [
     "process_sets",
     "aggregations",
     "bits",
+    "gossip",
+    "windows",
+    "join",
 ]
 
 def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240) -> None:

@@ -138,11 +138,13 @@ def check_uneven_epochs():
 
 
 def check_process_sets():
-    if hvd.size() < 3:
+    if hvd.size() < 4:
         return
     some = hvd.add_process_set([0, 1, 2])
 
     def work(there):
+        # Needs all ranks: whoever joined at once has by then, also where the set does not need it.
+        same(hvd.allreduce(torch.ones(1), op=hvd.Sum), torch.full((1,), float(len(there))))
         if hvd.rank() < 3:
             members = [r for r in there if r < 3]
             got = hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Sum, process_set=some)
