@@ -185,11 +185,15 @@ void Negotiator::Describe() {
 void Negotiator::Leave() { leaving_ = true; }
 
 void Negotiator::FailAll(const Status& status) {
-  waiting_to_report_.clear();
-  schedule_.Clear();
   for (Batch& batch : std::exchange(batches_, {})) {  // agreed, and not started yet: see Advance
     for (Entry& entry : batch.entries) entry.promise.Finish(status);
   }
+  FailPending(status);
+}
+
+void Negotiator::FailPending(const Status& status) {
+  waiting_to_report_.clear();
+  schedule_.Clear();
   for (Entry& entry : pending_.TakeAll()) entry.promise.Finish(status);
 }
 

@@ -84,7 +84,7 @@ class Negotiator {
   const std::string& over_reason() const { return over_reason_; }
   // Rank 0: batches are to be cut like this, on all ranks, as soon as they can agree on it.
   void Tune(const Tuning& wanted);
-  // Fails everything that waits for agreement.
+  // Fails everything that waits for agreement, or for its start.
   void FailAll(const Status& status);
 
   bool idle() const { return pending_.empty() && !sending(); }
@@ -111,6 +111,7 @@ class Negotiator {
   void LeaveWithLeader(int rank);
   Status Decide();
   Status Apply(const Decision& decision);
+  void FailPending(const Status& status);
   void ApplyCached(uint64_t id, Batch& batch);
   Status ApplyVerdict(const Verdict& verdict, Batch& batch);
   void Run(Entry&& entry, const Verdict& verdict, Batch& batch);

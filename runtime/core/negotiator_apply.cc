@@ -158,7 +158,7 @@ void Negotiator::ApplyLeft(const Decision& decision) {
                        ? "rank 0 has left the job (it called shutdown or its program ended)"
                        : "the first rank of this node, which negotiates for it, has left the job "
                          "(it called shutdown or its program ended)";
-    FailAll(Status::Aborted(over_reason_));
+    FailPending(Status::Aborted(over_reason_));  // what is agreed all ranks run
   }
 }
 
