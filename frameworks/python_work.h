@@ -148,7 +148,9 @@ class PyWork {
     }
     if (code == HORON_WAIT_TIMEOUT) return false;
     if (horon_work_settled(work_) != 0) keep_ = py::none();
-    if (code != HORON_OK) ThrowError(code, horon_work_message(work_), true);
+    // Not done, and failed all the same: the runtime is stuck, and the wait says so itself.
+    const char* why = horon_work_peek(work_) ? horon_work_message(work_) : horon_last_error();
+    if (code != HORON_OK) ThrowError(code, why, true);
     return true;
   }
 

@@ -122,6 +122,9 @@ int horon_shutdown(void) {
       job = std::exchange(The().job, nullptr);
     }
     if (job) job->Leave();
+    // Its thread is stuck in it: it stays.
+    if (job && job->runtime->stuck()) [[maybe_unused]]
+      auto* kept = new std::shared_ptr(job);
     return Status::Ok();
   });
 }
@@ -225,8 +228,7 @@ int horon_start_all(horon_tensor* const* tensors, const void* const* inputs, voi
 int horon_run(const horon_request* request, horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, {request, 1}, nullptr, false));
-    runtime.Wait(*made, std::chrono::nanoseconds::max());
-    HORON_TRY(made->status());
+    HORON_TRY(runtime.WaitToEnd(*made));
     if (work != nullptr) *work = Handle(made);
     return Status::Ok();
   });
@@ -248,7 +250,9 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
   const bool done =
       job ? job->runtime->Wait(w, limit)
           : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));
-  return done ? Fail(w.status()) : HORON_WAIT_TIMEOUT;
+  if (done) return Fail(w.status());
+  const Status hopeless = job ? job->runtime->hopeless() : Status::Ok();
+  return hopeless.ok() ? HORON_WAIT_TIMEOUT : Fail(hopeless);
 }
 
 int horon_work_wait_all(horon_work* const* works, int count) {

@@ -17,8 +17,7 @@ Result<std::vector<std::vector<int64_t>>> Exchange(Runtime& runtime, const std::
   HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
   const Submission one{std::move(what), reinterpret_cast<const std::byte*>(mine.data()), nullptr};
   HORON_TRY(runtime.Submit({&one, 1}, work, false));
-  runtime.Wait(*work, std::chrono::nanoseconds::max());
-  HORON_TRY(work->status());
+  HORON_TRY(runtime.WaitToEnd(*work));
   const Output& output = work->outputs()[0];
   const auto* at = reinterpret_cast<const int64_t*>(output.data);
   std::vector<std::vector<int64_t>> all;

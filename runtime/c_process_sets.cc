@@ -27,8 +27,7 @@ Result<std::shared_ptr<Work>> SubmitBuiltIn(Runtime& runtime, const char* op,
 Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const std::string& name,
                                          std::vector<int64_t> numbers) {
   HORON_ASSIGN(auto work, SubmitBuiltIn(runtime, op, name, std::move(numbers), false));
-  runtime.Wait(*work, std::chrono::nanoseconds::max());
-  HORON_TRY(work->status());
+  HORON_TRY(runtime.WaitToEnd(*work));
   return work;
 }
 

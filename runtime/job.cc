@@ -13,7 +13,9 @@ void Job::Start(RuntimeParts parts) {
       "rank " + std::to_string(parts.rank) + " of " + std::to_string(parts.topology.size()) +
           " joined over " + transport + ", negotiating over " + controller);
   runtime = std::make_unique<Runtime>(std::move(parts));
-  if (watch) watch->OnDescribe([this] { runtime->Describe(); });
+  if (!watch) return;
+  watch->OnDescribe([this] { runtime->Describe(); });
+  watch->OnLook([this] { return runtime->WatchOver(); });
 }
 
 Status Job::StartMetrics() {
@@ -44,10 +46,11 @@ void Job::Leave() {
   FaultPoint(FaultPhase::kShutdown);
   if (watch) watch->OnDescribe(nullptr);
   runtime->Shutdown();
+  if (watch) watch->OnLook(nullptr);
   if (watch && runtime->config().explain) TellTimes();
   metrics.reset();
   // MPI_Finalize waits for all ranks, so after a loss it would never return.
-  if (runtime->lost()) process->mpi.DoNotFinalize();
+  if (runtime->lost() || runtime->stuck()) process->mpi.DoNotFinalize();
   if (watch) watch->SayBye();
   Log(LogLevel::kInfo, "runtime", "left the job");
 }

@@ -1,6 +1,7 @@
 #include "runtime/core/runtime.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +14,7 @@ constexpr std::chrono::microseconds kBurst{100};
 // The background thread competes with the user's own threads for cores; a lender has nothing else
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
+constexpr std::chrono::seconds kStandstill{10};
 
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
   std::vector<Transport*> pointers;
@@ -52,8 +54,12 @@ Runtime::Runtime(RuntimeParts parts)
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
           *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
-      peers_(fabric_, segment_, config_.gossip_time, *counters_) {
-  background_ = std::thread([this] { Background(); });
+      peers_(fabric_, segment_, config_.gossip_time, *counters_),
+      standstill_(std::min<std::chrono::milliseconds>(kStandstill, config_.stall_silence)) {
+  background_ = std::thread([this] {
+    Background();
+    ended_.set_value_at_thread_exit();
+  });
 }
 
 Runtime::~Runtime() { Shutdown(); }
@@ -130,6 +136,9 @@ void Runtime::SeeTime() {
 }
 
 bool Runtime::CycleMoved() {
+  static thread_local const int thread = gettid();
+  holder_.store(thread, std::memory_order_relaxed);
+  cycles_.store(cycles_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (leaving_.load(std::memory_order_acquire) && !told_to_leave_) {
     told_to_leave_ = true;
     leave_by_ = Clock::now() + config_.shutdown_time;
@@ -234,6 +243,7 @@ void Runtime::Shutdown() {
   callers_.inquiries()->Close();
   leaving_.store(true, std::memory_order_release);
   bell_->Ring();
+  if (!BackgroundEnds()) return;
   background_.join();
   timeline_.Close();
   registry_.Close(Status::Aborted("Horon was shut down; call init first"));

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@
 #include "runtime/core/executor.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/queue.h"
+#include "runtime/core/standstill.h"
 #include "runtime/peer/peer_engine.h"
 #include "runtime/transport/losses.h"
 
@@ -64,6 +66,8 @@ class Runtime {
   Status Submit(Order order, const std::shared_ptr<Work>& work, bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
   bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Waits as long as it takes: the work's status, or hopeless().
+  Status WaitToEnd(Work& work);
   // Somebody looks whether a work is done, without waiting: it must not be held back. Any thread.
   void Nudge();
   // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
@@ -82,11 +86,21 @@ class Runtime {
   Status StartConfiguredTuning();
   // Prints what is pending, and what it waits for, to stderr. Any thread; returns at once.
   void Describe();
-  // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time.
+  // Leaves the job; what is pending fails with kAborted. Blocks, at most config.shutdown_time, and
+  // some seconds longer where the background thread is stuck, which is then left behind.
   void Shutdown();
 
   // Whether the job failed under this runtime, rather than being left in peace. Any thread.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }
+
+  // Looks whether anybody runs the cycle while threads wait, and says so if nobody does; when to
+  // look again. The watch thread, which takes no part in anything else.
+  std::chrono::milliseconds WatchOver();
+  // Not Ok once the job has failed while the holder of the baton is stuck: no work will be finished
+  // any more, and waits end with this. Any thread.
+  Status hopeless() const;
+  // Whether Shutdown had to leave the background thread behind: then nothing here may be destroyed.
+  bool stuck() const { return stuck_.load(std::memory_order_relaxed); }
 
   int rank() const { return rank_; }
   const Config& config() const { return config_; }
@@ -151,6 +165,8 @@ class Runtime {
   void Tune(const Batch& batch);
   bool parted() const;
   int local_rank() const;
+  bool BackgroundEnds();
+  void GiveUpHope();
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
 
   Config config_;
@@ -207,7 +223,15 @@ class Runtime {
   Mutex given_up_mutex_;
   std::string given_up_ HORON_GUARDED_BY(given_up_mutex_);
   std::atomic<bool> giving_up_{false};
-  std::atomic<bool> shut_down_{false}, describe_{false}, lost_{false};
+  std::atomic<bool> shut_down_{false}, describe_{false}, lost_{false}, stuck_{false};
+  // Written by the holder, read by the watch thread.
+  std::atomic<uint64_t> cycles_{0};
+  std::atomic<int> holder_{0};  // its thread
+  Standstill standstill_;       // of the watch thread
+  std::atomic<bool> without_hope_{false};
+  mutable Mutex hope_mutex_;
+  Status no_hope_ HORON_GUARDED_BY(hope_mutex_);
+  std::promise<void> ended_;  // of the background thread
   std::thread background_;
 };
 

@@ -7,6 +7,7 @@ namespace horon {
 
 namespace {
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kHopeLook{1};  // a wait looks this often whether it can still end
 }  // namespace
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
@@ -25,7 +26,11 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
   }
   MarkWaiting(mark, work);
   bell_->Ring();  // a submit that left waking to us must not be forgotten
-  return work.WaitFor(until - Clock::now());
+  for (auto now = Clock::now(); now < until && !without_hope_.load(std::memory_order_relaxed);
+       now = Clock::now()) {
+    if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kHopeLook))) return true;
+  }
+  return work.done();
 }
 
 // Whom the others waited for is read from the recorders, also when the news came before this

@@ -17,6 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // The end of a peer's socket is seen at once; what became of it the launcher says a little later.
 constexpr std::chrono::milliseconds kCauseWait{300};
+constexpr std::chrono::milliseconds kFirstLook{5000};
 
 }  // namespace
 
@@ -44,6 +45,7 @@ void Watch::Stop() {
 void Watch::Run() {
   pthread_setname_np(pthread_self(), "horon-watch");
   std::vector<pollfd> waiting{{stop_.get(), POLLIN, 0}};
+  look_at_ = Clock::now() + kFirstLook;
   waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
   waiting.push_back({parts_.describe_fd, POLLIN, 0});
   const size_t first_peer = waiting.size();
@@ -60,6 +62,7 @@ void Watch::Run() {
       if (!more) waiting[i].fd = -1;
     }
     GiveUpPeers();
+    Look();
   }
 }
 
@@ -71,10 +74,12 @@ bool Watch::HearPeer(int fd, int local) {
   return false;
 }
 
-// In ms, as poll wants it: until a peer that has gone is given up without a cause.
-int Watch::Patience() const {
-  if (gone_.empty()) return -1;
-  const auto left = gone_.front().first - Clock::now();
+// In ms, as poll wants it: until a peer that has gone is given up without a cause, or the runtime
+// looked at.
+int Watch::Patience() {
+  auto next = look_at_;
+  if (!gone_.empty()) next = std::min(next, gone_.front().first);
+  const auto left = next - Clock::now();
   return std::max(0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
 }
 
@@ -91,6 +96,17 @@ void Watch::GiveUpPeers() {
 void Watch::OnDescribe(std::function<void()> describe) {
   MutexLock lock(mutex_);
   describe_ = std::move(describe);
+}
+
+void Watch::OnLook(std::function<std::chrono::milliseconds()> look) {
+  MutexLock lock(mutex_);
+  look_ = std::move(look);
+}
+
+void Watch::Look() {
+  if (Clock::now() < look_at_) return;
+  MutexLock lock(mutex_);
+  look_at_ = Clock::now() + (look_ ? look_() : kFirstLook);
 }
 
 void Watch::HearSignal() {

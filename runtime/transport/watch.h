@@ -3,6 +3,8 @@
 // process is gone. It marks the dead of this node in the segment, reports others to Losses, and
 // rings.
 //
+// It is the watchdog, too: from time to time it has the runtime look whether anybody moves it.
+//
 // Made by join.cc once the node has met; lives as long as its runtime. It takes no part in
 // negotiation and touches no transport, so it notices a death whatever the runtime is doing.
 #pragma once
@@ -44,6 +46,9 @@ class Watch {
   Status status() const;
   // What to do when describe_fd becomes readable; called on the watch thread.
   void OnDescribe(std::function<void()> describe);
+  // What to do from time to time, on the watch thread; says when next. Null: nothing any more, and
+  // none is under way.
+  void OnLook(std::function<std::chrono::milliseconds()> look);
   // Tells the launcher. Does nothing without one; a launcher that is gone needs no news.
   void Tell(const std::string& packet);
   // Before leaving: end of file on my side is no death from now on.
@@ -59,7 +64,8 @@ class Watch {
   void Lost(int rank, const std::string& sentence);
   void LostAll(const std::string& sentence);
   void Stop();
-  int Patience() const;
+  int Patience();
+  void Look();
   void GiveUpPeers();
 
   void HearSignal();
@@ -67,6 +73,8 @@ class Watch {
   WatchParts parts_;
   Mutex mutex_;
   std::function<void()> describe_ HORON_GUARDED_BY(mutex_);
+  std::function<std::chrono::milliseconds()> look_ HORON_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point look_at_;  // of the watch thread
   // Peers whose sockets have ended, in that order, and until when their cause is waited for. Of the
   // watch thread.
   std::deque<std::pair<std::chrono::steady_clock::time_point, int>> gone_;

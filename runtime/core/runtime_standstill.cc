@@ -1,0 +1,66 @@
+// The watchdog's part of the runtime: what is to be done when its own thread is stuck.
+#include "runtime/base/log.h"
+#include "runtime/core/runtime.h"
+
+namespace horon {
+namespace {
+
+using std::chrono::milliseconds;
+// A job that has failed is cleaned up within so long, or never.
+constexpr milliseconds kHope{2000};
+// The background thread only has to see that it is over, on a machine that may be busy.
+constexpr milliseconds kEndWait{10000}, kHopelessEndWait{500};
+
+}  // namespace
+
+milliseconds Runtime::WatchOver() {
+  const Activity activity = callers_.Snapshot();
+  const bool unmoved = standstill_.See(
+      {cycles_.load(std::memory_order_relaxed), activity.blocked > 0, Standstill::Clock::now()});
+  if (unmoved) bell_->Ring();  // who sleeps runs a cycle then
+  const bool failed = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
+  const bool hopeless = failed && standstill_.standing_for() >= kHope;
+  if (standstill_.MustSay(hopeless)) {
+    const std::string what = DescribeStandstill(
+        standstill_.standing_for(), holder_.load(std::memory_order_relaxed), activity);
+    Record(recorder_, EventKind::kFailed, what);
+    Log(LogLevel::kError, "watchdog", what);
+  }
+  if (hopeless) GiveUpHope();
+  return standstill_.next();
+}
+
+void Runtime::GiveUpHope() {
+  if (without_hope_.load(std::memory_order_relaxed)) return;
+  const Status deaths = segment_ ? segment_->Deaths(local_rank()) : Status::Ok();
+  const std::string cause = losses_->any() ? losses_->sentence() : deaths.message();
+  MutexLock lock(hope_mutex_);
+  no_hope_ =
+      Status::Unavailable(cause + " (this rank's runtime is stuck, and its tensors with it)");
+  lost_.store(true, std::memory_order_relaxed);
+  without_hope_.store(true, std::memory_order_release);
+}
+
+Status Runtime::hopeless() const {
+  MutexLock lock(hope_mutex_);
+  return no_hope_;
+}
+
+Status Runtime::WaitToEnd(Work& work) {
+  return Wait(work, std::chrono::nanoseconds::max()) ? work.status() : hopeless();
+}
+
+// False, and the thread is left to itself, where it does not.
+bool Runtime::BackgroundEnds() {
+  const milliseconds patience = without_hope_.load(std::memory_order_relaxed)
+                                    ? kHopelessEndWait
+                                    : config_.shutdown_time + kEndWait;
+  if (ended_.get_future().wait_for(patience) == std::future_status::ready) return true;
+  Log(LogLevel::kError, "watchdog",
+      "the runtime's own thread is stuck and was left behind; end this process");
+  stuck_.store(true, std::memory_order_relaxed);
+  background_.detach();
+  return false;
+}
+
+}  // namespace horon

@@ -1,0 +1,23 @@
+"""The runtime's own thread of rank 1 stands still in the middle of a reduction (HORON_FAULT's hold,
+as a call of MPI or of a driver would keep it); both ranks wait. STANDS is the fifo it stands at."""
+
+import os
+import sys
+import time
+
+import torch
+
+RANK = int(os.environ["HORON_RANK"])
+if RANK == 1:
+    os.environ["HORON_FAULT"] = f"reduce:hold={os.environ['STANDS']}:3"
+import horon.torch as hvd  # noqa: E402
+
+hvd.init()
+try:
+    hvd.allreduce(torch.ones(1 << 20), name="x")
+    sys.exit("the reduction went through")
+except hvd.HorovodInternalError as error:
+    print(f"rank {RANK} raised: {error}", flush=True)
+begun = time.monotonic()
+hvd.shutdown()
+print(f"rank {RANK} left after {time.monotonic() - begun:.1f} s", flush=True)
