@@ -42,6 +42,7 @@ class Relay:
             rank.joined = rank.left = True
             rank.left_at = now
         elif words[:1] in ([b"raised"], [b"failed:"]):
+            # Also when its process has ended meanwhile: then this is why.
             self._take_trouble(rank, text(packet), now)
         elif words[:1] == [b"lost"]:
             self._take_accusation(packet, now)
@@ -67,14 +68,17 @@ class Relay:
 
     def _take_trouble(self, rank: Standing, what: str, now: float) -> None:
         """It is ending because of something of its own; nobody should wait for it."""
-        if not rank.raised and rank.ended_at is None:
+        if not rank.raised:
             rank.raised, rank.raised_at = what, now
             self.announce_death(rank)
 
     def _take_accusation(self, packet: bytes, now: float) -> None:
         match = re.fullmatch(rb"lost (\d{1,5}) rank \1 (.+)", packet, re.DOTALL)
-        if match is not None and int(match[1]) < len(self._ranks):
-            self._take_trouble(self._ranks[int(match[1])], text(match[2]), now)
+        if match is None or int(match[1]) >= len(self._ranks):
+            return
+        accused = self._ranks[int(match[1])]
+        if accused.ended_at is None:  # else how it ended says more
+            self._take_trouble(accused, text(match[2]), now)
 
     def _pass_on(self, source: Standing, packet: bytes, descriptor: int) -> None:
         if self._segment is not None:

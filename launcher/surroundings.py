@@ -35,7 +35,7 @@ def refuse_nested(environment: Mapping[str, str]) -> None:
     if found is not None:
         variable, launcher = found
         # Under torchrun the ranks of Horon would not find each other.
-        instead = "with horonrun, without torchrun" if launcher == "torchrun" else "without horonrun"
+        instead = "with horonrun alone" if launcher == "torchrun" else "without horonrun"
         raise Refusal(
             f"this process was started by {launcher} ({variable}={environment[variable]}), and "
             f"horonrun would start a job in each of its ranks: run the program {instead}"

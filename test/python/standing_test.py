@@ -1,6 +1,7 @@
 """Which of several failed ranks horonrun blames."""
 
 import pytest
+from horon.launcher.relay import Relay
 from horon.launcher.standing import Standing
 
 
@@ -41,3 +42,14 @@ def test_a_bye_is_not_held_against_a_rank_that_is_ended_later():
     lost = Ended(2, None, at=12.0)
     lost.lost = "lost contact with host h2"
     assert lost.blame < waiting.blame
+
+
+def test_words_that_are_read_after_the_end_are_the_cause_all_the_same():
+    """A job may fail so fast that horonrun sees ranks end before it reads what the first said."""
+    raised, other = Ended(1, 1, at=10.002), Ended(0, 3, at=10.001, bye=10.001)
+    relay = Relay([other, raised], say=lambda sentence: None)
+    relay.take(other, b"lost 1 rank 1 was killed", [], 10.003)  # how it ended says more
+    assert not raised.raised
+    relay.take(raised, b"raised ValueError: bad batch", [], 10.003)
+    assert raised.blame < other.blame
+    assert raised.cause() == "rank 1 raised ValueError: bad batch"
