@@ -26,6 +26,7 @@ from .relay import dead_packet
 from .spawn import signal_when_parent_dies
 
 _BEAT_S = 1.0
+_SOON_S = 0.05
 _TERM_S = 0.8  # between SIGTERM and SIGKILL, when mpirun's daemon wants us to end
 _KILL_S = 2.0  # the same after the grace period, as horonrun does it
 _VERDICT_S = 1.0  # that horonrun has to say which host was lost, before the rank hears less
@@ -82,8 +83,7 @@ class Keeper:
             key.data()
         now = time.monotonic()
         if now >= self._next_beat:
-            self._next_beat = now + _BEAT_S
-            self._look_around(now)
+            self._next_beat = now + min(_BEAT_S, self._look_around(now))
         if os.getppid() != self._daemon and not self._ending:
             self._lose_daemon(now)
         if self._daemon_lost_at is not None and now >= self._daemon_lost_at + _VERDICT_S:
@@ -119,18 +119,21 @@ class Keeper:
 
     # --- horonrun ---------------------------------------------------------------------------------
 
-    def _look_around(self, now: float) -> None:
-        """Once a second: says that we live, and looks whether the others do."""
-        if not self._lost:
-            self._channel.beat()
-            if late := self._listener.late(now):  # what came meanwhile lies unread
-                self._channel.excuse(now, late)
-            process, machine = self._channel.silence(now)
-            limit = self._summons.silence_s
-            if machine > limit:
-                self._lose(f"nothing heard for {limit:g} s")
-            elif process > PROCESS_PATIENCE * limit:
-                self._lose(f"stopped or starved for {PROCESS_PATIENCE * limit:g} s")
+    def _look_around(self, now: float) -> float:
+        """Once a second, or when horonrun's machine has been silent for too long, if that is sooner:
+        says that we live, and looks whether the others do. When to look again at the latest."""
+        if self._lost:
+            return _BEAT_S
+        self._channel.beat()
+        if late := self._listener.late(now):  # what came meanwhile lies unread
+            self._channel.excuse(now, late)
+        process, machine = self._channel.silence(now)
+        limit = self._summons.silence_s
+        if machine > limit:
+            self._lose(f"nothing heard for {limit:g} s")
+        elif process > PROCESS_PATIENCE * limit:
+            self._lose(f"stopped or starved for {PROCESS_PATIENCE * limit:g} s")
+        return max(_SOON_S, limit - machine)
 
     def _on_channel(self) -> None:
         self._channel.flush()

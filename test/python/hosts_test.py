@@ -244,6 +244,7 @@ def test_cut_link(world):
     lost = r"lost contact with host h2, where rank [23] ran \(nothing heard for 4 s\)"
     assert re.search(rf"^horonrun: {lost} \(3 more failed after it\)$", seen["output"], re.M), seen
     notes = seen["notes"]
+    assert max(seen["heard_after"].values()) < 5, seen
     for rank in (0, 1):
         assert re.search(lost, notes[f"rank-{rank}"]), seen
     for rank in (2, 3):

@@ -37,8 +37,9 @@ try:
         hvd.allreduce(torch.ones(10), name="x")
         time.sleep(0.01)
 except hvd.HorovodInternalError as error:
+    heard = time.monotonic()
     with open(f"{os.environ['SCENE_NOTES']}/rank-{hvd.rank()}", "w") as file:
-        file.write(str(error))
+        file.write(f"{heard} {error}")
     raise
 """
 # Does nothing but collectives.
@@ -198,7 +199,9 @@ def cut_link() -> dict:
     job = Job("-H", "h1:2,h2:2", "--grace-period", "8", "python", "-c", TRAINER, ups=4)
     subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
     job.since = time.monotonic()
-    return job.end()
+    seen = job.end()
+    heard = {rank: float(note.split()[0]) - job.since for rank, note in seen["notes"].items()}
+    return {**seen, "heard_after": heard}
 
 
 def shared_memory_files() -> dict:
