@@ -165,6 +165,8 @@ def test_recorders_outlive_a_plain_mpirun(tmp_path, needs_mpi):
     assert all("submitted  allreduce.first (4000 bytes)" in own for own in of.values()), report
     # The others may have been ended before they got there.
     assert "allreduce.x" not in of[1], report
+    # They hear of the death by its sockets, which end before mpirun has noticed.
+    assert re.search(r"^culprit: rank 1 ended without leaving the job", report, re.M), report
 
 
 def watch_for(process, pattern) -> str:
