@@ -12,8 +12,9 @@ With --hosts 2 the four ranks are on two hosts: namespaces of this machine (test
 On one host they are in such a world, too, where there can be one. --jobs N: in N worlds at a time,
 since most of a cell is waiting.
 
-A job that went wrong while the machine let a thread of this program wait for STILL_S or longer says
-nothing about Horon: it is printed and run again, and the last line counts such jobs.
+A job that went wrong while the machine kept a thread that could run from running, for STILL_S or
+longer (standstill.py), says nothing about Horon: it is printed and run again, and the last line
+counts such jobs.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def run_cell(program: str, cell: Cell, machine: Standstill) -> Outcome:
         machine.begin()
         outcome = fault_job.run(program, cell)
         outcome.again = attempt
-        if not outcome.wrong or (stood := machine.longest_s()) < STILL_S:
+        stood_s, what = machine.longest()
+        if not outcome.wrong or stood_s < STILL_S:
             break
-        why = f"the machine stood still for {stood:.1f} s meanwhile"
+        why = f"{what} could run, and did not for {stood_s:.1f} s"
         print(f"AGAIN {cell}: {outcome.wrong[0]}; {why}", flush=True)
     return outcome
 
@@ -145,7 +147,7 @@ def main() -> int:
     misses = sum(bool(outcome.wrong) for outcome in outcomes)
     again = sum(outcome.again for outcome in outcomes)
     print(f"{len(outcomes)} jobs on {asked.hosts} host(s), {misses} wrong; {again} run again "
-          "because the machine stood still")
+          "because the machine kept a thread from running")
     pairs = [outcome.struck for cell, several in results.items() for outcome in several
              if cell.strikes_itself and len(cell.victims) == 2]
     if pairs:
