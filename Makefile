@@ -45,10 +45,12 @@ test: $(VENV)/test.stamp
 	echo "== Python tests"; $(BIN)/python -m pytest -q || status=1; \
 	exit $$status
 
-# Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds.
+# Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds. Each part runs, and
+# prints its tables, also when one before it has failed.
 test-all: export HORON_TEST_SLOW := 1
 test-all: export HORON_SOAK_SECONDS := $(or $(HORON_SOAK_SECONDS),3600)
-test-all: test faults sanitize bench
+test-all:
+	@status=0; for part in test faults sanitize bench; do $(MAKE) $$part || status=1; done; exit $$status
 
 # The whole fault matrix, on one host and on two; REPEAT=20 makes 20 turns. Cells wait
 # more than they compute: four at a time.
