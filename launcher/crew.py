@@ -20,7 +20,7 @@ from .frames import Channel, Listener
 from .greeting import Hello, Order, Summons
 from .guard import Guard
 from .hosts import Host
-from .interfaces import described
+from .interfaces import common_to_hosts, described
 from .mpirun import KILL_S, Mpirun, command_line, require, variables
 from .options import Options
 from .rank import check_command
@@ -32,6 +32,8 @@ from .standing import Standing, Wiring
 from .variables import shared_variables, travels
 
 _BEAT_S = 1.0
+_TCP_CHOICES = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
+_NEVER_TCP = "127.0.0.1/8,sppp"  # what Open MPI leaves out by itself
 _LOOK_S = 0.25  # between two looks at who has been silent for too long
 _MPIRUN_S = 1.0  # that mpirun has to end after the last keeper, and again after SIGTERM
 
@@ -148,6 +150,7 @@ class RemoteCrew:
         self._reception.close()
         self.started = True
         passed = {name: value for name, value in self._environment.items() if travels(name)}
+        left_out = self._left_out()
         for rank in self._ranks:
             rank.order(
                 Order(
@@ -156,10 +159,24 @@ class RemoteCrew:
                     rank.rank == 0 and not sys.stdin.isatty(),
                     self._options.interfaces,
                     self._options.command,
-                    {**passed, **self._added()},
+                    {**passed, **self._added(), **left_out[rank.hello.host]},
                 ),
                 self._options.task,
             )
+
+    def _left_out(self) -> dict[str, dict[str, str]]:
+        """By host: the variable that keeps MPI from interfaces that lead to no other host. It would
+        take two of one network for neighbors, and wait for ever for one that is itself."""
+        interfaces = {rank.hello.host: rank.hello.interfaces for rank in self._ranks}
+        found: dict[str, dict[str, str]] = {host: {} for host in interfaces}
+        if self._options.interfaces or any(name in self._environment for name in _TCP_CHOICES):
+            return found
+        for host in interfaces:
+            if names := common_to_hosts(host, interfaces):
+                found[host] = {_TCP_CHOICES[1]: ",".join([_NEVER_TCP, *names])}
+                self._wiring.say(f"host {host}: MPI leaves out {', '.join(names)}, with an address "
+                                 "that other hosts have too")
+        return found
 
     # --- while it runs ----------------------------------------------------------------------------
 

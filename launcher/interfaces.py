@@ -25,6 +25,26 @@ def addresses_by_name() -> dict[str, list[str]]:
     return found
 
 
+def common_to_hosts(host: str, interfaces: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Of a host's interfaces (`interfaces`: of each host, addresses by name) those that lead to no
+    other one: with an address that others have too, like a bridge for containers, which is
+    172.17.0.1 on each. None if the host would have no interface left."""
+    elsewhere = {
+        address
+        for other, by_name in interfaces.items()
+        if other != host
+        for addresses in by_name.values()
+        for address in addresses
+    }
+    own = {
+        name: [address for address in addresses if not is_loopback(address)]
+        for name, addresses in interfaces[host].items()
+    }
+    common = [name for name, addresses in own.items() if elsewhere.intersection(addresses)]
+    left = [name for name, addresses in own.items() if addresses and name not in common]
+    return sorted(common) if left else []
+
+
 def _ipv4() -> list[tuple[str, str]]:
     room = array.array("B", bytes(256 * _REQUEST_BYTES))
     where, _ = room.buffer_info()

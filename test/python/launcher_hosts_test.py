@@ -17,6 +17,7 @@ from launching import ROOT, horonrun
 sys.path.insert(0, str(ROOT))
 
 from launcher import hosts  # noqa: E402
+from launcher.interfaces import common_to_hosts  # noqa: E402
 from launcher.refusal import Refusal  # noqa: E402
 from launcher.variables import travels  # noqa: E402
 
@@ -203,6 +204,19 @@ def test_nested_jobs_are_refused(variables: dict[str, str], launcher: str) -> No
     done = horonrun("-np", "2", "true", **variables)
     assert done.returncode == 2 and f"this process was started by {launcher}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "own, other, common",
+    [
+        ({"lo": ["127.0.0.1"], "eth0": ["10.0.0.1"], "docker0": ["172.17.0.1"]},
+         {"lo": ["127.0.0.1"], "ens3": ["10.0.0.2"], "br0": ["172.17.0.1"]}, ["docker0"]),
+        ({"eth0": ["10.0.0.1"], "ib0": ["10.1.0.1"]}, {"eth0": ["10.0.0.2"]}, []),
+        ({"eth0": ["10.0.0.1"]}, {"eth0": ["10.0.0.1"]}, []),  # nothing would be left
+    ],
+)
+def test_interfaces_that_lead_nowhere(own, other, common) -> None:
+    assert common_to_hosts("h1", {"h1": own, "h2": other}) == common
 
 
 def test_a_shell_under_srun_is_no_rank() -> None:
