@@ -74,8 +74,8 @@ std::string Held() { return Environment("CELL_HELD", "") + ("." + std::to_string
 // Waits until the runtime's thread stands in the phase, lets it go on, and raises meanwhile. Goes
 // on itself when the work ends before that: another rank's fault has come first.
 void RaiseAt(int step, const horon_work* work) {
-  if (step != std::atoi(Environment("CELL_RAISE_AT", "-1"))) return;
-  pollfd held = {open(Held().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), POLLIN, 0};
+  if (step > std::atoi(Environment("CELL_RAISE_AT", "-1"))) return;  // it may come sooner
+  static pollfd held = {open(Held().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), POLLIN, 0};
   while (poll(&held, 1, 10) == 0) {
     if (horon_work_done(work)) return;
   }
