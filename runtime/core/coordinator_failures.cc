@@ -7,9 +7,10 @@ namespace horon {
 namespace {
 
 Status HasLeft(const std::string& name, int rank) {
-  return Status::Aborted("tensor '" + name + "' needs rank " + std::to_string(rank) +
-                         ", which has left the job: it called shutdown or its program ended (a rank with "
-                         "fewer steps than the others has to call join first)");
+  return Status::Aborted(
+      "tensor '" + name + "' needs rank " + std::to_string(rank) +
+      ", which has left the job: it called shutdown or its program ended (a rank with "
+      "fewer steps than the others has to call join first)");
 }
 
 }  // namespace

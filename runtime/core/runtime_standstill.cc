@@ -21,8 +21,8 @@ milliseconds Runtime::WatchOver() {
   const bool failed = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
   const bool hopeless = failed && standstill_.standing_for() >= kHope;
   if (standstill_.MustSay(hopeless)) {
-    const std::string what = DescribeStandstill(
-        standstill_.standing_for(), holder_.load(std::memory_order_relaxed), activity);
+    const std::string what = DescribeStandstill(standstill_.standing_for(),
+                                                holder_.load(std::memory_order_relaxed), activity);
     Record(recorder_, EventKind::kFailed, what);
     Log(LogLevel::kError, "watchdog", what);
   }

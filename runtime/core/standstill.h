@@ -38,8 +38,8 @@ class Standstill {
   bool awaited_ = false, said_ = false;
 };
 
-// "horon: rank 1: ..." in one line: since when, which thread, what the kernel says it does, what
-// the program waits for and has submitted last.
+// One sentence: for how long, which thread, what the kernel says it does, what the program waits for
+// and has submitted last.
 std::string DescribeStandstill(std::chrono::milliseconds standing, int thread,
                                const Activity& activity);
 

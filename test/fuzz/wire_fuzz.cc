@@ -101,7 +101,8 @@ void RingPackets(std::span<const std::byte> bytes) {
   receive.spans = {{in.data(), static_cast<int64_t>(in.size())}};
   send.spans = {{out.data(), static_cast<int64_t>(out.size())}};
   Require(mine.Post(receive).ok() && mine.Post(send).ok());
-  RingWriter theirs(segment.value()->ring(1, 0), segment.value()->ring_bytes(1, 0), shape.ring_bytes);
+  RingWriter theirs(segment.value()->ring(1, 0), segment.value()->ring_bytes(1, 0),
+                    shape.ring_bytes);
   const auto count = std::min<int64_t>(static_cast<int64_t>(bytes.size()), theirs.room_now());
   theirs.Write(bytes.data(), count);
   theirs.Publish();

@@ -77,7 +77,7 @@ class Cell:
     @property
     def at_once(self) -> bool:
         """Whether two ranks do it themselves, and wait for each other before they do."""
-        return self.fault in ("kill", "stop", "segv", "exit0", "exit7") and len(self.victims) == 2
+        return self.strikes_itself and self.fault != "raise" and len(self.victims) == 2
 
     @property
     def raised_at(self) -> int | None:

@@ -219,9 +219,9 @@ HORON_API int horon_work_done(const horon_work* work);
  * when there are enough of them or somebody wants them, and this does not count as wanting. */
 HORON_API int horon_work_peek(const horon_work* work);
 /* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it
- * returns HORON_WAIT_TIMEOUT and the work goes on. HORON_UNAVAILABLE also while the work is not done:
- * the job has failed, and the runtime's own thread is stuck (in MPI, in a driver) with its tensors;
- * end the process. */
+ * returns HORON_WAIT_TIMEOUT and the work goes on. HORON_UNAVAILABLE also while the work is not
+ * done: the job has failed, and the runtime's own thread is stuck (in MPI, in a driver) with its
+ * tensors; end the process. */
 #define HORON_WAIT_TIMEOUT (-1)
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
 /* Waits for all; returns the first failure's code, in the order given. */
