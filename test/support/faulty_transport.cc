@@ -12,6 +12,7 @@ Status FaultyTransport::Post(Transfer& transfer) {
   if (!hit || fault_.kind == Fault::Kind::kNone ||
       (fault_.kind == Fault::Kind::kDelay && looks_ >= fault_.delay_looks))
     return inner_->Post(transfer);
+  if (fault_.struck != nullptr) ++*fault_.struck;
   if (fault_.kind == Fault::Kind::kFail)
     return Status::Unavailable("injected: rank " + std::to_string(transfer.peer) +
                                " cannot be reached");

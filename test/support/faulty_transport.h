@@ -3,6 +3,7 @@
 // a while.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 
@@ -14,6 +15,7 @@ struct Fault {
   enum class Kind { kNone, kFail, kDrop, kDropAll, kDelay } kind = Kind::kNone;
   int at = 1;             // the k-th Post, from 1
   int delay_looks = 200;  // kDelay: calls of Progress that the transfers are held back
+  std::atomic<int>* struck = nullptr;  // counts the transfers that it struck
 };
 
 class FaultyTransport final : public Transport {

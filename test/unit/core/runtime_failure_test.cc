@@ -196,9 +196,11 @@ TEST_CASE("a tensor that is agreed upon but not started fails with the job") {
     WorldOptions options;
     options.lanes = false;
     options.configure = [](Config& c) { c.lend = false; };
+    std::atomic<int> struck{0};
     options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
       Fault stuck{rank == 0 ? Fault::Kind::kDelay : Fault::Kind::kNone, at};
       stuck.delay_looks = std::numeric_limits<int>::max();
+      stuck.struck = &struck;
       return std::make_unique<FaultyTransport>(std::move(inner), stuck);
     };
     World world(3, options);
@@ -214,6 +216,7 @@ TEST_CASE("a tensor that is agreed upon but not started fails with the job") {
     });
     killer.join();
     INFO("stuck at " << at);
+    CHECK(struck > 0);
     for (const int rank : {0, 2})
       CHECK(last[static_cast<size_t>(rank)].code() == Code::kUnavailable);
   }

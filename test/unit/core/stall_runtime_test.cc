@@ -72,10 +72,11 @@ TEST_CASE("a rank whose messages vanish is given up, and everyone hears which it
     options.configure_rank = [mute](int rank, Config& c) {
       c.stall_silence = milliseconds{rank == mute ? 0 : 1500};
     };
-    options.wrap = [mute](int rank,
-                          std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-      const auto kind = rank == mute ? Fault::Kind::kDropAll : Fault::Kind::kNone;
-      return std::make_unique<FaultyTransport>(std::move(inner), Fault{kind, 1});
+    std::atomic<int> struck{0};
+    options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+      Fault fault{rank == mute ? Fault::Kind::kDropAll : Fault::Kind::kNone, 1};
+      fault.struck = &struck;
+      return std::make_unique<FaultyTransport>(std::move(inner), fault);
     };
     World world(3, options);
     std::vector<Status> status(3);
@@ -83,6 +84,7 @@ TEST_CASE("a rank whose messages vanish is given up, and everyone hears which it
       std::vector<float> values(10, 1);
       status[static_cast<size_t>(me.rank())] = me.Reduce("a", "sum", values);
     });
+    CHECK(struck > 0);
     for (size_t r = 0; r < 3; ++r) {
       INFO("rank " << r << ": " << status[r].message());
       CHECK(status[r].code() == Code::kUnavailable);
@@ -108,10 +110,12 @@ TEST_CASE("a transport that fails, drops or delays its k-th transfer hangs nobod
           c.stall_silence = milliseconds{1200};
           c.stall_shutdown = milliseconds{1200};
         };
+        std::atomic<int> struck{0};
         options.wrap = [&](int rank,
                            std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-          return std::make_unique<FaultyTransport>(std::move(inner),
-                                                   Fault{rank == 1 ? kind : Kind::kNone, at});
+          Fault fault{rank == 1 ? kind : Kind::kNone, at};
+          fault.struck = &struck;
+          return std::make_unique<FaultyTransport>(std::move(inner), fault);
         };
         World world(3, options);
         std::vector<std::string> wrong(3);
@@ -128,6 +132,7 @@ TEST_CASE("a transport that fails, drops or delays its k-th transfer hangs nobod
         });
         INFO("kind " << static_cast<int>(kind) << " at " << at << " local size " << local_size);
         for (const std::string& sentence : wrong) CHECK(sentence == "");
+        CHECK(struck > 0);
       }
     }
   }
