@@ -141,6 +141,7 @@ void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
   if (request.op == "process_set.remove") {
     sets_->Remove(id);
     cache_.ForgetSet(id);
+    registry_->ForgetSet(id);
   } else if (request.op != "join" && !sets_->Find(id)) {
     sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()));
   }

@@ -40,6 +40,15 @@ Result<SharedRegistration> Registry::Unlisted(Request request) {
   return std::make_shared<Registration>(std::move(request), op);
 }
 
+void Registry::ForgetSet(int32_t process_set) {
+  MutexLock lock(mutex_);
+  for (Names* names : {&young_, &old_}) {
+    std::erase_if(*names, [&](const auto& item) {
+      return item.first.process_set == process_set && item.second->Replace();
+    });
+  }
+}
+
 void Registry::Close(Status status) {
   MutexLock lock(mutex_);
   closed_ = std::move(status);

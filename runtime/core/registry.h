@@ -3,7 +3,7 @@
 // point to it.
 //
 // A name means one Registration at a time; another request under the same name replaces it, unless
-// it is pending. Names that were not used for long are forgotten.
+// it is pending. Names that were not used for long are forgotten, and those of a process set with it.
 #pragma once
 
 #include <atomic>
@@ -66,6 +66,9 @@ class Registry {
   Result<SharedRegistration> Of(Request request);
   // A new one that no name leads to. kInvalidArgument for an unknown op.
   Result<SharedRegistration> Unlisted(Request request);
+  // Declares the names of a process set replaced, but those that are pending, and forgets them: its
+  // number never comes again.
+  void ForgetSet(int32_t process_set);
   // Declares all of them replaced; from then on Of fails with `status`. When nothing is pending any
   // more.
   void Close(Status status);

@@ -63,6 +63,27 @@ TEST_CASE("names of long ago are forgotten, a pending one never") {
   CHECK(registry.Find(0, "pending") == pending);
 }
 
+TEST_CASE("the names of a process set are forgotten with it, pending ones are not") {
+  OpTable ops;
+  Registry registry(ops, 2);  // so that some are of the older generation
+  const auto pending = registry.Of(Named("pending", 4, 7)).value();
+  REQUIRE(pending->Claim());
+  std::vector<SharedRegistration> gone, stay;
+  for (const char* name : {"a", "b", "c"}) {
+    gone.push_back(registry.Of(Named(name, 4, 7)).value());
+    stay.push_back(registry.Of(Named(name, 4, 8)).value());
+    REQUIRE(registry.Find(7, name) == gone.back());
+    registry.ForgetSet(7);
+    CHECK(registry.Find(7, name) == nullptr);
+    CHECK_FALSE(gone.back()->Claim());  // whoever still has it must ask again
+    CHECK(registry.Find(8, name) == stay.back());
+  }
+  CHECK(registry.Find(7, "pending") == pending);
+  pending->Release();
+  registry.ForgetSet(7);
+  CHECK(registry.Find(7, "pending") == nullptr);
+}
+
 TEST_CASE("of all threads that claim one name, one at a time has it") {
   OpTable ops;
   Registry registry(ops, 4);
