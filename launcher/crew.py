@@ -21,6 +21,7 @@ from .greeting import Hello, Order, Summons
 from .guard import Guard
 from .hosts import Host
 from .interfaces import common_to_hosts, described
+from .lookout import Lookout
 from .mpirun import KILL_S, Mpirun, command_line, require, variables
 from .options import Options
 from .rank import check_command
@@ -56,6 +57,7 @@ class RemoteCrew:
         self._finishing = threading.Event()
         self._mpirun: Mpirun | None = None
         self._reception: Reception | None = None
+        self._lookout: Lookout | None = None
         self._next_look = 0.0
         self._listener = Listener(_LOOK_S, time.monotonic())
 
@@ -149,6 +151,10 @@ class RemoteCrew:
         """All are there and fit each other."""
         self._reception.close()
         self.started = True
+        try:
+            self._lookout = Lookout(self._wiring.selector, self._ranks)
+        except OSError as error:
+            self._wiring.say(f"horonrun top will not find this job: {error.strerror}")
         passed = {name: value for name, value in self._environment.items() if travels(name)}
         left_out = self._left_out()
         for rank in self._ranks:
@@ -196,6 +202,8 @@ class RemoteCrew:
         for rank in self._ranks:
             if rank.judge_silence(now, self._options.silence_s):
                 self._mpirun.freeze()
+        if self._lookout is not None:
+            self._lookout.turn(now)
 
     def _look_at_start(self, now: float) -> None:
         code = self._mpirun.process.poll()
@@ -219,6 +227,8 @@ class RemoteCrew:
             rank.finish(recorders_wanted)
 
     def clear(self) -> None:
+        if self._lookout is not None:
+            self._lookout.close()
         for rank in self._ranks:
             rank.disconnect()
         if self._reception is not None:

@@ -50,6 +50,8 @@ class Kind(enum.IntEnum):
     RECORDER = 13  # keeper: the next raw bytes of the rank's flight recorder
     TASK = 14  # horonrun, before GO: the next raw bytes of the function that the rank shall call
     RESULT = 15  # keeper: the next raw bytes of what it returned
+    LOOK = 16  # horonrun: somebody wants to know what the rank does
+    SEEN = 17  # keeper: its process, host, steps a 1,000 s, waits in 1/1,000, what it does
 
 
 class Garbled(Exception):

@@ -155,7 +155,7 @@ class Keeper:
         elif kind == Kind.FINISH:
             self._finished = True
             self._recorder_wanted = bool(number(payload, 0, 1))
-        elif kind not in (Kind.PACKET, Kind.SIGNAL, Kind.INPUT, Kind.BEAT):
+        elif kind not in (Kind.PACKET, Kind.SIGNAL, Kind.INPUT, Kind.LOOK, Kind.BEAT):
             raise Garbled(f"a frame of kind {kind.name}")
         elif self._rank is None:
             pass  # it could not be started: there is nobody to tell
@@ -165,6 +165,8 @@ class Keeper:
             self._rank.kill(number(payload, 1, 64))
         elif kind == Kind.INPUT:
             self._rank.feed(payload)
+        elif kind == Kind.LOOK:
+            self._rank.send_row()
 
     def _start(self, order: Order) -> None:
         self._grace_s = order.grace_s

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from collections.abc import Callable
 
 from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, number, pieces, text, unpack
 from .greeting import Hello, Order
 from .input import InputSource
+from .row import Row
 from .standing import Standing, Wiring
+
+_MOST_LOOKERS = 8  # a stopped keeper answers nobody
 
 
 class RemoteRank(Standing):
@@ -25,6 +29,7 @@ class RemoteRank(Standing):
         self._input: InputSource | None = None
         self._writing = False  # the loop waits until more can be sent
         self._over = False  # it has ended, or is lost
+        self._lookers: list[Callable[[Row], None]] = []
 
     def connect(self, channel: Channel, hello: Hello, wiring: Wiring) -> None:
         """Its keeper has come."""
@@ -47,6 +52,12 @@ class RemoteRank(Standing):
 
     def finish(self, recorder_wanted: bool) -> None:
         self._tell(Kind.FINISH, b"1" if recorder_wanted else b"0")
+
+    def look(self, on_seen: Callable[[Row], None]) -> None:
+        """Asks its keeper what it does; `on_seen` is called once with the answer, if one comes."""
+        if self.talking and not self._over:
+            self._lookers = [*self._lookers[1 - _MOST_LOOKERS:], on_seen]
+            self._tell(Kind.LOOK)
 
     def excuse(self, now: float, seconds: float) -> None:
         """horonrun did not listen for so long, until now."""
@@ -161,7 +172,17 @@ class RemoteRank(Standing):
             self.recorder = self._kept(self.recorder, payload)
         elif kind == Kind.RESULT:
             self.result = self._kept(self.result, payload)
+        elif kind == Kind.SEEN:
+            self._on_seen(unpack(payload, 5))
         elif kind == Kind.WANT and self._input is not None:
             self._input.on_want()
         elif kind != Kind.BEAT:
             raise Garbled(f"a frame of kind {kind.name}")
+
+    def _on_seen(self, fields: list[bytes]) -> None:
+        pid, host, rate, waits, doing = fields
+        row = Row(self.rank, number(pid), text(host, 64), number(rate) / 1000,
+                  number(waits, 0, 1000) / 1000, text(doing))
+        lookers, self._lookers = self._lookers, []
+        for on_seen in lookers:
+            on_seen(row)

@@ -1,10 +1,11 @@
-"""horonrun top: what the ranks of this user's jobs on this machine do now, also when they hang.
+"""horonrun top: what the ranks of this user's jobs do now, also when they hang.
 
     horonrun top [--once] [--interval SECONDS] [PID]
 
 Reads the flight recorders of running ranks (recorder.py), read-only, out of /proc: the kernel lets
-a user look at processes of their own only. The ranks notice nothing. PID: of a rank, or of its
-horonrun.
+a user look at processes of their own only. The ranks notice nothing. Of a job on several hosts its
+horonrun is asked (lookout.py), so all ranks are shown where that runs, elsewhere those of this
+machine. PID: of a rank, or of its horonrun.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from . import recorder
+from . import lookout, recorder
 from .recorder import Event, Recording
+from .row import Row
 
 WINDOW_S = 10.0
 _MEMFD = "/memfd:horon-recorder"
@@ -27,22 +29,10 @@ _MEMFD = "/memfd:horon-recorder"
 
 @dataclass(frozen=True)
 class Process:
-    """A running rank. `launcher`: its parent process, which the ranks of a job share."""
+    """A running rank. `launcher`: the process that the ranks of a job on this machine come from."""
 
     launcher: int
     recording: Recording
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is shown of a rank. Rates and shares are of the last WINDOW_S seconds with events."""
-
-    rank: int
-    pid: int
-    steps_per_s: float
-    waits: float  # share of the time in which its program slept for the others
-    doing: str
-    straggler: float = 0.0  # by how much more the rank that waits most waits than this one
 
 
 def processes(proc: str = "/proc") -> Iterator[Process]:
@@ -53,7 +43,7 @@ def processes(proc: str = "/proc") -> Iterator[Process]:
         try:
             recording = _recording_of(f"{proc}/{entry}", int(entry))
             if recording is not None:
-                yield Process(_parent(f"{proc}/{entry}"), recording)
+                yield Process(_launcher_of(proc, entry), recording)
         except OSError:
             continue  # another user's, or it has just ended
 
@@ -74,6 +64,14 @@ def _recording_of(process: str, pid: int) -> Recording | None:
     return None
 
 
+def _launcher_of(proc: str, entry: str) -> int:
+    """Its parent; or the parent of that one, where each rank has a keeper of its own."""
+    parent = _parent(f"{proc}/{entry}")
+    with open(f"{proc}/{parent}/cmdline", "rb") as file:
+        kept = file.read().rstrip(b"\0").endswith(b".launcher.keeper")
+    return _parent(f"{proc}/{parent}") if kept else parent
+
+
 def _parent(process: str) -> int:
     with open(f"{process}/stat", encoding="utf-8", errors="replace") as file:
         return int(file.read().rpartition(")")[2].split()[1])
@@ -81,20 +79,25 @@ def _parent(process: str) -> int:
 
 def rows(recordings: Sequence[Recording], now: float) -> list[Row]:
     """A row for each rank of a job, by rank."""
-    made = [_row(r, now) for r in sorted(recordings, key=lambda r: r.rank)]
+    return compared([row_of(recording, now) for recording in recordings])
+
+
+def compared(made: Sequence[Row]) -> list[Row]:
+    """The rows of a job, by rank, with their straggler scores."""
     most = max((row.waits for row in made), default=0.0)
     return [
-        Row(row.rank, row.pid, row.steps_per_s, row.waits, row.doing, most - row.waits)
-        for row in made
+        replace(row, straggler=most - row.waits if row.pid else 0.0)
+        for row in sorted(made, key=lambda row: row.rank)
     ]
 
 
-def _row(recording: Recording, now: float) -> Row:
+def row_of(recording: Recording, now: float) -> Row:
+    """Without its straggler score. `now` by the clock of the rank's machine."""
     events = [event for event in recording.events if event.time > now - WINDOW_S]
     waits, open_wait = _waits(recording.events, now)
     begun = max(now - WINDOW_S, recording.events[0].time) if recording.events else now
     share = waits / (now - begun) if now > begun else 0.0
-    return Row(recording.rank, recording.pid, _rate(events), min(1.0, share),
+    return Row(recording.rank, recording.pid, recording.host, _rate(events), min(1.0, share),
                _doing(recording, open_wait, now))
 
 
@@ -147,20 +150,31 @@ def _doing(recording: Recording, open_wait: Event | None, now: float) -> str:
 
 
 def table(made: Sequence[Row]) -> str:
-    lines = [f"{'rank':>4} {'pid':>8} {'steps/s':>8} {'waits':>6} {'straggler':>9}  last"]
+    """The hosts' names only where there are several."""
+    hosts = {row.host for row in made}
+    wide = max(map(len, hosts), default=0) if len(hosts) > 1 else 0
+    place = f" {'host':{wide}}" if wide else ""
+    lines = [f"{'rank':>4}{place} {'pid':>8} {'steps/s':>8} {'waits':>6} {'straggler':>9}  last"]
     for row in made:
-        lines.append(f"{row.rank:4d} {row.pid:8d} {row.steps_per_s:8.2f} {row.waits:6.0%} "
+        place = f" {row.host:{wide}}" if wide else ""
+        lines.append(f"{row.rank:4d}{place} {row.pid:8d} {row.steps_per_s:8.2f} {row.waits:6.0%} "
                      f"{row.straggler:9.2f}  {row.doing}")
     return "\n".join(lines)
 
 
 def _screen(pid: int | None) -> str:
-    jobs: dict[int, list[Recording]] = {}
+    jobs: dict[int, list[Row]] = {}
+    asked = set()  # ranks of this machine that a horonrun has answered for
+    for launcher, found in lookout.jobs().items():
+        asked.update((row.host, row.pid) for row in found)
+        jobs[launcher] = [row for row in found if pid in (None, launcher, row.pid)]
+    now = time.time()
     for process in processes():
-        if pid in (None, process.launcher, process.recording.pid):
-            jobs.setdefault(process.launcher, []).append(process.recording)
-    parts = [f"job of process {launcher}\n{table(rows(found, time.time()))}"
-             for launcher, found in sorted(jobs.items())]
+        own = process.recording
+        if (own.host, own.pid) not in asked and pid in (None, process.launcher, own.pid):
+            jobs.setdefault(process.launcher, []).append(row_of(own, now))
+    parts = [f"job of process {launcher}\n{table(compared(found))}"
+             for launcher, found in sorted(jobs.items()) if found]
     return "\n\n".join(parts)
 
 

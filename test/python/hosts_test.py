@@ -264,6 +264,26 @@ def test_bridges_with_one_address(world):
         ), seen
 
 
+def test_top_shows_the_ranks_of_all_hosts(world):
+    """Where horonrun runs; on another host those that are there, as one job."""
+    seen = scene(world, "top")
+    title, columns, *rows = seen["here"].splitlines()
+    assert title == f"job of process {seen['launcher']}" and columns.split()[1] == "host", seen
+    assert [row.split()[:2] for row in rows] == [
+        ["0", "h1"], ["1", "h1"], ["2", "h2"], ["3", "h2"]], seen
+    assert all("waits for 'allreduce.late' since" in row for row in rows[:3]), seen
+    assert "waits for" not in rows[3], seen
+    assert float(rows[3].split()[5]) > float(rows[0].split()[5]), seen  # is waited for
+    # All hosts of a world share /proc, so those of h1 are found on h2 as well.
+    rows = seen["there"].split("\n\n")[-1].splitlines()[2:]
+    assert [row.split()[0] for row in rows] == ["2", "3"], seen
+    rows = seen["stopped"].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == 4 and sum(row.endswith("does not answer") for row in rows) == 1, seen
+    assert "waits for 'allreduce.late' since" in rows[0] and seen["took"] < 10, seen
+    assert seen["again"].count("waits for 'allreduce.late'") == 3, seen
+    assert seen["after"] == "", seen
+
+
 # --- who may talk to it ---------------------------------------------------------------------------
 
 

@@ -203,6 +203,7 @@ def test_a_loop_that_was_late_forgets_no_silence(late: float, counted: list[floa
     hosts = HostsHeard(1.5, 0.1)
     job._ranks, job.started, job._next_look = [hosts], True, 0.0
     job._listener = frames.Listener(crew._LOOK_S, 100.0)
+    job._lookout = None
     job._options = type("Options", (), {"silence_s": 2.0})
     job.turn(100.0 + late)
     assert hosts.silences == pytest.approx(counted)

@@ -53,6 +53,15 @@ while True:
     hvd.allreduce(tensor, name="x")
 """
 
+# Its last rank never has the tensor that the others wait for.
+HUNG = """
+import signal, torch, horon.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(10), name="first")
+print("up", flush=True)
+hvd.allreduce(torch.ones(10), name="late") if hvd.rank() < hvd.size() - 1 else signal.pause()
+"""
+
 
 def processes() -> dict[int, str]:
     """Command lines of all living processes of this world but the tools that look."""
@@ -259,6 +268,30 @@ def listeners() -> dict:
         **job.end(),
         "listening": sorted(".".join(str(b) for b in bytes.fromhex(a)[::-1]) for a in seen),
     }
+
+
+def top() -> dict:
+    """What it shows on both hosts of a job that hangs, and when a keeper stands."""
+    job = Job("-H", "h1:2,h2:2", "python", "-c", HUNG, ups=4)
+    look = [sys.executable, "-m", "horon.launcher", "top", "--once"]
+
+    def shown(*command: str) -> str:
+        return subprocess.run([*command, *look], capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False).stdout
+
+    here = ""
+    while here.count("waits for 'allreduce.late'") < 3 and time.monotonic() < job.since + LIMIT_S:
+        here = shown()
+    there = shown("on", "h2")
+    keeper = job.keeper_on_h2()
+    os.kill(keeper, signal.SIGSTOP)
+    since = time.monotonic()
+    stopped = shown()
+    took = time.monotonic() - since
+    os.kill(keeper, signal.SIGCONT)
+    again = shown()
+    return {"here": here, "there": there, "stopped": stopped, "took": took, "again": again,
+            "launcher": job.process.pid, **interrupt(job), "after": shown()}
 
 
 print(json.dumps(globals()[sys.argv[1]]()))
