@@ -1,4 +1,4 @@
-"""How `horonrun top` learns of ranks on other hosts: it asks their horonrun, which asks the keepers.
+"""How `horonrun top` learns of ranks on other hosts: it asks horonrun, which asks the keepers.
 
 horonrun listens on an abstract unix socket with its number in the name, for this user and root
 only. Who connects gets a file of this machine's memory with one row a rank, as JSON.

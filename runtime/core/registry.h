@@ -3,7 +3,8 @@
 // point to it.
 //
 // A name means one Registration at a time; another request under the same name replaces it, unless
-// it is pending. Names that were not used for long are forgotten, and those of a process set with it.
+// it is pending. Names that were not used for long are forgotten, and those of a process set with
+// it.
 #pragma once
 
 #include <atomic>

@@ -13,8 +13,8 @@ namespace horon::test {
 
 struct Fault {
   enum class Kind { kNone, kFail, kDrop, kDropAll, kDelay } kind = Kind::kNone;
-  int at = 1;             // the k-th Post, from 1
-  int delay_looks = 200;  // kDelay: calls of Progress that the transfers are held back
+  int at = 1;                          // the k-th Post, from 1
+  int delay_looks = 200;               // kDelay: calls of Progress that the transfers are held back
   std::atomic<int>* struck = nullptr;  // counts the transfers that it struck
 };
 
