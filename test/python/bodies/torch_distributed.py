@@ -244,10 +244,84 @@ def check_wrong_size_is_said():
         make_group(Options)
 
 
+def check_messages_around_a_ring():
+    """Each sends first, so nobody may wait for whom it sends to; pairs meet for the first time."""
+    me, size = hvd.rank(), hvd.size()
+    if size == 1:
+        return
+    after, before = (me + 1) % size, (me - 1) % size
+    for step in range(70):  # more than may be in flight under one name
+        sent, got = torch.full((2, 3), float(100 * step + me)), torch.empty(2, 3)
+        works = [dist.isend(sent, after), dist.irecv(got, before)]
+        for work in works:
+            work.wait()
+        same(got, torch.full((2, 3), float(100 * step + before)))
+    got = torch.zeros(3, 4)
+    batch = [dist.P2POp(dist.isend, torch.arange(3) + me, after, tag=5),
+             dist.P2POp(dist.irecv, other := torch.empty(3, dtype=torch.int64), before, tag=5),
+             dist.P2POp(dist.isend, torch.full((3,), float(me)), after, tag=6),
+             dist.P2POp(dist.irecv, got[:, 1], before, tag=6)]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    same(other, torch.arange(3) + before)
+    same(got[:, 1], torch.full((3,), float(before)))
+    same(got[:, 0], torch.zeros(3))
+
+
+def check_messages_by_tag():
+    """In another order than they were sent, and of objects; a collective goes on meanwhile."""
+    me, size = hvd.rank(), hvd.size()
+    if size == 1:
+        return
+    first, last = 0, size - 1
+    total = torch.ones(3)
+    if me == first:
+        works = [dist.isend(torch.full((2,), float(tag)), last, tag=tag) for tag in (1, 2, 1)]
+        dist.all_reduce(total)
+        for work in works:
+            work.wait()
+        dist.send_object_list([{"from": me}, "words"], last)
+    else:
+        dist.all_reduce(total)
+    if me == last:
+        got = [torch.empty(2) for _ in range(3)]
+        for tensor, tag in zip(got, (2, 1, 1)):
+            assert dist.recv(tensor, first, tag=tag) == first
+        assert [float(tensor[0]) for tensor in got] == [2.0, 1.0, 1.0]
+        objects = [None, None]
+        dist.recv_object_list(objects, first)
+        assert objects == [{"from": first}, "words"]
+    same(total, torch.full((3,), float(size)))
+
+
+def check_messages_in_a_group():
+    if hvd.size() != 4:
+        return
+    group = dist.new_group([1, 3])
+    mine = torch.tensor([float(hvd.rank())])
+    if hvd.rank() == 3:
+        dist.send(mine, 1, group=group)
+    elif hvd.rank() == 1:
+        dist.recv(mine, 3, group=group)
+        same(mine, torch.tensor([3.0]))
+
+
+def check_messages_that_do_not_fit():
+    """Both hear it, and the next one arrives."""
+    if hvd.rank() in (0, 1) and hvd.size() > 1:
+        tensor = torch.ones(3 + hvd.rank())
+        with raises(hvd.HoronMismatch, words=["3", "4"]):
+            dist.send(tensor, 1) if hvd.rank() == 0 else dist.recv(tensor, 0)
+        tensor = torch.full((3,), 5.0 - hvd.rank())
+        dist.send(tensor, 1) if hvd.rank() == 0 else dist.recv(tensor, 0)
+        same(tensor, torch.full((3,), 5.0))
+    dist.barrier()
+
+
 def check_what_it_has_not():
     if hvd.size() > 1:
-        with raises(hvd.HoronUnsupported, words=["send"]):
-            dist.send(torch.ones(1), (hvd.rank() + 1) % hvd.size())
+        with raises(hvd.HoronUnsupported, words=["sender"]):
+            dist.recv(torch.ones(1))
 
 
 def without(*names):

@@ -17,6 +17,7 @@ from horon.process_sets import ProcessSet, global_process_set
 from horon.runtime import init, rank, size
 from horon.torch.calls import GroupCall, barrier_call, broadcast_call, reduce_call, rows_call
 from horon.torch.distributed.names import spec_of_reduce_op
+from horon.torch.distributed.pairs import Pair
 from horon.torch.distributed.work import Pending
 
 _SLOTS = 64  # calls of one kind in flight at once
@@ -61,6 +62,7 @@ class HoronGroup(dist.ProcessGroup):
         self._prefix = f"pg.{group_id}"
         self._calls = defaultdict(int)
         self._last = weakref.WeakValueDictionary()  # by name
+        self._pairs = {}  # by their two ranks
         self._group_name, self._group_description = str(group_id), ""
 
     # --- who it is
@@ -222,10 +224,33 @@ class HoronGroup(dist.ProcessGroup):
     def barrier(self, opts=None):
         return self._start("barrier", [], [lambda name: barrier_call(name, self._set)], [])
 
-    def send(self, *_, **__):
-        raise HoronUnsupported("the backend 'horon' has no send and recv: it has collectives only")
+    def send(self, tensors, to, tag=0):
+        (tensor,) = _listed(tensors)
+        return self._message(self.getRank(), to, tag, tensor, to)
 
-    recv = recv_anysource = send
+    def recv(self, tensors, sender, tag=0):
+        (tensor,) = _listed(tensors)
+        return self._message(sender, self.getRank(), tag, tensor, sender)
+
+    def recv_anysource(self, *_):
+        raise HoronUnsupported("the backend 'horon' cannot receive from any rank: name the sender")
+
+    def _message(self, sender, to, tag, tensor, other):
+        """All by ranks of the group. The n-th send of a tag meets the n-th recv."""
+        ranks = tuple(sorted((self._ranks[other], rank())))
+        pair = self._pairs.setdefault(ranks, Pair(ranks))
+        root, dense = self._ranks[sender], _flat(tensor).contiguous()
+        name = self._next_name(f"{self._prefix}.from.{sender}.to.{to}.tag.{tag}")
+
+        def make(pair_set):
+            call = broadcast_call(name, root, dense, pair_set, in_place=True)
+            if to == self.getRank() and dense.data_ptr() != tensor.data_ptr():
+                call = call.then(lambda _: tensor.detach().copy_(dense.view(tensor.shape)))
+            return call.start()
+
+        work = Pending(pair.start(make), [tensor])
+        self._last[name] = work
+        return work
 
     # --- how they start
 

@@ -1,0 +1,75 @@
+"""send and recv: broadcasts in a process set of the two ranks.
+
+A set is formed when its two first meet, by a thread: a rank that sends to the next one and receives
+from the one before must not wait for the first before it has called the second.
+"""
+
+import threading
+
+from horon import _core
+from horon.process_sets import ProcessSet
+
+
+class Later:
+    """The handle of a call that has not started yet. `make` starts it."""
+
+    def __init__(self, make):
+        self._make = make
+        self._started = threading.Event()
+        self._handle = self._error = None
+
+    def start(self, error=None) -> None:
+        """With an error: it never will."""
+        try:
+            if error is not None:
+                raise error
+            self._handle = self._make()
+        except Exception as failed:
+            self._error = failed
+        self._make = None
+        self._started.set()
+
+    def done(self) -> bool:
+        return self._started.is_set() and (self._error is not None or self._handle.done())
+
+    def wait(self):
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+        return self._handle.wait()
+
+
+class Pair:
+    """Two ranks, in ascending order, of which this is one."""
+
+    def __init__(self, ranks):
+        self._ranks = ranks
+        self._lock = threading.Lock()
+        self._set = None  # until it has been formed
+        self._queued = []
+        self._forming = False
+
+    def start(self, make):
+        """A handle of what make(process set) starts. Never waits for the other rank."""
+        with self._lock:
+            if self._set is None:
+                later = Later(lambda: make(self._set))
+                self._queued.append(later)
+                if not self._forming:
+                    self._forming = True
+                    threading.Thread(target=self._form, name="horon-pair", daemon=True).start()
+                return later
+        return make(self._set)
+
+    def _form(self):
+        formed, error = ProcessSet(list(self._ranks)), None
+        try:
+            formed.process_set_id = _core.form_process_set(tuple(self._ranks))
+        except Exception as failed:  # whoever waits gets it; the next call tries again
+            error = failed
+        with self._lock:
+            if error is None:
+                self._set = formed
+            queued, self._queued, self._forming = self._queued, [], False
+            for later in queued:  # in their order, before any other
+                later.start(error)
