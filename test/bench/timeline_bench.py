@@ -83,9 +83,9 @@ def main() -> None:
     step = Step(options.compute_ms)
     for _ in range(20):
         step.run()
-    folder = hvd.broadcast_object(tempfile.mkdtemp(), root_rank=0)
-    path = os.path.join(folder, "timeline.json")
-    results = hvd.allgather_object(measure(step, options.pairs, options.steps, path))
+    with tempfile.TemporaryDirectory() as own:
+        path = hvd.broadcast_object(os.path.join(own, "timeline.json"), root_rank=0)
+        results = hvd.allgather_object(measure(step, options.pairs, options.steps, path))
     events, dropped = hvd.counter("timeline.events"), hvd.counter("timeline.dropped")
     if hvd.rank() != 0:
         return

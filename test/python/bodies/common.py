@@ -1,14 +1,26 @@
 """What the checks share."""
 
 import re
+import tempfile
 from contextlib import contextmanager
 
 import torch
+
+import horon.torch as hvd
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 NUMBERS = INTEGERS + FLOATS
 SHAPES = [(), (0,), (1,), (17,), (5, 3), (2, 3, 4, 5)]
+
+_folders = []  # removed when rank 0 ends
+
+
+def shared_folder() -> str:
+    """A new folder on rank 0's host, which all ranks know."""
+    if hvd.rank() == 0:
+        _folders.append(tempfile.TemporaryDirectory())
+    return hvd.broadcast_object(_folders[-1].name if hvd.rank() == 0 else None, root_rank=0)
 
 
 def values(rank, shape, dtype, seed=0):

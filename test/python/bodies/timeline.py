@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import tempfile
 from collections import defaultdict
 
 import torch
-from common import raises
+from common import raises, shared_folder
 
 import horon.torch as hvd
 from horon.errors import HoronInvalidArgument
@@ -17,8 +16,8 @@ PHASES = ["QUEUE", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "PACK", "WIRE", "UNPACK"]
 
 
 def shared_path() -> str:
-    """A file's name that all ranks know; rank 0 makes its folder."""
-    return hvd.broadcast_object(os.path.join(tempfile.mkdtemp(), "t.json"), root_rank=0)
+    """A file's name that all ranks know."""
+    return os.path.join(shared_folder(), "t.json")
 
 
 def recorded(path) -> list:
