@@ -12,8 +12,8 @@ namespace horon {
 
 // `ranks`: global ranks, in any order. Gives the set's id, the same on all ranks.
 Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks);
-// Collective over the ranks of the set alone, of which this is one. The id of the one that exists
-// already, if there is one.
+// Collective over the ranks of the set alone, of which this is one. The id of the one that was
+// formed already, if there is one.
 Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks);
 Status RemoveProcessSet(Runtime& runtime, int id);
 // This rank has no more tensors until the work is done, which is when all ranks have joined. The

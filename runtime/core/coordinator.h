@@ -101,7 +101,7 @@ class Coordinator {
 
   // coordinator_sets.cc: changes of process sets.
   Status CheckBuiltIn(const Row& row, Agreement* agreed);
-  Result<int32_t> PromiseSet(std::vector<int> ranks, bool may_be_known);
+  Result<int32_t> PromiseSet(std::vector<int> ranks, bool formed);
   static bool Formed(const Row& row);
   bool Needs(const Row& row, int rank) const;
 
@@ -144,7 +144,8 @@ class Coordinator {
   int gone_ = 0;         // ranks that have left
   Row* join_ = nullptr;  // who has reported it, has joined; null: nobody
   int last_joined_ = -1;
-  std::map<std::vector<int>, int32_t> promised_;      // sets of the next decision, with their ids
+  // Sets of the next decision, with their ids; by whether they are formed.
+  std::map<std::pair<bool, std::vector<int>>, int32_t> promised_;
   std::chrono::steady_clock::time_point decided_at_;  // something about tensors
   std::vector<uint64_t> heard_;                       // by rank
 };

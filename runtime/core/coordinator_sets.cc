@@ -37,11 +37,11 @@ Status Coordinator::CheckBuiltIn(const Row& row, Agreement* agreed) {
   return Status::Ok();
 }
 
-// The id of a set with these ranks, which may exist if it `may_be_known`.
-Result<int32_t> Coordinator::PromiseSet(std::vector<int> ranks, bool may_be_known) {
-  const auto promised = promised_.find(ranks);
-  const int32_t known = promised != promised_.end() ? promised->second : sets_->IdOf(ranks);
-  if (known >= 0 && may_be_known) return known;
+// The id of a set with these ranks, which may exist if it is `formed` by them.
+Result<int32_t> Coordinator::PromiseSet(std::vector<int> ranks, bool formed) {
+  const auto promised = promised_.find({formed, ranks});
+  const int32_t known = promised != promised_.end() ? promised->second : sets_->IdOf(ranks, formed);
+  if (known >= 0 && formed) return known;
   if (known >= 0) {
     return Status::InvalidArgument("a process set with the ranks " + Ranks(ranks) +
                                    " exists already: it is number " + std::to_string(known));
@@ -49,7 +49,7 @@ Result<int32_t> Coordinator::PromiseSet(std::vector<int> ranks, bool may_be_know
   const int32_t id = sets_->NextId(static_cast<int>(promised_.size()));
   if (id < 0)
     return Status::InvalidArgument("there are 255 process sets already; remove one first");
-  promised_.emplace(std::move(ranks), id);
+  promised_.emplace(std::pair(formed, std::move(ranks)), id);
   return id;
 }
 

@@ -41,7 +41,6 @@ Status Negotiator::Apply(const Decision& decision) {
     }
   }
   for (uint64_t id : decision.evicted) cache_.Forget(id);
-  if (!decision.order.empty()) ++agreed_;
   if (!batch.entries.empty()) batches_.push_back(std::move(batch));
   ApplyLeft(decision);
   ObserveSchedule(decision);
@@ -143,7 +142,8 @@ void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
     cache_.ForgetSet(id);
     registry_->ForgetSet(id);
   } else if (request.op != "join" && !sets_->Find(id)) {
-    sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()));
+    sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()),
+               request.op == "process_set.form");
   }
 }
 

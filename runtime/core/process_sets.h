@@ -18,27 +18,29 @@ class ProcessSets {
   explicit ProcessSets(int size) {
     auto all = std::make_shared<std::vector<int>>();
     for (int r = 0; r < size; ++r) all->push_back(r);
-    sets_[0] = all;
+    sets_[0] = {all, false};
   }
   Ranks Find(int32_t id) const {  // null: no such set
     MutexLock lock(mutex_);
     const auto it = sets_.find(id);
-    return it == sets_.end() ? nullptr : it->second;
+    return it == sets_.end() ? nullptr : it->second.ranks;
   }
-  void Add(int32_t id, std::vector<int> ranks) {
+  // `formed`: by its members alone.
+  void Add(int32_t id, std::vector<int> ranks, bool formed = false) {
     MutexLock lock(mutex_);
-    sets_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
+    sets_[id] = {std::make_shared<const std::vector<int>>(std::move(ranks)), formed};
     last_ = std::max(last_, id);
   }
   void Remove(int32_t id) {
     MutexLock lock(mutex_);
     sets_.erase(id);
   }
-  // The set with exactly these ranks, or -1.
-  int32_t IdOf(const std::vector<int>& ranks) const {
+  // The set with exactly these ranks, or -1. Those that were formed, and those that all ranks have
+  // added, know nothing of each other: a library's groups are not in its user's way.
+  int32_t IdOf(const std::vector<int>& ranks, bool formed = false) const {
     MutexLock lock(mutex_);
     for (const auto& [id, set] : sets_) {
-      if (*set == ranks) return id;
+      if (*set.ranks == ranks && (id == 0 || set.formed == formed)) return id;
     }
     return -1;
   }
@@ -57,8 +59,12 @@ class ProcessSets {
   }
 
  private:
+  struct Set {
+    Ranks ranks;
+    bool formed = false;
+  };
   mutable Mutex mutex_;
-  std::map<int32_t, Ranks> sets_ HORON_GUARDED_BY(mutex_);
+  std::map<int32_t, Set> sets_ HORON_GUARDED_BY(mutex_);
   int32_t last_ HORON_GUARDED_BY(mutex_) = 0;
 };
 

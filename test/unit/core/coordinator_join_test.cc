@@ -222,7 +222,7 @@ TEST_CASE("a set is formed by its ranks alone, and several at once") {
   CHECK(decision.verdicts[0].joined == std::vector<int32_t>{2, 3, 4});
   CHECK(decision.verdicts[0].stand_in.splits == Shape{0, 1});
   CHECK(decision.verdicts[1].agreed.sizes == std::vector<int64_t>{2});
-  f.sets.Add(1, {0, 1});
+  f.sets.Add(1, {0, 1}, true);
   for (int r : {0, 1}) f.Hear(r, Of({Form({0, 1})}));
   CHECK(f.coordinator.Decide().verdicts.at(0).agreed.sizes == std::vector<int64_t>{1});  // again
 }

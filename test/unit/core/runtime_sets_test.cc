@@ -67,6 +67,12 @@ TEST_CASE("sets are formed by their own ranks, side by side, and used at once") 
       }
       std::vector<float> all(3, 1);
       EXPECT(me.Reduce("all", "sum", all).ok() && all[0] == 4, "the whole job's sum");
+      // One of the same ranks that the program adds is another one.
+      const auto added = me.AddProcessSet({0, 1});
+      EXPECT(added.ok() && added.value() != pair.value(), "added beside the formed one");
+      EXPECT(!me.AddProcessSet({0, 1}).ok(), "added twice");
+      EXPECT(RemoveProcessSet(me.runtime(), added.value()).ok(), "removed");
+      EXPECT(FormProcessSet(me.runtime(), mine).value() == pair.value(), "it stays");
       EXPECT(!FormProcessSet(me.runtime(), std::vector<int>{(me.rank() + 1) % 4}).ok(),
              "formed by an outsider");
     });
