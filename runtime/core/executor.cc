@@ -68,6 +68,7 @@ void Executor::Start(Bucket bucket) {
   Record(recorder_, EventKind::kStarted, bucket.entries[0].what->key, bucket.bytes);
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
+  running->number = ++started_;
   if (running->away()) {
     op->Skip(*running);
     running->Finish(Status::Ok());
@@ -121,7 +122,6 @@ Result<bool> Executor::Advance(bool held) {
     }
     running.Withdraw();
     running.Finish(status);
-    ++finished_;
     it = running_.erase(it);
   }
   HORON_TRY(fault_);
@@ -156,6 +156,19 @@ TimeUse::Stage Executor::stage() const {
 
 const Request* Executor::oldest() const {
   return running_.empty() ? nullptr : running_.front()->segments()[0].request;
+}
+
+uint64_t Executor::oldest_number() const { return running_.empty() ? 0 : running_.front()->number; }
+
+std::vector<std::string> Executor::Describe() const {
+  std::vector<std::string> lines;
+  for (const auto& running : running_) {
+    const size_t more = running->segments().size() - 1;
+    lines.push_back("tensor '" + running->segments()[0].request->name + "'" +
+                    (more > 0 ? " and " + std::to_string(more) + " more, fused with it," : "") +
+                    " began, and waits for other ranks or for bytes on their way");
+  }
+  return lines;
 }
 
 void Executor::FailAll(const Status& status) {

@@ -52,7 +52,11 @@ class Executor {
   // What the oldest bucket in flight is about; kNothing if idle.
   TimeUse::Stage stage() const;
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
-  uint64_t finished() const { return finished_; }  // buckets so far
+  // Buckets are numbered as they start, from 1.
+  uint64_t newest_number() const { return started_; }  // so far
+  uint64_t oldest_number() const;                      // of those in flight; 0 if idle
+  // A line for each bucket in flight.
+  std::vector<std::string> Describe() const;
 
  private:
   class Running;  // a bucket in flight: a Stage for its op
@@ -85,7 +89,7 @@ class Executor {
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;
   std::list<std::unique_ptr<Running>> running_;
-  uint64_t finished_ = 0;
+  uint64_t started_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
   Counter &buckets_, &tensors_, &fused_tensors_, &fused_bytes_, &bytes_;
 };

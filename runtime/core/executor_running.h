@@ -99,6 +99,7 @@ class Executor::Running final : public GpuBucket {
     return phases_.begun == 0 ? locked().number > 0 : phases_.met == 0;
   }
   const char* algorithm = "as the op says";
+  uint64_t number = 0;  // of the executor's buckets, from 1
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   RootTask& task() { return *task_; }
   const Tuning& tuning() const { return tuning_; }

@@ -98,6 +98,7 @@ Status Negotiator::Report() {
   horon::Report report;
   if (schedule_.locked()) {
     report.unlock = unlock_asked_ = unlock_asked_ || WantsUnlock();
+    report.ask = std::exchange(ask_due_, false);  // and again when all that waits is reported
     if (std::exchange(started_due_, false)) report.started = schedule_.started();
   } else {
     ReportPending(report);
@@ -127,6 +128,7 @@ void Negotiator::ReportPending(horon::Report& report) {
   requests_.Add(static_cast<int64_t>(report.requests.size()));
   report.describe = std::exchange(describe_, false);
   report.ask = std::exchange(ask_, false) || report.describe;
+  ask_due_ = false;
   report.leaving = leaving_;
   left_ = leaving_;
 }
@@ -157,10 +159,13 @@ Status Negotiator::HearDecisions() {
 
 // --- stalls ----------------------------------------------------------------------------------
 
-Status Negotiator::LookForStalls(Clock::time_point now, const Request* running, uint64_t finished) {
-  const bool waits = !over_ && !left_ && (!pending_.empty() || running != nullptr);
-  const StallAsker::Advice advice = asker_.Look(now, waits, running, agreed_ + finished);
-  if (advice.ask) ask_ = moved_ = true;
+Status Negotiator::LookForStalls(Clock::time_point now, const StallAsker::Line& running,
+                                 const Request* oldest) {
+  const bool waits = !over_ && !left_ && (!pending_.empty() || oldest != nullptr);
+  if (!asker_.Due(now, waits, {0, pending_.newest()}, running)) return Status::Ok();
+  const StallAsker::Line pending{pending_.oldest(), pending_.newest()};
+  const StallAsker::Advice advice = asker_.Look(now, pending, running, oldest);
+  if (advice.ask) ask_ = ask_due_ = moved_ = true;
   if (advice.lost_coordinator) lost_ = 0;
   return advice.status;
 }
@@ -170,8 +175,8 @@ void Negotiator::Print(const std::vector<std::string>& lines) const {
     std::fprintf(stderr, "horon: rank %d: %s\n", rank_, line.c_str());
 }
 
-void Negotiator::Describe() {
-  std::vector<std::string> lines;
+void Negotiator::Describe(std::vector<std::string> running) {
+  std::vector<std::string> lines = std::move(running);
   pending_.ForEach([&](const Entry& entry) {
     lines.push_back("tensor '" + entry.request().name +
                     "' waits until all ranks have submitted it");

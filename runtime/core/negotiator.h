@@ -58,17 +58,19 @@ class Negotiator {
   // Nothing in flight may go on: some of it may have to be taken back.
   bool held() const { return held_; }
 
-  // Looks whether something here waits in vain, and asks the coordinator why. `running`: a tensor
-  // of the oldest bucket in flight, or null; `finished`: buckets so far. kUnavailable: the
-  // coordinator does not answer, or the bucket never ends.
-  Status LookForStalls(Clock::time_point now, const Request* running, uint64_t finished);
+  // Looks whether something here waits in vain, and asks the coordinator why. `running`: numbers of
+  // buckets in flight; `oldest`: a tensor of the oldest, or null. kUnavailable: the coordinator
+  // does not answer, or the bucket never ends.
+  Status LookForStalls(Clock::time_point now, const StallAsker::Line& running,
+                       const Request* oldest);
   Clock::time_point next_look(bool awaited) const {
     return std::min(asker_.next_look(), schedule_.patience_ends(awaited));
   }
   // Rank 0: what every rank's timeline is to do, at the same place in the stream of batches.
   void Order(std::vector<TimelineOrder> orders);
-  // Prints what is pending here now, and what the coordinator knows of it when it has answered.
-  void Describe();
+  // Prints what is pending here now, beside lines on what runs, and what the coordinator knows of
+  // it when it has answered.
+  void Describe(std::vector<std::string> running);
   // The rank that was given up; -1: none.
   int lost() const { return lost_; }
 
@@ -146,8 +148,7 @@ class Negotiator {
   Callers* callers_;
   Timeline* timeline_;
   StallAsker asker_;
-  uint64_t agreed_ = 0;  // decisions that had verdicts
-  bool ask_ = false, answer_ = false, describe_ = false, described_ = true;
+  bool ask_ = false, ask_due_ = false, answer_ = false, describe_ = false, described_ = true;
   int lost_ = -1;
   // Rank 0: for the next decision.
   std::unique_ptr<StallJudge> judge_;

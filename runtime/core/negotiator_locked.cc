@@ -6,7 +6,7 @@ namespace horon {
 
 // All else is said when negotiation goes on.
 bool Negotiator::HasLockedReport() const {
-  return started_due_ || answer_ || timeline_->wants_clock() || !given_up_.empty() ||
+  return started_due_ || answer_ || ask_due_ || timeline_->wants_clock() || !given_up_.empty() ||
          (!unlock_asked_ && WantsUnlock());
 }
 
@@ -90,8 +90,7 @@ void Negotiator::HearLocked(int rank, horon::Report& report) {
   describe_when_answered_ = describe_when_answered_ || report.describe;
   unlock_wanted_ = unlock_wanted_ || report.unlock || report.ask || report.leaving ||
                    !report.bits.empty() || !report.requests.empty();
-  reply_ = reply_ || report.ask;
-  report.ask = report.describe = false;
+  report.describe = false;
 }
 
 Status Negotiator::DecideLocked() {
@@ -99,9 +98,11 @@ Status Negotiator::DecideLocked() {
                                     [](const auto& started) { return started.has_value(); });
   const bool stop = unlock_wanted_ && !schedule_.stopped();
   const bool resume = schedule_.stopped() && all_said;
-  if (!stop && !resume && !MustTell() && !std::exchange(reply_, false)) return Status::Ok();
+  const bool reply = std::exchange(reply_, false);
+  if (!stop && !resume && !inquire_ && !MustTell() && !reply) return Status::Ok();
   Decision decision = coordinator_->Pause();
   decision.stop = stop;
+  decision.inquire = std::exchange(inquire_, false);
   if (resume) decision.resume = **std::min_element(started_.begin(), started_.end());
   HORON_TRY(Tell(std::move(decision)));
   if (!resume || !describe_when_answered_) return Status::Ok();

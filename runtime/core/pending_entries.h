@@ -2,6 +2,7 @@
 // Holder of the baton only.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -19,7 +20,10 @@ class PendingEntries {
     }
     entry.what->slot = free_.back();
     free_.pop_back();
-    slots_[static_cast<size_t>(entry.what->slot)] = std::move(entry);
+    const auto slot = static_cast<size_t>(entry.what->slot);
+    numbers_.resize(slots_.size());
+    numbers_[slot] = ++newest_;
+    slots_[slot] = std::move(entry);
   }
   // Nothing if it does not wait.
   std::optional<Entry> Take(Registration& what) {
@@ -39,6 +43,15 @@ class PendingEntries {
     free_.clear();
     return all;
   }
+  // Entries are numbered as they are put here, from 1.
+  uint64_t newest() const { return newest_; }  // so far
+  uint64_t oldest() const {                    // of those that wait; 0: none
+    uint64_t oldest = 0;
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].what && (oldest == 0 || numbers_[slot] < oldest)) oldest = numbers_[slot];
+    }
+    return oldest;
+  }
   bool empty() const { return free_.size() == slots_.size(); }
   template <typename F>
   void ForEach(F&& f) const {
@@ -50,6 +63,8 @@ class PendingEntries {
  private:
   std::vector<Entry> slots_;  // free ones are empty
   std::vector<int> free_;
+  std::vector<uint64_t> numbers_;  // by slot
+  uint64_t newest_ = 0;
 };
 
 }  // namespace horon

@@ -15,6 +15,7 @@ constexpr std::chrono::microseconds kBurst{100};
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
 constexpr std::chrono::seconds kStandstill{10};
+constexpr uint64_t kLookEvery = 64;  // cycles, for stalls, while something moves
 
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
   std::vector<Transport*> pointers;
@@ -164,13 +165,14 @@ bool Runtime::CycleMoved() {
 
 Status Runtime::CycleSafely() {
   try {
-    if (describe_.exchange(false, std::memory_order_relaxed)) negotiator_.Describe();
+    if (describe_.exchange(false, std::memory_order_relaxed))
+      negotiator_.Describe(executor_.Describe());
     if (ordering_.exchange(false, std::memory_order_acquire)) PassOrders();
     HORON_TRY(Cycle());
-    if (moved_) return Status::Ok();
-    const Status status =
-        negotiator_.LookForStalls(Clock::now(), executor_.oldest(), executor_.finished());
-    moved_ = negotiator_.moved();  // it asks with the next cycle
+    if (moved_ && cycles_.load(std::memory_order_relaxed) % kLookEvery != 0) return Status::Ok();
+    const Status status = negotiator_.LookForStalls(
+        Clock::now(), {executor_.oldest_number(), executor_.newest_number()}, executor_.oldest());
+    moved_ = moved_ || negotiator_.moved();  // it asks with the next cycle
     return status;
   } catch (const std::exception& e) {  // out of memory; the baton must be given on all the same
     return Status::Internal(std::string("the runtime stopped: ") + e.what());

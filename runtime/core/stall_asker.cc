@@ -18,19 +18,32 @@ std::string Seconds(milliseconds time) { return std::to_string(time.count() / 10
 StallAsker::StallAsker(const Config& config, int rank)
     : rank_(rank), silent_limit_(config.stall_silence), busy_limit_(config.stall_shutdown) {}
 
-StallAsker::Advice StallAsker::Look(Time now, bool waits, const Request* running,
-                                    uint64_t progress) {
-  Advice advice;
+bool StallAsker::Due(Time now, bool waits, const Line& pending, const Line& running) {
   if (!waits) Rest();
-  if (!waits || (look_at_ != Time::max() && now < look_at_)) return advice;
-  const bool first = look_at_ == Time::max() || progress != progress_;
-  progress_ = progress;
-  look_after_ = first ? kFirstLook : std::min(look_after_ + look_after_ / 2, kLastLook);
-  look_at_ = now + look_after_;
-  if (first) {
-    still_since_ = now;
-    return advice;
+  if (waits && look_at_ == Time::max()) {
+    pending_mark_ = pending.newest;
+    running_mark_ = running.newest;
+    running_since_ = now;
+    look_after_ = kFirstLook;
+    look_at_ = now + look_after_;
   }
+  return now >= look_at_;
+}
+
+StallAsker::Advice StallAsker::Look(Time now, const Line& pending, const Line& running,
+                                    const Request* oldest) {
+  Advice advice;
+  const bool pending_waits = pending.oldest != 0 && pending.oldest <= pending_mark_;
+  const bool running_waits = running.oldest != 0 && running.oldest <= running_mark_;
+  if (!pending_waits) pending_mark_ = pending.newest;
+  if (!running_waits) {
+    running_mark_ = running.newest;
+    running_since_ = now;
+  }
+  const bool waits = pending_waits || running_waits;
+  look_after_ = waits ? std::min(look_after_ + look_after_ / 2, kLastLook) : kFirstLook;
+  look_at_ = now + look_after_;
+  if (!waits) return advice;
   advice.ask = true;
   if (asked_since_ == Time::max()) asked_since_ = now;
   const auto over = [](milliseconds limit, auto time) {
@@ -41,8 +54,8 @@ StallAsker::Advice StallAsker::Look(Time now, bool waits, const Request* running
     advice.status = Status::Unavailable("rank 0 has not answered for " + Seconds(silent_limit_) +
                                         ": it is stopped (SIGSTOP, a debugger), or its machine "
                                         "hangs or cannot be reached");
-  } else if (running != nullptr && over(busy_limit_, now - still_since_)) {
-    advice.status = Status::Unavailable("the collective of tensor '" + running->name +
+  } else if (running_waits && oldest != nullptr && over(busy_limit_, now - running_since_)) {
+    advice.status = Status::Unavailable("the collective of tensor '" + oldest->name +
                                         "' has made no progress for " + Seconds(busy_limit_) +
                                         " (HORON_STALL_SHUTDOWN_TIME_SECONDS)");
   }

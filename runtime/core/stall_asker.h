@@ -20,9 +20,17 @@ class StallAsker {
     Status status;     // kUnavailable: no hope
     bool lost_coordinator = false;
   };
-  // `waits`: something is pending or in flight here. `running`: a tensor of the oldest bucket in
-  // flight, or null. `progress` grows whenever anything was agreed or finished.
-  Advice Look(Time now, bool waits, const Request* running, uint64_t progress);
+  // What waits here, by numbers that count up: the oldest of it (0: nothing), and the newest so
+  // far, which may be done.
+  struct Line {
+    uint64_t oldest = 0, newest = 0;
+  };
+  // Whether it is time to look; `waits`: something is pending or in flight here. Of the lines only
+  // `newest` is read.
+  bool Due(Time now, bool waits, const Line& pending, const Line& running);
+  // Whatever else goes on meanwhile, of other process sets or from other threads: what was there at
+  // the last look and still is, waits. `oldest`: a tensor of the oldest bucket in flight, or null.
+  Advice Look(Time now, const Line& pending, const Line& running, const Request* oldest);
   void Answered() { asked_since_ = Time::max(); }  // a decision came
   Time next_look() const { return look_at_; }      // max: none
 
@@ -31,9 +39,9 @@ class StallAsker {
 
   int rank_;
   std::chrono::milliseconds silent_limit_, busy_limit_;
-  Time look_at_ = Time::max(), asked_since_ = Time::max(), still_since_;
+  Time look_at_ = Time::max(), asked_since_ = Time::max(), running_since_;
   std::chrono::milliseconds look_after_{0};
-  uint64_t progress_ = 0;
+  uint64_t pending_mark_ = 0, running_mark_ = 0;  // the newest at the last look that found nothing
 };
 
 }  // namespace horon

@@ -5,6 +5,7 @@
 namespace horon::test {
 
 Status FaultyTransport::Post(Transfer& transfer) {
+  if (fault_.armed != nullptr && !*fault_.armed) return inner_->Post(transfer);
   ++posts_;
   const bool hit = fault_.kind == Fault::Kind::kDropAll || fault_.kind == Fault::Kind::kDelay
                        ? posts_ >= fault_.at

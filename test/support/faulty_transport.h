@@ -16,6 +16,7 @@ struct Fault {
   int at = 1;                          // the k-th Post, from 1
   int delay_looks = 200;               // kDelay: calls of Progress that the transfers are held back
   std::atomic<int>* struck = nullptr;  // counts the transfers that it struck
+  const std::atomic<bool>* armed = nullptr;  // Posts count from when this is true
 };
 
 class FaultyTransport final : public Transport {

@@ -1,8 +1,10 @@
 // Stalls and faulty transports on the whole road, with thread ranks: nothing waits for ever.
+#include <barrier>
 #include <latch>
 
 #include "test/support/faulty_transport.h"
 #include "test/support/road.h"
+#include "test/support/steady.h"
 
 namespace horon {
 namespace {
@@ -91,6 +93,88 @@ TEST_CASE("a rank whose messages vanish is given up, and everyone hears which it
       if (static_cast<int>(r) != mute)
         CHECK(status[r].message().find("rank " + std::to_string(mute) + " has not answered") !=
               std::string::npos);
+    }
+  }
+}
+
+// The others wait for its answer to rank 0's wish to leave the schedule, and for its part of a
+// bucket.
+TEST_CASE("a rank that falls silent in a locked schedule is named") {
+  for (const int mute : {1, 2}) {
+    WorldOptions options;
+    options.local_size = 1;
+    options.lanes = false;
+    options.configure_rank = [mute](int rank, Config& c) {
+      c.stall_silence = milliseconds{rank == mute ? 5000 : 1500};
+    };
+    std::atomic<int> struck{0};
+    std::atomic<bool> armed{false};
+    options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+      Fault fault{rank == mute ? Fault::Kind::kDropAll : Fault::Kind::kNone, 1};
+      fault.struck = &struck;
+      fault.armed = &armed;
+      return std::make_unique<FaultyTransport>(std::move(inner), fault);
+    };
+    World world(3, options);
+    test::Settler settle(3);
+    test::Verdicts verdicts;
+    std::barrier<> settled(3);
+    std::vector<Status> status(3);
+    world.Run([&](Rank& me) {
+      test::Step step(4);
+      settle(me, step, verdicts);
+      settled.arrive_and_wait();
+      armed = true;
+      settled.arrive_and_wait();
+      std::vector<float> values(3, 1);
+      status[static_cast<size_t>(me.rank())] = me.Reduce("t0", "sum", values);
+    });
+    RequireNone(verdicts);
+    CHECK(struck > 0);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == mute) continue;
+      const Status& heard = status[static_cast<size_t>(rank)];
+      INFO("rank " << rank << ": " << heard.message());
+      CHECK(heard.code() == Code::kUnavailable);
+      CHECK(heard.message().find("rank " + std::to_string(mute) + " has not answered") !=
+            std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("ranks that diverge hear it while another process set goes on") {
+  for (const WorldOptions& layout : Layouts()) {
+    World world(4, layout);
+    std::atomic<int> answered{0};
+    std::atomic<bool> wrong{false};
+    std::vector<Status> status(4);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+    world.Run([&](Rank& me) {
+      const int first = me.AddProcessSet({0, 1}).value();
+      const int second = me.AddProcessSet({2, 3}).value();
+      std::vector<float> values(100, 1);
+      if (me.rank() >= 2) {
+        Request request = test::Tensor(me.rank() == 2 ? "a" : "b", "sum", {100});
+        request.process_set = second;
+        auto work = me.Submit(request, values.data(), values.data()).value();
+        status[static_cast<size_t>(me.rank())] = me.Wait(*work);
+        ++answered;
+        return;
+      }
+      // The two leave this loop together.
+      for (bool over = false; !over && std::chrono::steady_clock::now() < end;) {
+        float stop = answered == 2 ? 1 : 0;
+        Request request = test::Tensor("stop", "max", {1});
+        request.process_set = first;
+        auto work = me.Submit(request, &stop, &stop).value();
+        if (!me.Wait(*work).ok()) wrong = true;
+        over = stop > 0 || wrong;
+      }
+    });
+    CHECK_FALSE(wrong);
+    for (const int rank : {2, 3}) {
+      INFO("rank " << rank << ": " << status[static_cast<size_t>(rank)].message());
+      CHECK(status[static_cast<size_t>(rank)].code() == Code::kInvalidArgument);
     }
   }
 }
