@@ -171,6 +171,8 @@ PYBIND11_MODULE(_core, module) {
              py::arg("first_step"), py::arg("end_step"));
   module.def("await_inquiry", &AwaitInquiry);
   module.def("tell_doing", &horon_tell_doing);
+  module.def("hands_over", &horon_hands_over);
+  module.def("takes_back", &horon_takes_back);
   module.def("stop_timeline", &Blocking<&horon_stop_timeline>);
   DefineQueries(module);
   horon_python::DefineRepeat(module);

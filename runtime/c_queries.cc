@@ -16,7 +16,7 @@ int Query(F&& f) {
 }
 
 // A literal, because it must outlive the job.
-const char* WayOf(std::string Job::* name) {
+const char* WayOf(std::string Job::*name) {
   const std::shared_ptr<Job> job = Current();
   for (const char* way : {"shm", "mpi", "shm+mpi", "self"}) {
     if (job && (*job).*name == way) return way;
@@ -99,6 +99,15 @@ int horon_await_inquiry(void) {
 void horon_tell_doing(const char* text) {
   const auto job = Current();
   if (job && text != nullptr) job->runtime->inquiries()->Tell(text);
+}
+
+int horon_hands_over(void) {
+  const auto job = Current();
+  return job ? static_cast<int>(job->runtime->callers().HandsOver()) : 0;
+}
+void horon_takes_back(int thread) {
+  const auto job = Current();
+  if (job) job->runtime->callers().TakesBack(static_cast<pid_t>(thread));
 }
 
 int64_t horon_counter(const char* name) {

@@ -2,8 +2,11 @@
 // which keeps it. Submitted and Waiting: user threads. Snapshot: the holder of the baton.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +18,7 @@ namespace horon {
 
 struct Activity {
   int32_t callers = 0;             // user threads that have used the runtime and still run
-  int32_t blocked = 0;             // of those, asleep in a wait
+  int32_t blocked = 0;             // of those, asleep in a wait, or in a lock (Snapshot says when)
   uint64_t submits = 0;            // so far
   std::vector<std::string> waits;  // keys they wait for, some of them
   std::string last;                // key submitted last; empty: none yet
@@ -26,11 +29,20 @@ struct Activity {
 };
 
 class Callers {
+  struct Thread;
+
  public:
   Callers() : shared_(std::make_shared<Shared>()) {}
   using Key = std::shared_ptr<const std::string>;
   void Submitted(Key key);
-  Activity Snapshot() const;
+  // A thread that does not wait here counts as blocked, too, if snapshots find it asleep in a lock
+  // (a futex) for a while: an idle one of a pool, such as autograd's for a GPU. The program's main
+  // thread only if what it waits for is known to be a wait of another thread here (HandsOver), as
+  // for a future of torch's.
+  Activity Snapshot();
+  // The calling thread lets another one wait in its place, until TakesBack of the number returned.
+  pid_t HandsOver();
+  void TakesBack(pid_t thread);
   // Outlives this: a thread of the program's may wait in it.
   const std::shared_ptr<Inquiries>& inquiries() const { return inquiries_; }
 
@@ -45,17 +57,29 @@ class Callers {
    private:
     Callers& callers_;
     Key key_;
+    Thread& thread_;
   };
 
  private:
+  struct Thread {
+    pid_t id = 0;
+    int waits = 0;          // here
+    int handed_over = 0;    // waits of other threads in its place
+    uint64_t switches = 0;  // of its context, at the last snapshot; 0: it did not sleep then
+    std::chrono::steady_clock::time_point since = {};  // when they were that many first
+    bool Sleeps();                                     // for a while; asks the kernel
+  };
   struct Shared {
     mutable Mutex mutex;
-    Activity now HORON_GUARDED_BY(mutex);  // but for `last`
+    Activity now HORON_GUARDED_BY(mutex);  // but for `last`, `callers` and `blocked`
+    std::list<Thread> threads HORON_GUARDED_BY(mutex);
+    Thread main HORON_GUARDED_BY(mutex);  // if it is none of those
     Key last HORON_GUARDED_BY(mutex);
     std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
   };
   class Membership;
-  void Join();
+  Thread& Join();
+  static void Count(Shared& shared) HORON_REQUIRES(shared.mutex);
   std::shared_ptr<Inquiries> inquiries_ = std::make_shared<Inquiries>();
   std::shared_ptr<Shared> shared_;  // with the threads' memberships, which may outlive this
 };

@@ -117,6 +117,7 @@ class Runtime {
   const std::shared_ptr<SharedRegions>& regions() { return regions_; }  // thread-safe
   PeerEngine& peers() { return peers_; }  // its functions for user threads
   const std::shared_ptr<Inquiries>& inquiries() const { return callers_.inquiries(); }
+  Callers& callers() { return callers_; }
   int64_t memory_bytes() const;
 
  private:

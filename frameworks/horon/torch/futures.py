@@ -10,6 +10,7 @@ import threading
 
 import torch
 
+from horon import _core
 from horon.runtime import shutdown
 
 
@@ -23,12 +24,16 @@ class _Keeper:
         atexit.register(self._end)
 
     def add(self, wait, future) -> None:
-        self._waiting.put((wait, future))
+        # torch's code on this thread is going to wait for the future, and so for what we wait for.
+        self._waiting.put((wait, future, _core.hands_over()))
 
     def _run(self):
         while (item := self._waiting.get()) is not None:
-            keep_promise(*item)
-            item = None  # tensors must not live on while the thread waits for the next one
+            *promise, whose = item
+            keep_promise(*promise)
+            _core.takes_back(whose)
+            # Tensors must not live on while the thread waits for the next one.
+            item = promise = None
 
     def _end(self):
         shutdown()  # what is pending fails, so that nothing is waited for

@@ -102,7 +102,8 @@ HORON_API int horon_mpi_available(void);
  * all ranks, with the same ranks everywhere; blocks. Gives its id, the same on all ranks. */
 HORON_API int horon_add_process_set(const int* ranks, int count, int* id);
 /* The same, but collective over the ranks of the set alone: the others take no notice. Gives the id
- * of the set with these ranks that exists already, if there is one. */
+ * of the set with these ranks that was formed already, if there is one; of those that were added it
+ * knows nothing, nor they of it. */
 HORON_API int horon_form_process_set(const int* ranks, int count, int* id);
 /* Collective over all ranks; blocks. Set 0 cannot be removed. */
 HORON_API int horon_remove_process_set(int id);
@@ -357,6 +358,12 @@ HORON_API int horon_await_inquiry(void);
 /* Where the program is, as one line that reads on from "its main thread is": "at train.py:57 in
  * load". Stall reports show it. */
 HORON_API void horon_tell_doing(const char* text);
+
+/* The calling thread is going to wait, outside of Horon, for what another thread waits for in it, as
+ * for a future: it counts as waiting while it sleeps. Returns a number for horon_takes_back, which
+ * any thread calls when that is over; 0: there is no runtime. Neither blocks. */
+HORON_API int horon_hands_over(void);
+HORON_API void horon_takes_back(int thread);
 
 /* Value of a counter (docs/configuration.md lists them), 0 if nothing was counted under that name.
  */

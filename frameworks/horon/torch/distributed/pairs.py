@@ -7,6 +7,7 @@ from the one before must not wait for the first before it has called the second.
 import threading
 
 from horon import _core
+from horon.errors import HoronInvalidArgument, HoronMismatch
 from horon.process_sets import ProcessSet
 
 
@@ -15,6 +16,7 @@ class Later:
 
     def __init__(self, make):
         self._make = make
+        self._whose = _core.hands_over()  # its thread waits for what the one that forms waits for
         self._started = threading.Event()
         self._handle = self._error = None
 
@@ -27,6 +29,7 @@ class Later:
         except Exception as failed:
             self._error = failed
         self._make = None
+        _core.takes_back(self._whose)
         self._started.set()
 
     def done(self) -> bool:
@@ -65,8 +68,10 @@ class Pair:
         formed, error = ProcessSet(list(self._ranks)), None
         try:
             formed.process_set_id = _core.form_process_set(tuple(self._ranks))
-        except Exception as failed:  # whoever waits gets it; the next call tries again
-            error = failed
+        except HoronInvalidArgument as refused:  # by all ranks together
+            error = HoronMismatch(str(refused))
+        except Exception as failed:
+            error = failed  # whoever waits gets it; the next call tries again
         with self._lock:
             if error is None:
                 self._set = formed
