@@ -58,10 +58,10 @@ class _GossipOptimizer(WrappedOptimizer):
                 loss = closure()
         if not self._horon_skip and not self._horon_synchronized:
             self.synchronize()
-        skips, self._horon_synchronized = self._horon_skip, False
+        self._forget_synchronizing()
         scaler = self._take_scaler()
         if isinstance(self._horon_gossip, LayeredGossip):
-            self._horon_gossip.check_step(skips, bool(scaler))
+            self._horon_gossip.check_step(self._horon_skip, bool(scaler))
             self._horon_gossip.after_step()
             return loss
         self._horon_gossip.bias()
@@ -165,13 +165,14 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     if op.what == "parameters":
         layered = isinstance(gossip, LayeredGossip)
         wrapped._distribute(gossip if layered else NoReduction())
-        wrapped._step_supports_amp_scaling = True
         if layered:
             gossip.set_passes(passes)
             gossip.attach(wrapped._step_of)
     else:
         wrapped._distribute(
             GradientReducer(optimizer.param_groups, reduction, named, passes, groups))
+    # A GradScaler leaves the step to this optimizer: also a rank that takes none goes on mixing.
+    wrapped._step_supports_amp_scaling = True
     wrapped._horon_gossip = gossip
     wrapped._horon_process_set = reduction.process_set
     return wrapped

@@ -28,33 +28,13 @@ _TWICE = (
 class _DistributedOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
-    _horon_scaled = False  # synchronized because a GradScaler is about to look at the gradients
-
-    @property
-    def _step_supports_amp_scaling(self):
-        """GradScaler.step() asks for this before it looks at the gradients: only reduced ones are
-        the same on all ranks, so that all take the step, or none does."""
-        if not self._horon_skip and not self._horon_synchronized:
-            self.synchronize()
-            self._horon_scaled = True
-        return self.__dict__.get("_step_supports_amp_scaling", False)
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, supports):
-        self.__dict__["_step_supports_amp_scaling"] = supports
-
     def step(self, closure=None):
         if not self._horon_skip and not self._horon_scaled:
             if self._horon_synchronized:
                 warnings.warn(_TWICE, stacklevel=2)
             self.synchronize()
-        self._horon_synchronized = self._horon_scaled = False
+        self._forget_synchronizing()
         return super().step() if closure is None else super().step(closure)
-
-    def zero_grad(self, *args, **kwargs):
-        if self._horon_scaled:  # a scaler found infinite gradients and took no step
-            self._horon_synchronized = self._horon_scaled = False
-        return super().zero_grad(*args, **kwargs)
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,

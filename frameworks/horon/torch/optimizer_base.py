@@ -15,6 +15,21 @@ _ZEROED = (
 class WrappedOptimizer:
     """Mixed into a subclass of the wrapped optimizer's class."""
 
+    _horon_scaled = False  # synchronized because a GradScaler is about to look at the gradients
+
+    @property
+    def _step_supports_amp_scaling(self):
+        """GradScaler.step() asks for this before it looks at the gradients: they must be reduced by
+        then. If it asks again without a step since, it has found infinite ones and taken none."""
+        if not self._horon_skip and (self._horon_scaled or not self._horon_synchronized):
+            self.synchronize()
+            self._horon_scaled = True
+        return self.__dict__.get("_step_supports_amp_scaling", False)
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supports):
+        self.__dict__["_step_supports_amp_scaling"] = supports
+
     @staticmethod
     def wrap(optimizer, kind):
         """An optimizer of `kind` that shares the parameters, options and state of `optimizer`."""
@@ -34,6 +49,9 @@ class WrappedOptimizer:
         self._horon_reducer.synchronize()
         self._horon_synchronized = True
 
+    def _forget_synchronizing(self):
+        self._horon_synchronized = self._horon_scaled = False
+
     @contextmanager
     def skip_synchronize(self):
         """step() inside does not synchronize: after synchronize(), for clipping gradients."""
@@ -46,11 +64,13 @@ class WrappedOptimizer:
     def zero_grad(self, *args, **kwargs):
         if self._horon_reducer.pending:
             raise AssertionError(_ZEROED)
+        if self._horon_scaled:  # a scaler found infinite gradients and took no step
+            self._forget_synchronizing()
         return super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
         self._horon_reducer.reset()
-        self._horon_synchronized = False
+        self._forget_synchronizing()
         return super().load_state_dict(*args, **kwargs)
 
     def set_backward_passes_per_step(self, passes):

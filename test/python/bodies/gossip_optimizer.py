@@ -194,3 +194,26 @@ def check_an_overflow_skips_this_ranks_step_only():
     after[0] = 0.0
     matrix = torch.tensor(topology.Topology(hvd.size()).matrix(0), dtype=torch.float64)
     close(weight.detach().double(), (matrix @ after)[hvd.rank()].expand(3), 1e-6)
+
+
+def check_a_scaler_sees_mixed_gradients():
+    """Who has mixed in an infinite one skips its step only, and goes on mixing."""
+    size = hvd.size()
+    weight = torch.nn.Parameter(torch.zeros(3))
+    op = hvd.Gossip("gossipgrad", global_average_every=2)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    values, graph = torch.zeros(size, dtype=torch.float64), topology.Topology(size)
+    for step in range(4):
+        factors = torch.arange(1.0, size + 1, dtype=torch.float64)
+        factors[0] = float("inf") if step == 1 else 1.0
+        weight.grad = None
+        scaler.scale((weight * factors[hvd.rank()].item()).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        matrix = torch.tensor(graph.matrix(step), dtype=torch.float64)
+        mixed = torch.where(matrix > 0, matrix * factors, 0.0).sum(1)
+        values -= torch.where(mixed.isfinite(), mixed, 0.0)
+        if step % 2:
+            values = values.mean().expand(size).clone()
+        close(weight.detach().double(), values[hvd.rank()].expand(3), 1e-6)

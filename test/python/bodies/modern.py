@@ -121,6 +121,21 @@ def check_grad_scaler_skips_on_all_ranks():
     same_models(model, serial())
 
 
+def check_grad_scaler_after_a_step_not_taken():
+    """Gradients are cleared without the optimizer, which so hears of no step and no zero_grad."""
+    for fail_twice in (False, True):
+        model = network()
+        optimizer, scaler = distributed(model), scaler_of_size(1024.0)
+        factors = [float("inf")] * (1 + fail_twice) + [1.0] * len(batches())
+        for batch, factor in zip(batches()[:1] * (1 + fail_twice) + batches(), factors):
+            model.zero_grad()
+            bad = factor if hvd.rank() == 0 else 1.0
+            scaler.scale(model(mine(batch)).square().mean() * bad).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        same_models(model, serial())
+
+
 def check_grad_scaler_with_clipping():
     """Horovod's recipe: synchronize, unscale, clip, step."""
     model, reference = network(), network()
