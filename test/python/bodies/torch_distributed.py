@@ -105,6 +105,35 @@ def check_moving():
     assert words == ["from 0"]
 
 
+def check_uneven_all_to_all_single():
+    """The example of its docstring, of as many ranks as there are; then with nothing to send."""
+    group_of_all()
+    me, size = hvd.rank(), hvd.size()
+    splits = [[2, 2, 1, 1], [3, 2, 2, 2], [2, 1, 1, 1], [2, 2, 2, 1]]
+    for first in (0, 1):
+        splits = [[n * (r >= first) for n in row[:size]] for r, row in enumerate(splits[:size])]
+        sent = [(torch.arange(sum(row)) + 10 * r).split(row) for r, row in enumerate(splits)]
+        received = [row[me] for row in splits]
+        output = torch.empty(sum(received), dtype=torch.int64)
+        dist.all_to_all_single(output, torch.cat(sent[me]), received, splits[me])
+        same(output, torch.cat([parts[me] for parts in sent]))
+
+
+def check_uneven_lists():
+    group_of_all()
+    me, size = hvd.rank(), hvd.size()
+    outputs = [torch.empty(r + 1, 2) for r in range(size)]
+    dist.all_gather(outputs, torch.full((me + 1, 2), float(me)))
+    for r, output in enumerate(outputs):
+        same(output, torch.full((r + 1, 2), float(r)))
+    sizes = [1 + 2 * r for r in range(size)]
+    for op, want in ((dist.ReduceOp.SUM, sum(range(1, size + 1))), (dist.ReduceOp.MAX, size)):
+        inputs = [torch.arange(1.0, n + 1) * (me + 1) for n in sizes]
+        output = torch.empty(sizes[me])
+        dist.reduce_scatter(output, inputs, op)
+        same(output, torch.arange(1.0, sizes[me] + 1) * want)
+
+
 def check_groups_and_meshes():
     me, size = hvd.rank(), hvd.size()
     group = dist.new_group([size - 1])

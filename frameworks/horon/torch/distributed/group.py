@@ -131,7 +131,15 @@ class HoronGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs, input_lists, opts=None):
         inputs = [torch.cat([_flat(t) for t in tensors]) for tensors in input_lists]
-        return self._reduce_rows(outputs, inputs, opts)
+        sizes = [[t.numel() for t in tensors] for tensors in input_lists]
+        if all(len(set(parts)) == 1 for parts in sizes):
+            return self._reduce_rows(outputs, inputs, opts)
+        spec = spec_of_reduce_op(opts and opts.reduceOp)
+        begins = [sum(parts[:self.getRank()]) for parts in sizes]
+        return self._start(f"reduce_scatter.uneven.{spec}", inputs, [
+            lambda name, t=t, begin=begin, out=out: self._reduced_part(name, spec, t, begin, out)
+            for t, begin, out in zip(inputs, begins, outputs)
+        ], list(outputs))
 
     def _reduce_rows(self, outputs, inputs, opts):
         """Of each input, cut in as many parts as there are ranks, mine."""
@@ -142,14 +150,16 @@ class HoronGroup(dist.ProcessGroup):
                 name, f"reduce_scatter:op={spec}", r, self._set, finish=self._copy_to(out))
                 for r, out in zip(rows, outputs)]
         else:
-            makers = [lambda name, r=r, out=out: self._reduced_row(name, spec, r, out)
+            makers = [lambda name, r=r, out=out: self._reduced_part(
+                name, spec, r.reshape(-1), self.getRank() * r.shape[1], out)
                       for r, out in zip(rows, outputs)]
         return self._start(f"reduce_scatter.{spec}", rows, makers, list(outputs))
 
-    def _reduced_row(self, name, spec, rows, output):
-        whole = rows.clone()
+    def _reduced_part(self, name, spec, flat, begin, output):
+        """Reduces all of it, and gives `output` what is its from `begin` on."""
+        whole = flat.clone()
         return reduce_call(name, spec, whole, self._set, in_place=True).then(
-            lambda _: output.copy_(whole[self.getRank()].view_as(output)))
+            lambda _: output.copy_(whole[begin:begin + output.numel()].view(output.shape)))
 
     # --- moving
 
@@ -178,11 +188,12 @@ class HoronGroup(dist.ProcessGroup):
 
     def allgather(self, output_lists, inputs, opts=None):
         inputs = [_flat(t) for t in _listed(inputs)]
-        return self._start("allgather", inputs, [
+        sizes = [sum(out.numel() for out in outs) for outs in output_lists]  # inputs' may differ
+        return self._start(f"allgather.of.{'.'.join(map(str, sizes))}", inputs, [
             lambda name, t=t, outs=outs: rows_call(name, "allgather", t, self._set,
                                                    finish=self._copy_to_each(outs))
             for t, outs in zip(inputs, output_lists)
-        ], [out for outs in output_lists for out in outs])
+        ], [out for outs in output_lists for out in outs], shaped=False)
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         # Here the outputs come by rank, then by input.
@@ -205,7 +216,7 @@ class HoronGroup(dist.ProcessGroup):
         return self._start("alltoall_base", [input], [
             lambda name: rows_call(name, "alltoall", input, self._set, splits,
                                    finish=self._copy_to(output))
-        ], [output])
+        ], [output], shaped=False)
 
     all_to_all_single = alltoall_base
 
