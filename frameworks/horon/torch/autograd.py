@@ -1,7 +1,8 @@
 """Gradients through the blocking collectives, as Horovod defines them.
 
 Horovod differentiates as if every rank's loss were averaged: allgather and broadcast *average* the
-incoming gradients over ranks, reducescatter multiplies by the size for a sum.
+incoming gradients over ranks, reducescatter multiplies by the size for a sum. Backwards are made of
+these functions again, so that they too have gradients (create_graph=True).
 """
 
 import torch
@@ -28,6 +29,8 @@ def wanted(*tensors) -> bool:
 
 def _average(gradient, process_set):
     name = full_name("allreduce", None, set_id(process_set))
+    if wanted(gradient):
+        return Allreduce.apply(gradient, name, Average.spec, 1.0, 1.0, process_set)
     return reduce_call(name, Average.spec, gradient, process_set).run()
 
 
@@ -103,7 +106,9 @@ class Broadcast(torch.autograd.Function):
         root_rank, process_set = ctx.arguments
         averaged = _average(gradient, process_set)
         if process_set.ranks[process_set.rank()] != root_rank:
-            averaged = torch.zeros_like(averaged)
+            # Keeps its place in the graph: the root's second derivative needs every rank.
+            nowhere = torch.ones((), dtype=torch.bool, device=averaged.device)
+            averaged = averaged.masked_fill(nowhere, 0)
         return averaged, None, None, None
 
 
@@ -120,7 +125,10 @@ class Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient, _):
         name = full_name("alltoall", None, set_id(ctx.process_set))
-        back = rows_call(name, "alltoall", gradient, ctx.process_set, ctx.received).run()
+        if wanted(gradient):
+            back, _ = Alltoall.apply(gradient, ctx.received, name, ctx.process_set)
+        else:
+            back = rows_call(name, "alltoall", gradient, ctx.process_set, ctx.received).run()
         return back, None, None, None
 
 
@@ -135,7 +143,10 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         name = full_name("allgather", None, set_id(ctx.process_set))
-        gathered = rows_call(name, "allgather", gradient, ctx.process_set).run()
+        if wanted(gradient):
+            gathered = Allgather.apply(gradient, name, ctx.process_set)
+        else:
+            gathered = rows_call(name, "allgather", gradient, ctx.process_set).run()
         return gathered * ctx.factor, None, None, None, None, None
 
 
@@ -160,7 +171,9 @@ class GroupedReducescatter(torch.autograd.Function):
 
 def reducescatter_spec(spec: str) -> str:
     if spec not in (Average.spec, Sum.spec):
-        raise HoronWrongOp(f"reducescatter adds or averages (op=hvd.Sum, hvd.Average); not '{spec}'")
+        raise HoronWrongOp(
+            f"reducescatter adds or averages (op=hvd.Sum, hvd.Average); not '{spec}'"
+        )
     return f"reduce_scatter:op={spec}"
 
 
