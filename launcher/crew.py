@@ -165,15 +165,16 @@ class RemoteCrew:
                     rank.rank == 0 and not sys.stdin.isatty(),
                     self._options.interfaces,
                     self._options.command,
-                    {**passed, **self._added(), **left_out[rank.hello.host]},
+                    {**passed, **self._added(), **left_out[rank.host]},
                 ),
                 self._options.task,
             )
 
     def _left_out(self) -> dict[str, dict[str, str]]:
-        """By host: the variable that keeps MPI from interfaces that lead to no other host. It would
-        take two of one network for neighbors, and wait for ever for one that is itself."""
-        interfaces = {rank.hello.host: rank.hello.interfaces for rank in self._ranks}
+        """By the name that we know a host by (several may call themselves alike): the variable that
+        keeps MPI from interfaces that lead to no other host. It would take two of one network for
+        neighbors, and wait for ever for one that is itself."""
+        interfaces = {rank.host: rank.hello.interfaces for rank in self._ranks}
         found: dict[str, dict[str, str]] = {host: {} for host in interfaces}
         if self._options.interfaces or any(name in self._environment for name in _TCP_CHOICES):
             return found

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from launcher import crew, frames, meeting  # noqa: E402
+from launcher import crew, frames, meeting, remote  # noqa: E402
 from launcher.greeting import Hello, Order, Summons  # noqa: E402
 
 SECRET = b"s" * 32
@@ -207,6 +207,20 @@ def test_a_loop_that_was_late_forgets_no_silence(late: float, counted: list[floa
     job._options = type("Options", (), {"silence_s": 2.0})
     job.turn(100.0 + late)
     assert hosts.silences == pytest.approx(counted)
+
+
+def test_hosts_that_call_themselves_alike_are_several() -> None:
+    """Each leaves out the bridge that all have."""
+    job = crew.RemoteCrew.__new__(crew.RemoteCrew)
+    job._ranks = [remote.RemoteRank(rank, host, 0) for rank, host in enumerate(("h1", "h2"))]
+    for rank in job._ranks:
+        interfaces = {"eth0": [f"10.0.0.{rank.rank}"], "docker0": ["172.17.0.1"]}
+        rank.hello = Hello("1", "localhost", rank.rank, 0, 1, interfaces)
+    job._options = type("Options", (), {"interfaces": []})
+    job._environment = {}
+    job._wiring = type("Wiring", (), {"say": print})
+    excluded = {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.1/8,sppp,docker0"}
+    assert job._left_out() == {"h1": excluded, "h2": excluded}
 
 
 def test_nobody_is_heard_of_in_the_future() -> None:
