@@ -53,7 +53,7 @@ def _entries(path: str, tree: object, above: str = "") -> Iterator[tuple[str, ob
     sections = {key.split(".")[0] for key in _keys() if "." in key}
     for key, value in tree.items():
         if not above and key in sections:
-            yield from _entries(path, value or {}, f"{key}.")
+            yield from _entries(path, {} if value is None else value, f"{key}.")
         else:
             yield f"{above}{key}", value
 
@@ -95,7 +95,7 @@ def read(path: str, parser: argparse.ArgumentParser) -> argparse.Namespace:
     """What a command line that says the same would be parsed to. Raises Refusal."""
     found = parser.parse_args([])
     for key, value in _entries(path, _read(path) or {}):
-        if value is None:
+        if value is None and key in _keys():
             continue  # "log_file:" with nothing behind it
         words = _words(path, key, value)
         try:

@@ -234,6 +234,9 @@ def test_command_line_wins_over_the_controller(config) -> None:
         ("logging: {hide_timestamp: true}", "the nearest known one is logging.with_timestamp"),
         ("cycle_time_ms: 1", "unknown key cycle_time_ms; the nearest known one is "
          "params.cycle_time_ms"),
+        ("params: {fusion_treshold_mb: }", "unknown key params.fusion_treshold_mb;"),
+        ("parms:", "unknown key parms;"),
+        ("params: false", "params must hold keys and values"),
         ("parms: {cycle_time_ms: 1}", "unknown key parms;"),
         ("3: 4", "unknown key 3;"),
         ("params: {cycle_time_ms: fast}", "params.cycle_time_ms is 'fast', which is not a number"),
