@@ -154,6 +154,41 @@ def test_what_cannot_come_back():
     assert type(failure.__cause__) is RuntimeError and "Stubborn: 1 2" in str(failure.__cause__)
 
 
+ELSEWHERE = """
+class Batch:
+    pass
+
+class BadBatch(Exception):
+    pass
+"""
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_what_only_the_rank_can_unpickle(tmp_path, raises):
+    """Of a module that the caller cannot import: an exception, and a result."""
+    (tmp_path / "only_on_ranks.py").write_text(ELSEWHERE)
+    folder = str(tmp_path)
+
+    def uses_it():
+        sys.path.append(folder)
+        import only_on_ranks
+
+        if raises:
+            raise only_on_ranks.BadBatch("number 7\nof 9")
+        return only_on_ranks.Batch()
+
+    failure, _, errors = here(horon.run, uses_it)
+    assert isinstance(failure, horon.HoronRunError) and failure.rank == 0, errors
+    if raises:
+        assert str(failure).startswith("horon.run: rank 0 raised BadBatch: number 7"), failure
+        assert type(failure.__cause__) is RuntimeError
+        assert str(failure.__cause__) == "BadBatch: number 7\nof 9"
+        assert "only_on_ranks.BadBatch: number 7" in str(failure.__cause__.__cause__)
+    else:
+        assert str(failure) == ("horon.run: rank 0 returned a Batch that cannot be unpickled here: "
+                                "ModuleNotFoundError: No module named 'only_on_ranks'")
+
+
 @pytest.mark.parametrize("func, changes, words", [
     (total, {"np": 0}, "np is 0: a job has at least 1 rank"),
     (total, {"num_proc": -1}, "np is -1: a job has at least 1 rank"),

@@ -141,42 +141,52 @@ def run(program: str, options: list[str], task: bytes) -> list[Any]:
         raise
     finally:
         code = job.close()
-    returned: dict[int, Any] = {}
+    returned: dict[int, bytes] = {}
     raised: dict[int, BaseException] = {}
+    words: dict[int, str] = {}
     for rank, pickled in sorted(job.outcomes.items()):
-        well, value, text = cloudpickle.loads(pickled)
+        well, value, words[rank], text = cloudpickle.loads(pickled)
         if well:
-            returned[rank] = _unpickled(rank, value)
+            returned[rank] = value
         else:
-            raised[rank] = _exception(value, text)
+            raised[rank] = _exception(value, words[rank], text)
     if code != 0 or len(returned) != job.size:
-        raise _failure(job, code, raised)
-    return [returned[rank] for rank in sorted(returned)]
+        raise _failure(job, code, raised, words)
+    return [_unpickled(rank, returned[rank], words[rank]) for rank in sorted(returned)]
 
 
-def _unpickled(rank: int, value: bytes) -> Any:
+def _unpickled(rank: int, value: bytes, kind: str) -> Any:
     try:
         return cloudpickle.loads(value)
     except Exception as error:
         raise HoronRunError(
-            f"horon.run: what rank {rank} returned cannot be unpickled here: {error}", rank
+            f"horon.run: rank {rank} returned a {kind} that cannot be unpickled here: "
+            f"{type(error).__name__}: {error}",
+            rank,
         ) from error
 
 
-def _exception(pickled: bytes | None, text: str) -> BaseException:
-    last = text.strip().splitlines()[-1]
-    error = cloudpickle.loads(pickled) if pickled is not None else RuntimeError(last)
+def _exception(pickled: bytes | None, words: str, text: str) -> BaseException:
+    """What was raised; a RuntimeError with the words where that cannot be had here."""
+    error: BaseException = RuntimeError(words)
+    if pickled is not None:
+        try:
+            error = cloudpickle.loads(pickled)
+        except Exception:
+            pass  # its class may be of a module that only the rank can import
     error.__cause__ = _RemoteTraceback(f"\n{text}")
     return error
 
 
-def _failure(job: _Job, code: int, raised: dict[int, BaseException]) -> HoronRunError:
+def _failure(
+    job: _Job, code: int, raised: dict[int, BaseException], words: dict[int, str]
+) -> HoronRunError:
     said = [line for line in job.errors.last_lines if line.startswith("horonrun: ")]
     if job.culprit is not None:
         rank, sentence = job.culprit
     elif raised:
         rank = min(raised)
-        sentence = f"rank {rank} raised {type(raised[rank]).__name__}: {raised[rank]}"
+        sentence = f"rank {rank} raised {words[rank]}"
     elif code == 0:
         rank = min(set(range(job.size)) - set(job.outcomes))
         sentence = f"rank {rank} ended before the function returned"

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import traceback
-from typing import Any
 
 import cloudpickle
 
@@ -29,7 +28,8 @@ def _receive(launcher: socket.socket) -> bytes:
 
 
 def _send(launcher: socket.socket, outcome: tuple) -> None:
-    """outcome: whether it returned, the pickled value or exception or None, the traceback."""
+    """outcome: whether it returned; the pickled value, or exception or None; in words what that is,
+    for whoever cannot unpickle it; the traceback."""
     pickled = cloudpickle.dumps(outcome)
     memory = os.memfd_create("result")
     with open(memory, "wb") as file:
@@ -38,16 +38,17 @@ def _send(launcher: socket.socket, outcome: tuple) -> None:
         socket.send_fds(launcher, [b"result %d" % len(pickled)], [memory])
 
 
-def _call(task: bytes) -> bytes:
+def _call(task: bytes) -> tuple[bytes, str]:
+    """What the function returned, pickled, and its type's name."""
     path, call = cloudpickle.loads(task)
     sys.path += [folder for folder in path if folder not in sys.path]
     func, args, kwargs = cloudpickle.loads(call)
     value = func(*args, **kwargs)
+    name = type(value).__name__
     try:
-        return cloudpickle.dumps(value)
+        return cloudpickle.dumps(value), name
     except Exception as error:
         why = " ".join(str(error).split())
-        name = type(value).__name__
         raise TypeError(f"the function returned a {name} that cannot be pickled: {why}") from None
 
 
@@ -61,15 +62,22 @@ def _pickled_exception(error: BaseException) -> bytes | None:
         return None
 
 
+def _in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # from a __str__ of its own
+        return type(error).__name__
+
+
 def main() -> None:
     """An exception leaves it as it would leave a script, so that the other ranks are told."""
     launcher = socket.socket(fileno=os.dup(int(os.environ["HORON_LAUNCHER_FD"])))
     task = _receive(launcher)
     try:
-        _send(launcher, (True, _call(task), ""))
+        _send(launcher, (True, *_call(task), ""))
     except BaseException as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        _send(launcher, (False, _pickled_exception(error), text))
+        _send(launcher, (False, _pickled_exception(error), _in_words(error), text))
         if what := trouble(error):
             launcher.send(what.encode(errors="replace")[:_LONGEST_PACKET])  # also before init()
         raise
