@@ -147,7 +147,8 @@ def _explain(options: Options, ranks: Crew) -> None:
     """What the ranks have said of where their time went, if they were asked."""
     from . import explain
 
-    threshold = _settings(options).get("HORON_FUSION_THRESHOLD", "")
+    given = _settings(options)
+    threshold = given.get("HORON_FUSION_THRESHOLD", given.get("HOROVOD_FUSION_THRESHOLD", ""))
     figures = {rank.rank: rank.time_use for rank in ranks.ranks}
     for line in explain.report(
         figures, len(ranks.ranks), int(threshold) if threshold.isdigit() else None

@@ -126,9 +126,12 @@ def test_a_job_that_waits_for_each_tensor(tmp_path):
     assert re.match(r"the program waits (5\d|6\d) times a step, \d+ % of it", lines[-1]), lines
 
 
-def test_a_job_without_fusion(tmp_path):
+@pytest.mark.parametrize("options, variables", [
+    (["--fusion-threshold-mb", "0"], {}), ([], {"HOROVOD_FUSION_THRESHOLD": "0"}),
+], ids=["option", "horovod"])
+def test_a_job_without_fusion(tmp_path, options, variables):
     for _ in range(3):  # where another program slows one of the ranks, that is what is said
-        lines = explained(tmp_path, "together", "--explain", "--fusion-threshold-mb", "0")
+        lines = explained(tmp_path, "together", "--explain", *options, **variables)
         assert "60 tensors in 60 messages" in lines[0], lines
         if not re.match(r"\d+ % of the step waits for rank", lines[-1]):
             break
