@@ -77,12 +77,12 @@ def _show_postmortem(folder: str) -> int:
 
     try:
         recordings = recorder.read_folder(folder)
+        written, written_at = recorder.last_report(folder)
     except OSError as error:
         raise Refusal(f"cannot read {error.filename}: {error.strerror}") from None
-    if recordings:
+    if recordings and recorder.end(recordings) >= written_at:
         print(recorder.report(recordings, postmortem.verdict(recordings)))
         return 0
-    written = recorder.last_report(folder)
     if not written:
         raise Refusal(
             f"neither flight recorders (rank-N.rec) nor a report of horonrun's in {folder}; "

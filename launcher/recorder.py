@@ -29,6 +29,7 @@ _KINDS = {
     7: "lost",
     9: "left",
 }
+_START_S = 60.0  # that ranks of one job may join apart (HORON_START_TIMEOUT)
 _UNITS = {1: "ranks", 2: "bytes", 4: "bytes", 5: "tensors"}
 
 
@@ -102,21 +103,37 @@ def read(descriptor: int) -> Recording | None:
 
 
 def read_folder(folder: str) -> list[Recording]:
-    """The recordings that ranks left in a folder as rank-N.rec."""
+    """The recordings that ranks of the newest job left in a folder as rank-N.rec."""
     recordings = []
     for path in sorted(Path(folder).glob("rank-*.rec")):
         with open(path, "rb") as file:
             recording = read(file.fileno())
         if recording is not None:
             recordings.append(recording)
-    return sorted(recordings, key=lambda recording: recording.rank)
+    return sorted(_of_newest_job(recordings), key=lambda recording: recording.rank)
 
 
-def last_report(folder: str) -> str:
-    """What horonrun wrote of the last job that failed, in this folder or one below; "" if nothing."""
+def _of_newest_job(recordings: list[Recording]) -> list[Recording]:
+    """An earlier job may have had more ranks, or some that recorded nothing in the newest."""
+    joins = [event for r in recordings for event in r.events if event.kind == "joined"]
+    if not joins:
+        return recordings
+    newest = max(joins, key=lambda event: event.time)
+    size, since = int(newest.value.split()[0]), newest.time - _START_S
+    return [r for r in recordings if r.rank < size and (not r.events or end([r]) >= since)]
+
+
+def end(recordings: Iterable[Recording]) -> float:
+    """Of the last event; 0 if there is none. In seconds since 1970."""
+    return max((r.events[-1].time for r in recordings if r.events), default=0.0)
+
+
+def last_report(folder: str) -> tuple[str, float]:
+    """What horonrun wrote of the last job that failed, in this folder or one below, and when, in
+    seconds since 1970; ("", 0) if nothing."""
     found = [*Path(folder).glob("report.txt"), *Path(folder).glob("horon-*/report.txt")]
     newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-    return newest.read_text(encoding="utf-8") if newest else ""
+    return (newest.read_text(encoding="utf-8"), newest.stat().st_mtime) if newest else ("", 0.0)
 
 
 def _line(event: Event, end: float) -> str:
@@ -145,8 +162,8 @@ def pending(recording: Recording) -> list[str]:
 def report(recordings: Iterable[Recording], causes: list[str], last: int = 20) -> str:
     """The job's end in words: why, and what each rank did last."""
     recordings = list(recordings)
-    end = max((r.events[-1].time for r in recordings if r.events), default=time.time())
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end))
+    last_event = end(recordings) or time.time()
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last_event))
     lines = [f"Horon, last event at {stamp}; times count back from there", ""]
     lines += [*causes, ""] if causes else []
     for recording in recordings:
@@ -154,7 +171,7 @@ def report(recordings: Iterable[Recording], causes: list[str], last: int = 20) -
         unfinished = pending(recording)
         if unfinished:
             lines.append(f"  started and not finished: {', '.join(unfinished[:8])}")
-        lines += [f"  {line}" for line in timeline(recording, end, last)]
+        lines += [f"  {line}" for line in timeline(recording, last_event, last)]
         lines.append("")
     return "\n".join(lines)
 
@@ -167,7 +184,6 @@ def write(folder: str, recordings: list[Recording], causes: list[str]) -> Path:
     made.mkdir(parents=True, exist_ok=True)
     (made / "report.txt").write_text(report(recordings, causes), encoding="utf-8")
     for recording in recordings:
-        end = recording.events[-1].time if recording.events else 0.0
-        lines = timeline(recording, end)
+        lines = timeline(recording, end([recording]))
         (made / f"rank-{recording.rank}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return made
