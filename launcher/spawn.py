@@ -47,6 +47,8 @@ class Child:
         if task is not None:
             self.send(b"task", task)
         self.read_all = True  # false once it has closed its end with packets of ours unread
+        self._code: int | None = None  # its status, once it has ended
+        self._killed = False  # it, and all that it started
 
     @property
     def pid(self) -> int:
@@ -54,12 +56,18 @@ class Child:
 
     def poll(self) -> int | None:
         """Its status as subprocess says it, once it has ended. It may have left the file of its
-        timeline torn; that is mended."""
-        before = self.process.returncode
-        code = self.process.poll()
-        if before is None and code is not None and self._timeline:
-            timeline_end.mend(self._timeline)
-        return code
+        timeline torn; that is mended.
+
+        It stays a zombie until all that it started has been killed: its number, which is that of
+        its group as well, becomes nobody else's.
+        """
+        if self._code is None and (code := _ended(self.pid)) is not None:
+            self._code = code
+            if self._timeline:
+                timeline_end.mend(self._timeline)
+        if self._code is not None and self._killed:
+            self.process.poll()
+        return self._code
 
     def receive(self) -> tuple[bytes, list[int]] | None:
         """A packet of its and the descriptors in it; an empty one when it has closed its end. None:
@@ -81,10 +89,23 @@ class Child:
 
     def kill(self, number: int) -> None:
         """Sends a signal to everything that it started."""
+        if self.process.returncode is not None:
+            return  # all of it was killed, and the number may be somebody else's by now
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass  # all of it has ended
+        if number == signal.SIGKILL:
+            self._killed = True
+            self.poll()
+
+
+def _ended(pid: int) -> int | None:
+    """A child's status as subprocess says it, once it has ended; the kernel keeps it."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def in_the_child(parent: int, when_it_dies: int):

@@ -180,6 +180,22 @@ def test_what_a_rank_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert wait_until(lambda: not alive(int(note.read_text())), 5)
 
 
+def test_the_number_of_a_rank_that_has_ended_is_nobody_elses(tmp_path: Path) -> None:
+    """Its group is still signalled: another process with that number would be hit."""
+    note, go_on = tmp_path / "pid", tmp_path / "go on"
+    os.mkfifo(go_on)
+    body = f"if [ $HORON_RANK = 0 ]; then read line < '{go_on}'; else echo $$ > {note}; fi"
+    with subprocess.Popen(command_line("-np", "2", "--verbose", "sh", "-c", body), text=True,
+                          env=environment(), stderr=subprocess.PIPE) as process:
+        while "rank 1 exited with code 0" not in process.stderr.readline():
+            assert process.poll() is None
+        ended = Path("/proc") / note.read_text().strip()
+        there = ended.exists() and not alive(int(ended.name))
+        go_on.write_text("\n")
+        assert process.wait(LIMIT_S) == 0
+    assert there and not ended.exists()
+
+
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_ends_within_two_seconds(tmp_path: Path, number: int, code: int) -> None:
     body = f"echo $$ > {tmp_path}/$HORON_RANK; trap '' INT TERM; while :; do sleep 1; done"
