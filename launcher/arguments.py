@@ -41,6 +41,15 @@ class _SetVariable(argparse.Action):
         namespace.variables = {**namespace.variables, variable: text}
 
 
+class _Files(argparse.Action):
+    """OUT and at least one FILE."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        if len(values) < 2:
+            raise Refusal(f"{option_string} needs the file to write, and those to read")
+        setattr(namespace, self.dest, values)
+
+
 class _NoteIdle(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         namespace.idle = [*namespace.idle, f"{option_string} has no effect: {self.const}"]
@@ -179,6 +188,10 @@ def _add_questions(made: argparse._ArgumentGroup) -> None:
     add(
         "--postmortem", metavar="DIR", default="",
         help="show what the flight recorders in DIR (HORON_POSTMORTEM_DIR) hold",
+    )
+    add(
+        "--merge-timelines", metavar=("OUT", "FILE"), nargs="+", action=_Files, default=(),
+        help="make one timeline of those of hosts that share no file system",
     )
     add(
         "--plot-autotune", metavar="LOG", default="",

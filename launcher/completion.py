@@ -7,7 +7,7 @@ import argparse
 from .refusal import Refusal
 from .settings import SETTINGS
 
-_FILES = ("hostfile", "config_file", "plot_autotune", "ssh_identity_file")
+_FILES = ("hostfile", "config_file", "merge_timelines", "plot_autotune", "ssh_identity_file")
 _FILE_OPTIONS = {one.option for one in SETTINGS if one.factor is None}
 _FOLDERS = ("output_filename", "postmortem")
 

@@ -99,6 +99,11 @@ def _run(options: Options) -> int:
         return check_build.report()
     if options.postmortem:
         return _show_postmortem(options.postmortem)
+    if options.timelines:
+        from . import timelines
+
+        timelines.merge(options.timelines[0], options.timelines[1:])
+        return 0
     if options.tuning_log:
         from . import tuning_plot
 

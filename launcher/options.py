@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import arguments
@@ -36,6 +36,7 @@ class Options:
     verbose: bool = False
     check_build: bool = False
     postmortem: str = ""  # folder whose recorders are to be read
+    timelines: Sequence[str] = ()  # the one to write, those that it is made of
     tuning_log: str = ""  # of autotuning, that is to be drawn
     completion: str = ""  # the shell that completions are printed for
     variables: dict[str, str] = field(default_factory=dict)  # HORON_* set by options
@@ -194,13 +195,15 @@ def _read(argv: list[str]) -> argparse.Namespace:
 def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
     """Options of a command line, or a Refusal."""
     parsed = _read(argv)
-    asked = (parsed.check_build, parsed.postmortem, parsed.plot_autotune, parsed.print_completion)
+    asked = (parsed.check_build, parsed.postmortem, parsed.plot_autotune, parsed.print_completion,
+             parsed.merge_timelines)
     if any(asked):
         return Options(
             np=1,
             command=[],
             check_build=parsed.check_build,
             postmortem=parsed.postmortem,
+            timelines=parsed.merge_timelines,
             tuning_log=parsed.plot_autotune,
             completion=parsed.print_completion or "",
         )

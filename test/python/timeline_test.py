@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from conftest import only_in_full_tier
-from horon.launcher import timeline_end
+from horon.launcher import main, timeline_end
 
 
 @pytest.mark.parametrize("np", [2, 4])
@@ -93,3 +93,53 @@ def test_what_is_no_timeline_is_left_alone(tmp_path):
     assert path.read_text(encoding="utf-8") == "{}"
     timeline_end.mend(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
+
+
+# --- files of hosts that share no file system -----------------------------------------------------
+
+
+def timeline(path, *names, recording="7-1"):
+    """As ranks write it."""
+    first = '{"name":"horon_timeline","ph":"M","pid":0,"tid":0,"args":{"id":"%s"}}' % recording
+    events = [first, *(json.dumps({"name": name}) for name in names)]
+    path.write_text("[\n" + ",\n".join(events) + "\n]\n", encoding="utf-8")
+    return str(path)
+
+
+def test_timelines_of_several_hosts_become_one(tmp_path):
+    files = [timeline(tmp_path / "a", "a1", "a2"), timeline(tmp_path / "b"),
+             timeline(tmp_path / "c", "c1"), timeline(tmp_path / "d")]
+    out = tmp_path / "all"
+    out.write_text("something longer than what is written now" * 20)
+    assert main.main(["--merge-timelines", str(out), *files]) == 0
+    names = [event["name"] for event in json.loads(out.read_text(encoding="utf-8"))]
+    assert names == ["horon_timeline", "a1", "a2", "c1"]
+
+
+@pytest.mark.parametrize("text, words", [
+    ("[\n]\n", "b is no timeline of Horon's"),
+    ("", "b is no timeline of Horon's"),
+    (None, "b: No such file or directory"),
+    ("other", "b is of another recording than "),
+    ("torn", "b ends in the middle of an event"),
+    ("out", "would write over "),
+])
+def test_what_cannot_be_merged_is_one_line(tmp_path, capsys, text, words):
+    first, second = timeline(tmp_path / "a", "a1"), tmp_path / "b"
+    out = first if text == "out" else str(tmp_path / "all")
+    if text == "other":
+        timeline(second, recording="8-1")
+    elif text == "torn":
+        timeline(second, "b1")
+        second.write_text(second.read_text()[:-6])
+    elif text is not None:
+        second.write_text(text)
+    assert main.main(["--merge-timelines", out, first, str(second)]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("horonrun: ") and len(said.splitlines()) == 1
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_merge_of_nothing_is_refused(capsys):
+    assert main.main(["--merge-timelines", "all"]) == 2
+    assert "needs the file to write, and those to read" in capsys.readouterr().err
