@@ -65,6 +65,16 @@ def check_rows():
              torch.tensor([2 * (r in there) for r in range(size)], dtype=torch.int32))
         part = hvd.reducescatter(torch.ones(size, 2) * (rank + 1), op=hvd.Sum)
         same(part, torch.full((1, 2), sum(r + 1.0 for r in there)))
+        mine = [values(rank, rank + 1), torch.full((2,), float(rank))]
+        for got, want in zip(hvd.grouped_allgather(mine, name="j.rows"),
+                             (torch.cat([values(r, r + 1) for r in there]),
+                              torch.cat([torch.full((2,), float(r)) for r in there]))):
+            same(got, want)
+        mine = [torch.ones(size, 2) * (rank + 1), torch.ones(2 * size) * rank]
+        for got, want in zip(hvd.grouped_reducescatter(mine, op=hvd.Sum, name="j.parts"),
+                             (torch.full((1, 2), sum(r + 1.0 for r in there)),
+                              torch.full((2,), float(sum(there))))):
+            same(got, want)
         assert hvd.allgather_object(rank) == [r if r in there else None for r in range(size)]
         sparse = torch.eye(3)[rank % 3].to_sparse()
         total = hvd.sparse_allreduce_async(sparse, "j.sparse", hvd.Sum)()

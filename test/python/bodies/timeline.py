@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections import defaultdict
+from contextlib import contextmanager
 
 import torch
 from common import raises, shared_folder
@@ -40,6 +41,12 @@ def rows(events) -> dict:
     for of_row in spans.values():
         of_row.sort(key=lambda e: (e["ts"], -e["dur"]))
     return spans
+
+
+def runs_recorded(spans, tensor) -> list:
+    """Of each rank, which runs of the tensor were recorded."""
+    return [[e["args"]["step"] for e in spans[rank, tensor] if e["name"] == "ALLREDUCE"]
+            for rank in range(hvd.size())]
 
 
 def check_phases_of_every_tensor_on_every_rank():
@@ -178,40 +185,65 @@ def check_windows_restarts_and_errors():
         hvd.start_timeline("/nowhere/t.json")  # rank 0's call counts
     hvd.allreduce(torch.ones(5), name="after")
 
-    def steps(spans, rank):
-        return [e["args"]["step"] for e in spans[rank, "w"] if e["name"] == "ALLREDUCE"]
-
-    n = hvd.size()
     spans = rows(recorded(first))
-    assert [steps(spans, rank) for rank in range(n)] == [[2, 3]] * n, spans
+    assert runs_recorded(spans, "w") == [[2, 3]] * hvd.size(), spans
     with open(second, encoding="utf-8") as file:
         spans = rows(json.load(file))
-    assert [steps(spans, rank) for rank in range(n)] == [[6]] * n, spans
+    assert runs_recorded(spans, "w") == [[6]] * hvd.size(), spans
     hvd.shutdown()
     with raises(ValueError, words=["init"]):
         hvd.start_timeline(first)
 
 
+@contextmanager
+def life_with(**variables):
+    """A membership in the job with these in the environment."""
+    hvd.shutdown()
+    os.environ.update(variables)
+    try:
+        hvd.init()
+        yield
+        hvd.shutdown()
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
 def check_the_variable_of_horovod():
     hvd.init()
     path = shared_path()
-    hvd.shutdown()
-    os.environ["HOROVOD_TIMELINE"] = path
-    os.environ["HOROVOD_TIMELINE_MARK_CYCLES"] = "1"
-    try:
-        hvd.init()
+    with life_with(HOROVOD_TIMELINE=path, HOROVOD_TIMELINE_MARK_CYCLES="1"):
         hvd.allreduce(torch.ones(2), name="by_variable")
-        hvd.shutdown()
-    finally:
-        del os.environ["HOROVOD_TIMELINE"], os.environ["HOROVOD_TIMELINE_MARK_CYCLES"]
+    spans = rows(events := recorded(path))
+    assert runs_recorded(spans, "by_variable") == [[0]] * hvd.size(), spans
+    assert any(e["name"] == "CYCLE_START" for e in events)
+
+
+def check_dynamic_is_no_file_and_records_nothing_yet():
     hvd.init()
-    hvd.barrier()
-    if hvd.rank() == 0:
-        with open(path, encoding="utf-8") as file:
-            events = json.load(file)
-        os.unlink(path)
-        spans = rows(events)
-        for rank in range(hvd.size()):
-            assert [e["name"] for e in spans[rank, "by_variable"]].count("ALLREDUCE") == 1, spans
-        assert any(e["name"] == "CYCLE_START" for e in events)
-    hvd.barrier()
+    path = shared_path()
+    folder = os.getcwd()
+    os.chdir(os.path.dirname(path))
+    with life_with(HOROVOD_TIMELINE="DYNAMIC"):
+        hvd.allreduce(torch.ones(2), name="before")
+        hvd.start_timeline(path)
+        hvd.barrier()
+        hvd.allreduce(torch.ones(2), name="after")
+        hvd.barrier()
+        assert sorted(os.listdir()) == ["t.json"]
+    os.chdir(folder)
+    spans = rows(recorded(path))
+    assert runs_recorded(spans, "after") == [[0]] * hvd.size(), spans
+    assert runs_recorded(spans, "before") == [[]] * hvd.size(), spans
+
+
+def check_a_window_of_steps_by_variable():
+    hvd.init()
+    path = shared_path()
+    with life_with(HORON_TIMELINE=path, HORON_TIMELINE_STEPS="2:4"):
+        for _ in range(6):
+            hvd.allreduce(torch.ones(2), name="w")
+        hvd.allreduce(torch.ones(2), name="once")
+    spans = rows(recorded(path))
+    assert runs_recorded(spans, "w") == [[2, 3]] * hvd.size(), spans
+    assert runs_recorded(spans, "once") == [[]] * hvd.size(), spans
