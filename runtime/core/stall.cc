@@ -29,6 +29,11 @@ std::string NameOf(const std::string& key) {
              : "'" + name + "' (process set " + key.substr(0, key.find('/')) + ")";
 }
 
+std::string MainThread(const std::optional<Activity>& activity) {
+  return !activity || activity->doing.empty() ? "" : "its main thread is " + activity->doing;
+}
+
+// Without its main thread's place.
 std::string Doing(const std::optional<Activity>& activity) {
   if (!activity) return "does not answer";
   std::string text;
@@ -37,10 +42,9 @@ std::string Doing(const std::optional<Activity>& activity) {
     if (activity->waits.size() > 1) text += " and others";
     return text;
   }
-  text = activity->last.empty() ? "has submitted nothing yet"
+  return activity->last.empty() ? "has submitted nothing yet"
                                 : "is busy; it last submitted " + NameOf(activity->last) + " " +
                                       Seconds(milliseconds{activity->last_ms}) + " ago";
-  return activity->doing.empty() ? text : text + "; its main thread is " + activity->doing;
 }
 
 // Two groups of one name may be on their way at once, if every rank submits both.
@@ -124,11 +128,13 @@ std::string DescribePending(const PendingTensor& tensor,
   constexpr size_t kMost = 8;
   for (size_t i = 0; i < tensor.missing.size() && i < kMost; ++i) {
     const int rank = tensor.missing[i];
-    text += (i > 0 ? "; rank " : "rank ") + std::to_string(rank) + " " +
-            Doing(activity[static_cast<size_t>(rank)]);
+    const auto& one = activity[static_cast<size_t>(rank)];
+    text += (i > 0 ? "; rank " : "rank ") + std::to_string(rank) + " " + Doing(one);
+    const std::string where = MainThread(one);
+    if (!where.empty()) text += "; " + where;
   }
   if (tensor.missing.size() > kMost)
-    text += "; and " + std::to_string(tensor.missing.size() - kMost) + " more ranks";
+    text += "; and " + Ranks({tensor.missing.begin() + kMost, tensor.missing.end()});
   return text;
 }
 
@@ -213,13 +219,15 @@ void StallJudge::JudgeDivergence(const std::vector<PendingTensor>& pending, Find
   std::map<std::string, const PendingTensor*> by_key;
   for (const PendingTensor& tensor : pending) by_key[tensor.key] = &tensor;
   for (const PendingTensor& tensor : pending) {
-    std::string why;
+    std::string why, where;
     for (int rank : tensor.missing) {
       if (!certain.contains(rank)) continue;
       const auto& activity = activity_[static_cast<size_t>(rank)];
       const auto waits_for = by_key.find(activity->waits[0]);
       why = "rank " + std::to_string(rank) + " " + Doing(activity) +
             InGroup(waits_for == by_key.end() ? nullptr : waits_for->second);
+      where = MainThread(activity);
+      if (!where.empty()) where = "; rank " + std::to_string(rank) + ": " + where;
       break;
     }
     if (why.empty()) continue;
@@ -231,7 +239,8 @@ void StallJudge::JudgeDivergence(const std::vector<PendingTensor>& pending, Find
                 ? DescribeClash(clash->second)
                 : "tensor " + NameOf(tensor.key) + InGroup(&tensor) + " was submitted by " +
                       Ranks(tensor.ready) + ", but " + why +
-                      ", which cannot happen before: the ranks' programs took different ways"));
+                      ", which cannot happen before: the ranks' programs took different ways" +
+                      where));
   }
 }
 

@@ -53,28 +53,38 @@ TEST_CASE("a report says where a busy rank's program is, if that is known") {
             .ends_with("2.3 s ago; its main thread is at train.py:57 in load"));
 }
 
+TEST_CASE("a report names every missing rank, and says what eight of them do") {
+  const PendingTensor a{"0/a", {0}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, kStart};
+  const std::vector<std::optional<Activity>> all(12, Busy());
+  const std::string text = DescribePending(a, all, kStart);
+  CHECK(text.ends_with("; rank 8 has submitted nothing yet; and ranks 9, 10, 11"));
+}
+
 TEST_CASE("diverged tensors fail after two rounds of the same answers, with the reason") {
   const std::vector<PendingTensor> pending = {{"0/a", {0, 2}, {1}, kStart},
                                               {"0/b", {1}, {0, 2}, kStart}};
   StallJudge judge(3, {});
   uint64_t submits = 5;
+  Activity waiter = Waits({"0/b"}, 3);
   const auto round = [&](milliseconds at) {
     const auto now = kStart + at;
     CHECK(judge.Asked(now, pending).inquire);
     CHECK(judge.Answered(0, Waits({"0/a"}, submits), now, pending).failed.empty());
     CHECK(judge.Answered(2, Waits({"0/a"}, 3), now, pending).failed.empty());
-    return judge.Answered(1, Waits({"0/b"}, 3), now, pending).failed;
+    return judge.Answered(1, waiter, now, pending).failed;
   };
   CHECK(round(milliseconds{500}).empty());
   ++submits;  // rank 0 did something in between
   CHECK(round(milliseconds{1000}).empty());
+  waiter.doing = "at train.py:57 in step";
   const auto failed = round(milliseconds{1500});
   REQUIRE(failed.size() == 2);
   CHECK(failed[0].first == "0/a");
   CHECK(failed[0].second.code() == Code::kInvalidArgument);
   CHECK(failed[0].second.message() ==
         "tensor 'a' was submitted by ranks 0, 2, but rank 1 waits for 'b', which cannot happen "
-        "before: the ranks' programs took different ways");
+        "before: the ranks' programs took different ways; rank 1: its main thread is at "
+        "train.py:57 in step");
   CHECK(failed[1].second.message().find("tensor 'b' was submitted by rank 1, but rank 0 waits "
                                         "for 'a'") == 0);
 }
