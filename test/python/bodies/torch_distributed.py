@@ -1,6 +1,7 @@
 """torch.distributed over Horon: collectives, DDP, ZeRO, FSDP2, meshes, functional collectives."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -271,6 +272,52 @@ def check_wrong_size_is_said():
 
     with raises(hvd.HoronInvalidArgument, words=["horonrun", "horon://"]):
         make_group(Options)
+
+
+def check_ranks_that_diverge_in_a_backward():
+    """torch's code waits for a future there, and not in Horon; still nobody is taken for busy."""
+    if hvd.size() == 1:
+        return
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    begun = time.monotonic()
+    if hvd.rank() == 0:
+        with raises(RuntimeError, words=["different ways"]):
+            model(torch.ones(2, 4)).sum().backward()
+    else:
+        with raises(hvd.HoronMismatch, words=["different ways"]):
+            hvd.allreduce(torch.ones(2), name="elsewhere")
+    assert time.monotonic() - begun < 30
+    hvd.barrier()
+
+
+def check_a_message_that_is_never_sent():
+    """The two meet for the first time, so the receiver waits for a set to be formed."""
+    if hvd.size() != 4:
+        return
+    if hvd.rank() == 0:
+        with raises(hvd.HoronMismatch, words=["different ways"]):
+            dist.recv(torch.ones(2), 2)
+    else:
+        with raises(hvd.HoronMismatch, words=["different ways"]):
+            hvd.allreduce(torch.ones(2), name="elsewhere")
+    hvd.barrier()
+
+
+def check_the_programs_own_sets():
+    """Of the same ranks as a group of torch's, which stays when they are removed."""
+    ranks = list(range(max(1, hvd.size() - 1)))
+    group = dist.new_group(ranks)
+    own = hvd.add_process_set(ranks) if len(ranks) < hvd.size() else None
+    if own is not None:
+        if hvd.rank() in ranks:
+            same(hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=own),
+                 torch.full((2,), float(len(ranks))))
+        assert hvd.remove_process_set(own)
+    if hvd.rank() in ranks:
+        mine = torch.ones(2)
+        dist.all_reduce(mine, group=group)
+        same(mine, torch.full((2,), float(len(ranks))))
 
 
 def check_messages_around_a_ring():
