@@ -74,12 +74,11 @@ class _GossipOptimizer(WrappedOptimizer):
         return loss
 
     def _take_scaler(self) -> dict:
-        """What GradScaler left here for the step."""
-        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
-        if names and type(self._horon_gossip) in _WITH_MEMORY.values():
+        scaler = super()._take_scaler()
+        if scaler and type(self._horon_gossip) in _WITH_MEMORY.values():
             raise HoronUnsupported("algorithms that remember gradients work without a GradScaler: "
                                    "its scale changes, and some ranks would skip steps")
-        return {name: self.__dict__.pop(name) for name in names}
+        return scaler
 
     def _step_of(self, parameter):
         """The wrapped optimizer's step for this parameter alone."""
@@ -92,20 +91,6 @@ class _GossipOptimizer(WrappedOptimizer):
         finally:
             group["params"] = all_of_it
             self.param_groups = groups
-
-    def _step_locally(self, scaler):
-        """An overflow of this rank skips its own step only."""
-        try:
-            if scaler.get("found_inf") is not None and scaler["found_inf"].item() > 0:
-                return
-            scale = scaler.get("grad_scale")
-            for group in self.param_groups if scale is not None else ():
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.div_(scale.to(parameter.grad.device))
-            super().step()
-        finally:
-            self.__dict__.update(scaler)
 
     def finish_gossip(self, average=False):
         """Waits for the exchange under way and takes it in: before the model is saved or

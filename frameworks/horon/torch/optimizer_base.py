@@ -73,6 +73,27 @@ class WrappedOptimizer:
         self._forget_synchronizing()
         return super().load_state_dict(*args, **kwargs)
 
+    # --- of optimizers whose step a GradScaler leaves to them: _step_supports_amp_scaling is True
+
+    def _take_scaler(self) -> dict:
+        """What GradScaler left here for the step."""
+        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
+        return {name: self.__dict__.pop(name) for name in names}
+
+    def _step_locally(self, scaler):
+        """An overflow of this rank skips its own step only."""
+        try:
+            if scaler.get("found_inf") is not None and scaler["found_inf"].item() > 0:
+                return
+            scale = scaler.get("grad_scale")
+            for group in self.param_groups if scale is not None else ():
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(scale.to(parameter.grad.device))
+            super().step()
+        finally:
+            self.__dict__.update(scaler)
+
     def set_backward_passes_per_step(self, passes):
         check_passes(passes)
         self._horon_reducer.set_passes(passes)

@@ -95,6 +95,24 @@ def check_styles():
     close(flat(model), by_hand([torch.eye(bf.size()).tolist()], True), 2e-5)
 
 
+def check_an_overflow_skips_this_ranks_step_only():
+    if not CHECKED:
+        return
+    (matrix,) = ring()
+    after = torch.arange(bf.size(), dtype=torch.float64) - 1.0
+    after[0] = 0.0
+    want = (torch.tensor(matrix, dtype=torch.float64) @ after)[bf.rank()]
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, bf.rank())
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model=model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.tensor([float("inf") if bf.rank() == 0 else 1.0])).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    close(model.weight.detach().double(), want.expand(1, 1), 1e-6)
+
+
 def check_machines():
     """Nodes take part as one: on one node all of them become the mean."""
     if not CHECKED:

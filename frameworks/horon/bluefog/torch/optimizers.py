@@ -128,7 +128,7 @@ class _BluefogOptimizer(WrappedOptimizer):
         due = self._bluefog_passes >= self._bluefog_every
         if due and self._bluefog_overlaps:
             self._bluefog_way.end()
-        super().step()
+        self._step_locally(self._take_scaler())
         if due and not self._bluefog_overlaps:
             self._bluefog_way.begin()
             self._bluefog_way.end()
@@ -158,6 +158,7 @@ def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
     wrapped = _BluefogOptimizer.wrap(
         optimizer, type(kind.__name__, (_BluefogOptimizer, kind), {"__module__": __name__}))
     wrapped._distribute(NoReduction())
+    wrapped._step_supports_amp_scaling = True
     wrapped._bluefog_every, wrapped._bluefog_overlaps = steps, overlaps
     wrapped._bluefog_passes, wrapped._bluefog_seen = 0, False
     wrapped._bluefog_way = make_way(wrapped, models)
