@@ -28,12 +28,17 @@ uint64_t Now() {
 
 // Constant initialisation: nothing to look up but the word. A forked child adds no events, so it
 // needs no other number.
-thread_local uint32_t thread_id = 0;
+struct OfThread {
+  uint32_t id = 0;
+  uint64_t lasting = 0;  // what it has added last with AddOnce; 0: something else
+};
+thread_local OfThread of_thread;
 
-uint32_t ThreadId() {
-  if (thread_id == 0) [[unlikely]]
-    thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
-  return thread_id;
+OfThread& Mine() {
+  OfThread& mine = of_thread;
+  if (mine.id == 0) [[unlikely]]
+    mine.id = static_cast<uint32_t>(syscall(SYS_gettid));
+  return mine;
 }
 
 // Whole words in moves of a known size, which a compiler makes without calling memcpy.
@@ -119,14 +124,22 @@ void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
   constexpr size_t kRoom = sizeof(event.text);
   const bool sentence = kind >= EventKind::kFailed;
   if (text.size() > kRoom) text = text.substr(sentence ? 0 : text.size() - kRoom, kRoom);
+  OfThread& mine = Mine();
+  mine.lasting = 0;
   event.time.store(Now(), std::memory_order_relaxed);
   event.what.store(static_cast<uint64_t>(kind) | static_cast<uint64_t>(text.size()) << 16 |
-                       static_cast<uint64_t>(ThreadId()) << 32,
+                       static_cast<uint64_t>(mine.id) << 32,
                    std::memory_order_relaxed);
   event.value.store(value, std::memory_order_relaxed);
   Store(text, event.text);
   event.number.store(number + 1, std::memory_order_release);
   Prefetch(events_[(number + kAhead) & mask_]);
+}
+
+void Recorder::AddOnce(EventKind kind, std::string_view text, uint64_t which) {
+  if (Mine().lasting == which) return;
+  Add(kind, text);
+  Mine().lasting = which;
 }
 
 }  // namespace horon

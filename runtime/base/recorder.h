@@ -62,6 +62,9 @@ class Recorder {
   // Any thread, never blocks. Of a long name the end is kept, where names differ; of a long
   // sentence the start.
   void Add(EventKind kind, std::string_view text, int64_t value = 0);
+  // For what lasts: does nothing where it is what this thread has added last. `which` is not 0 and
+  // tells it from others, whatever their texts.
+  void AddOnce(EventKind kind, std::string_view text, uint64_t which);
   void SetRank(int rank) { header_->rank = rank; }
   int fd() const { return fd_; }
   int64_t bytes() const { return bytes_; }

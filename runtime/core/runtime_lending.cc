@@ -8,6 +8,11 @@ namespace horon {
 namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kHopeLook{1};  // a wait looks this often whether it can still end
+
+// Once, however often this thread comes back to it: from Python a wait is one of many short ones.
+void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
+  if (recorder) recorder->AddOnce(EventKind::kWaits, work.first()->key, work.number());
+}
 }  // namespace
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
@@ -38,7 +43,7 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
 void Runtime::NoteLoss(const Work& work) {
   const Code code = work.status().code();
   const bool lost = code == Code::kAborted || code == Code::kUnavailable;
-  if (lost && work.first()) Record(recorder_, EventKind::kWaits, work.first()->key);
+  if (lost && work.first()) RecordWait(recorder_, work);
 }
 
 // From here on this thread counts as blocked: it sleeps.
@@ -47,7 +52,7 @@ void Runtime::MarkWaiting(Mark& mark, const Work& work) {
   const SharedRegistration& first = work.first();
   if (!first) return;  // an order to the windows' engine
   mark.emplace(callers_, Callers::Key(first, &first->key));
-  Record(recorder_, EventKind::kWaits, first->key);
+  RecordWait(recorder_, work);
 }
 
 void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {

@@ -16,6 +16,14 @@ bool Work::WaitFor(std::chrono::nanoseconds limit) const {
   return true;
 }
 
+uint64_t Work::number() const {
+  static std::atomic<uint64_t> last{0};
+  uint64_t number = number_.load(std::memory_order_relaxed);
+  if (number != 0) return number;
+  const uint64_t fresh = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number_.compare_exchange_strong(number, fresh, std::memory_order_relaxed) ? fresh : number;
+}
+
 Result<bool> Work::Settled() const {
   for (const Output& output : outputs()) {
     if (!output.done) continue;

@@ -48,6 +48,8 @@ class Work {
   // Its first tensor, which it stands for. Set before it is submitted.
   void set_first(SharedRegistration first) { first_ = std::move(first); }
   const SharedRegistration& first() const { return first_; }
+  // No other work of this process ever has it. Never 0; any thread.
+  uint64_t number() const;
   // Whether the device, too, has finished with all of it. Once done.
   Result<bool> Settled() const;
   // What is enqueued on this stream of the framework from now on sees the outputs. Once done.
@@ -73,6 +75,7 @@ class Work {
 
   SharedRegistration first_;
   mutable std::atomic<uint32_t> state_{kPending};
+  mutable std::atomic<uint64_t> number_{0};  // 0: nobody has asked for it
   std::atomic<int> remaining_;
   Mutex mutex_;  // guards status_ until done
   Status status_;

@@ -188,11 +188,13 @@ def shown_by_top(pid):
     return {int(line.split()[0]): line.split(maxsplit=5) for line in shown[2:]}
 
 
-def test_top_shows_who_waits_in_a_job_that_hangs_and_its_end_names_the_culprit(tmp_path):
-    """Interrupted while ranks 0 and 2 wait for rank 1."""
+@pytest.mark.parametrize("events", [4096, 16])
+def test_top_shows_who_waits_in_a_job_that_hangs_and_its_end_names_the_culprit(tmp_path, events):
+    """Interrupted while ranks 0 and 2 wait for rank 1, for more than 16 of the pieces in which
+    Python waits."""
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
-    with watched("busy", HORON_TEST_FIFO=str(fifo),
+    with watched("busy", HORON_TEST_FIFO=str(fifo), HORON_RECORDER_EVENTS=str(events),
                  HORON_STALL_CHECK_TIME_SECONDS="2.5") as process:
         watch_for(process, "rank 1 is busy")
         rows = shown_by_top(process.pid)

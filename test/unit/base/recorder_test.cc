@@ -72,6 +72,24 @@ TEST_CASE("of a long name the end is kept, of a long sentence the start") {
   CHECK(read[3].text.empty());
 }
 
+TEST_CASE("what lasts is recorded once, and again after something else of its thread") {
+  const auto recorder = Recorder::InMemory(16).value();
+  const auto wait = [&](uint64_t which) { recorder->AddOnce(EventKind::kWaits, "grad", which); };
+  for (int slice = 0; slice < 20; ++slice) wait(1);
+  std::thread other([&] {
+    for (int slice = 0; slice < 20; ++slice) wait(1);
+  });
+  other.join();
+  wait(1);
+  CHECK(ReadAll(*recorder).size() == 2);  // one of each thread
+  wait(2);
+  wait(2);
+  CHECK(ReadAll(*recorder).size() == 3);
+  recorder->Add(EventKind::kStarted, "other");
+  wait(2);
+  CHECK(ReadAll(*recorder).size() == 5);
+}
+
 TEST_CASE("threads record side by side") {
   const auto recorder = Recorder::InMemory(4096).value();
   std::vector<std::thread> threads;
