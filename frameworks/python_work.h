@@ -8,6 +8,8 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,9 +24,24 @@ inline constexpr int kSignalSliceMs = 50;
 // Set by horon.errors: (code, sentence, at_wait) -> exception. Leaked: modules may outlive main().
 inline PyObject* error_factory = nullptr;
 
+// What the library says may hold bytes that are no UTF-8: a variable's value, a file's name.
+inline py::str Text(const char* said) {
+  const auto bytes = static_cast<Py_ssize_t>(std::strlen(said));
+  PyObject* const text = PyUnicode_DecodeUTF8(said, bytes, "replace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+// The other way round: Python keeps such bytes as halves of surrogates, which UTF-8 has not.
+inline std::string Utf8(const py::str& text) {
+  PyObject* const bytes = PyUnicode_AsEncodedString(text.ptr(), "utf-8", "replace");
+  if (bytes == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::bytes>(bytes);
+}
+
 [[noreturn]] inline void ThrowError(int code, const char* message, bool at_wait) {
   if (error_factory == nullptr) throw std::runtime_error(message);
-  const py::object error = py::handle(error_factory)(code, message, at_wait);
+  const py::object error = py::handle(error_factory)(code, Text(message), at_wait);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }
@@ -132,7 +149,7 @@ class PyWork {
   }
 
   bool done() const { return horon_work_done(work_) != 0; }
-  const char* message() const { return horon_work_message(work_); }
+  py::str message() const { return Text(horon_work_message(work_)); }
 
   // True once finished well, false when the time is over; raises the work's error.
   bool Wait(int timeout_ms) {

@@ -1,4 +1,4 @@
-"""What horonrun and the ranks say to each other, one ASCII packet a message.
+"""What horonrun and the ranks say to each other, one packet of UTF-8 a message.
 
 rank -> horonrun: `segment <generation> <bytes>` with one memfd, or `joined` when it met the others
     over MPI; `unjoined` when that failed; `raised <what>` or `failed: <what>` when it is about to
@@ -24,7 +24,8 @@ LONGEST_PACKET = 500  # bytes; a rank reads 512
 
 
 def dead_packet(rank: int, sentence: str) -> bytes:
-    return f"dead {rank} {sentence}".encode(errors="replace")[:LONGEST_PACKET]
+    packet = f"dead {rank} {sentence}".encode(errors="replace")[:LONGEST_PACKET]
+    return packet.decode(errors="ignore").encode()  # whole characters
 
 
 class Relay:

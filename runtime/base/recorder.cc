@@ -13,6 +13,7 @@
 #include <new>
 
 #include "runtime/base/system_error.h"
+#include "runtime/base/utf8.h"
 
 namespace horon {
 namespace {
@@ -123,7 +124,8 @@ void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
   std::atomic_thread_fence(std::memory_order_release);
   constexpr size_t kRoom = sizeof(event.text);
   const bool sentence = kind >= EventKind::kFailed;
-  if (text.size() > kRoom) text = text.substr(sentence ? 0 : text.size() - kRoom, kRoom);
+  if (text.size() > kRoom)
+    text = sentence ? Shortened(text, kRoom) : text.substr(text.size() - kRoom);
   OfThread& mine = Mine();
   mine.lasting = 0;
   event.time.store(Now(), std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/base/system_error.h"
+#include "runtime/base/utf8.h"
 
 namespace horon {
 namespace {
@@ -27,7 +28,8 @@ int DescriptorOf(msghdr& message) {
 }  // namespace
 
 Status SendPacket(int to, const std::string& text, int fd) {
-  iovec iov{const_cast<char*>(text.data()), std::min(text.size(), kPacketBytes)};
+  const std::string_view sent = Shortened(text, kPacketBytes);
+  iovec iov{const_cast<char*>(sent.data()), sent.size()};
   msghdr message{};
   message.msg_iov = &iov;
   message.msg_iovlen = 1;

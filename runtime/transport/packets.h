@@ -1,5 +1,5 @@
 // Packets: what goes through the sockets between a rank and its launcher, and between the ranks of
-// a node while they meet. One short ASCII text a packet (SOCK_SEQPACKET), at times a descriptor.
+// a node while they meet. One short text (UTF-8) a packet (SOCK_SEQPACKET), at times a descriptor.
 //
 //   rank -> launcher   segment <generation> <bytes> (+ memfd); under MPI in its place: joined;
 //                      recorder <bytes> (+ memfd); raised <sentence>; failed: <sentence>;

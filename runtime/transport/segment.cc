@@ -11,6 +11,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/system_error.h"
+#include "runtime/base/utf8.h"
 
 namespace horon {
 namespace {
@@ -138,7 +139,8 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
   }
   const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
   if (state != RankState::kDead && state != RankState::kLeft) {
-    std::strncpy(words.death, sentence.c_str(), sizeof(words.death) - 1);
+    const std::string_view said = Shortened(sentence, sizeof(words.death) - 1);
+    std::memcpy(words.death, said.data(), said.size());  // zeros follow
     words.state.store(static_cast<uint32_t>(RankState::kDead), std::memory_order_release);
     uint32_t nobody = 0;
     header->first_dead.compare_exchange_strong(nobody, static_cast<uint32_t>(r) + 1,

@@ -176,6 +176,24 @@ def test_a_peer_that_never_finalises_mpi_is_not_waited_for(needs_mpi, tmp_path):
     assert code == 0, output
 
 
+# --- settings -------------------------------------------------------------------------------------
+
+WRONG = """
+import horon
+try:
+    horon.init()
+except horon.HoronInvalidArgument as error:
+    print(ascii(str(error)))
+"""
+
+
+def test_a_setting_that_is_no_text_is_refused_with_its_name():
+    environment = {**os.environb, b"HORON_FUSION_THRESHOLD": b"ab\xc3"}
+    done = subprocess.run([sys.executable, "-c", WRONG], env=environment, cwd="/", text=True,
+                          capture_output=True, timeout=LIMIT_S, check=False)
+    assert "HORON_FUSION_THRESHOLD" in done.stdout and r"ab\ufffd" in done.stdout, done
+
+
 # --- /dev/shm -------------------------------------------------------------------------------------
 
 

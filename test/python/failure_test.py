@@ -111,6 +111,15 @@ def test_every_other_rank_gets_the_right_verdict(failure, np_and_way, tmp_path):
         assert named in output and output.count("culprit: ") == (failure == "finished"), output
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_what_a_rank_raised_is_cut_between_characters(offset):
+    _, output = run("accents", HORON_TEST_OFFSET=str(offset))
+    heard = errors(output)
+    assert set(heard) == {0, 2}, output
+    said = GONE + "rank 1 raised ValueError: " + "x" * offset + "é{80,}"
+    assert all(re.fullmatch(said, text) for text in heard.values()), heard
+
+
 def test_a_busy_rank_is_reported_with_its_stack(tmp_path, np_and_way):
     """Again and again, until rank 1 comes; then the job goes on as if nothing had been."""
     np, way = np_and_way

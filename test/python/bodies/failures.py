@@ -27,6 +27,13 @@ def raising():
     reduce("x")
 
 
+def accents():
+    """Longer than what passes it on."""
+    if RANK == 1:
+        raise ValueError("x" * int(os.environ["HORON_TEST_OFFSET"]) + "é" * 300)
+    reduce("x")
+
+
 def diverging():
     try:
         reduce("a" if RANK == 1 else "b")
