@@ -6,7 +6,9 @@ several hosts.
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import selectors
 import signal
 import socket
@@ -17,7 +19,7 @@ from typing import Protocol
 from . import aftermath
 from .guard import Guard
 from .options import Options
-from .output import Stream, copies, screens
+from .output import Stream, copies, own_words, screens
 from .relay import Relay
 from .standing import Standing, Wiring
 
@@ -28,6 +30,7 @@ _KEPT_LINES = 12  # of the first failing rank's stderr, shown again at the end
 _STATUS_S = 0.5
 _AT_ONCE_S = 0.5
 _TERM_S = 0.7  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
+_WRITE_S = 0.8  # that output may take after an interrupt: much of it, or a reader that stands still
 _DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
 
 
@@ -69,6 +72,8 @@ class Job:
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
+        self._write_until = math.inf  # when to wait no longer for whoever reads the output
+        self._written_s = 0.0  # that output has taken since the interrupt
         self._wakeups, self._wake = socket.socketpair()
 
     def run(self) -> int:
@@ -110,7 +115,8 @@ class Job:
         self._interrupted_at = self._interrupted_at or time.time()
 
     def _open_streams(self) -> None:
-        out_screen, error_screen = screens()
+        self._screens = out_screen, error_screen = screens(self._takes_more)
+        sys.stderr = own_words(error_screen)
         options = self._options
         files = copies(options.output_folder, options.np)
         for rank in range(options.np):
@@ -132,9 +138,7 @@ class Job:
                 self._on_end(rank, now)
             elif self._unexplained(rank) and now >= rank.closed_at + _STATUS_S:
                 self._relay.announce_death(rank)
-        self._plan_kills(now)
-        while self._kills and self._kills[0][0] <= now:
-            self._signal_all(self._kills.pop(0)[1])
+        self._end_ranks(now)
 
     @staticmethod
     def _unexplained(rank: Standing) -> bool:
@@ -159,16 +163,48 @@ class Job:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_wakeup(self) -> None:
-        self._wakeups.recv(4096)
+        try:
+            self._wakeups.recv(4096)
+        except BlockingIOError:
+            pass  # read while the output waited
+
+    def _takes_more(self, descriptor: int) -> bool:
+        """Waits until it can be written to, as long as its reader likes. Once there is an interrupt
+        the ranks get their signals meanwhile, and it is false when the time is up."""
+        watch = select.poll()
+        watch.register(descriptor, select.POLLOUT)
+        watch.register(self._wakeups, select.POLLIN)
+        while True:
+            now = time.monotonic()
+            patience_ms = None
+            if self._interrupt:
+                self._end_ranks(now)
+                due = min([self._write_until, *(when for when, _ in self._kills)])
+                patience_ms = 1000 * max(0.0, due - now)
+            if descriptor in dict(watch.poll(patience_ms)):
+                return True
+            if now >= self._write_until:
+                return False
+            self._on_wakeup()
 
     def _on_output(self, rank: int, errors: bool, text: bytes) -> None:
         stream = self._streams[rank, errors]
+        begun = time.monotonic()
         try:
             stream.feed(text) if text else stream.end()
         except OSError as error:
             if not isinstance(error, BrokenPipeError):  # nobody reads us: horonrun ... | head
                 self._unwritten = error.strerror
             self._interrupt = self._interrupt or signal.SIGPIPE
+        self._count_writing(begun)
+
+    def _count_writing(self, begun: float) -> None:
+        """After an interrupt there may be more than can be shown in time: the rest is dropped."""
+        interrupted = self._write_until - _WRITE_S
+        self._written_s += max(0.0, time.monotonic() - max(begun, interrupted))
+        if self._written_s > _WRITE_S:
+            for screen in self._screens:
+                screen.over = True
 
     def _on_packet(self, rank: Standing, packet: bytes, files: list[int]) -> None:
         self._relay.take(rank, packet, files, time.monotonic())
@@ -182,11 +218,21 @@ class Job:
 
     # --- ending -----------------------------------------------------------------------------------
 
+    def _end_ranks(self, now: float) -> None:
+        """Sends them the signals that are due."""
+        self._plan_kills(now)
+        while self._kills and self._kills[0][0] <= now:
+            _, number = self._kills.pop(0)
+            for rank in self._crew.ranks:
+                rank.kill(number)
+
     def _plan_kills(self, now: float) -> None:
         if self._again:
             self._kills = [(now, signal.SIGKILL)]
+            self._write_until = now
         elif self._interrupt and not self._stopping:
             self._stopping = True
+            self._write_until = now + _WRITE_S
             first = signal.SIGINT if self._interrupt == signal.SIGINT else signal.SIGTERM
             self._kills = [
                 (now, first),
@@ -200,10 +246,6 @@ class Job:
         ):
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
-
-    def _signal_all(self, number: int) -> None:
-        for rank in self._crew.ranks:
-            rank.kill(number)
 
     def _drain(self) -> None:
         """What the ranks wrote last is still on its way."""

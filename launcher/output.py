@@ -4,39 +4,54 @@ On a terminal unfinished lines (prompts, progress bars that rewrite themselves w
 return) are shown at once; when another rank has something to say, its line goes above and the
 unfinished one is drawn again below. Into a file or a pipe only whole lines are written, byte for
 byte.
+
+A reader that stands still is waited for (job.py says how long), and nothing is read from the ranks
+meanwhile, so they wait, too.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import io
 import os
 import re
+import select
+import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from .refusal import Refusal
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
 _CLEAR_LINE = b"\r\x1b[K"
 _LONGEST_LINE = 1 << 16  # more without a line end is written as it is
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Screen:
-    """One place that output goes to: a terminal, a file or a pipe. Several streams may share it."""
+    """One place that output goes to: a terminal, a file or a pipe. Several streams may share it.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    `wait` returns when it takes something; false: what is not written yet is dropped.
+    """
+
+    def __init__(self, descriptor: int, wait: Callable[[int], bool]) -> None:
+        self.descriptor = descriptor
+        self._wait = wait
         self.terminal = os.isatty(descriptor)
+        self.over = False  # takes nothing of the ranks' any more
         self._open: Stream | None = None  # whose unfinished line stands on the terminal
 
     def same_as(self, descriptor: int) -> bool:
-        return os.path.samestat(os.fstat(self._descriptor), os.fstat(descriptor))
+        return os.path.samestat(os.fstat(self.descriptor), os.fstat(descriptor))
 
     def lines(self, stream: Stream, lines: bytes, unfinished: bytes) -> None:
         """Writes whole lines of a stream; on a terminal also what follows the last of them."""
         if not self.terminal:
-            self._write(lines)
+            self.write(lines)
             return
         shown = b""
         if self._open is not None and (lines or self._open is stream):
@@ -47,17 +62,62 @@ class Screen:
             shown += unfinished
         elif self._open is not None and lines:
             shown += self._open.unfinished
-        self._write(shown)
+        self.write(shown)
 
     def close(self, stream: Stream) -> None:
         """The stream has ended: its unfinished line stays."""
         if self._open is stream:
             self._open = None
-            self._write(b"\n")
+            self.write(b"\n")
 
-    def _write(self, text: bytes) -> None:
-        while text:
-            text = text[os.write(self._descriptor, text) :]
+    def write(self, text: bytes) -> None:
+        """In pieces that a pipe takes without blocking when it is ready, and whole lines if they
+        fit."""
+        at = 0
+        while at < len(text) and self._wait(self.descriptor):
+            most = at + select.PIPE_BUF
+            end = len(text) if most >= len(text) else text.rfind(b"\n", at, most) + 1 or most
+            at += _write_now(self.descriptor, text[at:end])
+
+
+def _write_now(descriptor: int, text: bytes) -> int:
+    """How many bytes it took; 0 if it is full, or a signal came, after which os.write would begin
+    again. It is full or blocks only if another process writes there, too. Raises OSError."""
+    written = int(_LIBC.write(descriptor, text, len(text)))
+    if written >= 0:
+        return written
+    number = ctypes.get_errno()
+    if number in (errno.EAGAIN, errno.EINTR):
+        return 0
+    raise OSError(number, os.strerror(number))
+
+
+class _Words(io.RawIOBase):
+    """A screen as a file."""
+
+    def __init__(self, screen: Screen, replaced: TextIO) -> None:
+        self._screen = screen
+        self._replaced = replaced  # may close the descriptor when nobody has it any more
+
+    def fileno(self) -> int:
+        return self._screen.descriptor
+
+    def isatty(self) -> bool:
+        return self._screen.terminal
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text) -> int:
+        self._screen.write(bytes(text))
+        return len(text)
+
+
+def own_words(screen: Screen) -> io.TextIOWrapper:
+    """In place of sys.stderr: for what horonrun itself says there."""
+    return io.TextIOWrapper(
+        _Words(screen, sys.stderr), sys.stderr.encoding, sys.stderr.errors, line_buffering=True
+    )
 
 
 class Stream:
@@ -106,6 +166,8 @@ class Stream:
         """Takes what the rank wrote."""
         if self._copy is not None:
             self._copy.write(text)
+        if self._screen.over:
+            return
         lines = (self._rest + text).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > _LONGEST_LINE:
@@ -134,10 +196,12 @@ class Stream:
         self._rest = b""
 
 
-def screens(stdout: int = 1, stderr: int = 2) -> tuple[Screen, Screen]:
+def screens(
+    wait: Callable[[int], bool], stdout: int = 1, stderr: int = 2
+) -> tuple[Screen, Screen]:
     """Where stdout and stderr go: one screen when both are the same terminal."""
-    out = Screen(stdout)
-    return out, out if out.terminal and out.same_as(stderr) else Screen(stderr)
+    out = Screen(stdout, wait)
+    return out, out if out.terminal and out.same_as(stderr) else Screen(stderr, wait)
 
 
 def copies(folder: str, ranks: int) -> dict[tuple[int, bool], BinaryIO]:

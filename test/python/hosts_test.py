@@ -189,7 +189,7 @@ def scene(world, name: str) -> dict:
     return seen
 
 
-@pytest.mark.parametrize("ranks", ["", "_deaf", "_in_a_collective"])
+@pytest.mark.parametrize("ranks", ["", "_deaf", "_deaf_and_loud", "_in_a_collective"])
 def test_interrupt_ends_within_two_seconds(world, ranks):
     seen = scene(world, f"interrupted{ranks}")
     assert seen["code"] == 130 and seen["gone_after"] < 2 and seen["files"] == [], seen

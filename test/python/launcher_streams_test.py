@@ -1,13 +1,35 @@
-"""horonrun where its own files and streams are full, closed or missing: one line, no traceback."""
+"""horonrun where its own files and streams are full, closed or missing: one line, no traceback; and
+where nobody reads what it writes."""
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import signal
+import socket
 import subprocess
+import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from launching import LIMIT_S, command_line, environment, horonrun
+
+# Writes for ever; the size of its file is how often. When it is interrupted that file has the time.
+FLOOD = """
+    import itertools, os, signal, sys, time
+    note = os.open(os.path.join(sys.argv[1], os.environ["HORON_RANK"]), os.O_WRONLY | os.O_CREAT)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for count in itertools.count(1):
+            os.write(1, b"x" * 99 + b"\\n")
+            os.truncate(note, count)
+    except KeyboardInterrupt:
+        os.truncate(note, 0)
+        os.write(note, str(time.monotonic()).encode())
+"""
 
 
 @pytest.mark.parametrize("command, code", [
@@ -46,3 +68,84 @@ def test_a_folder_for_reports_that_cannot_be(tmp_path: Path) -> None:
     done = horonrun("-np", "1", "sh", "-c", "exit 3", HORON_POSTMORTEM_DIR="/proc/nothing")
     assert done.returncode == 3
     assert "no report in HORON_POSTMORTEM_DIR=/proc/nothing: No such file" in done.stderr
+
+
+# --- a reader that stands still -------------------------------------------------------------------
+
+
+@pytest.fixture(params=["pipe", "pipe that does not block", "socket", "terminal"])
+def unread(request) -> Iterator[tuple[int, int]]:
+    """Descriptors: one to read from, which nobody does, and one to write to."""
+    if request.param == "terminal":
+        ours, theirs = pty.openpty()
+    elif request.param == "socket":
+        ours, theirs = (end.detach() for end in socket.socketpair())
+    else:
+        ours, theirs = os.pipe()
+    os.set_blocking(theirs, request.param != "pipe that does not block")
+    yield ours, theirs
+    for descriptor in (ours, theirs):
+        os.close(descriptor)
+
+
+def stand_still(paths: list[Path], seconds: float = 0.5) -> None:
+    """Waits until these files have not changed for so long."""
+    sizes, since, end = [], time.monotonic(), time.monotonic() + LIMIT_S
+    while time.monotonic() < min(end, since + seconds):
+        now = [path.stat().st_size if path.exists() else 0 for path in paths]
+        if now != sizes or 0 in now:
+            sizes, since = now, time.monotonic()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_while_nobody_reads(tmp_path: Path, unread, number: int, code: int) -> None:
+    """Neither the ranks' output nor horonrun's own words keep the ranks from their signals."""
+    command = command_line("-np", "2", "--verbose", "python", "-c", textwrap.dedent(FLOOD),
+                           str(tmp_path))
+    notes = [tmp_path / rank for rank in "01"]
+    process = subprocess.Popen(command, env=environment(), stdout=unread[1], stderr=unread[1])
+    try:
+        stand_still(notes)
+        written = [note.stat().st_size for note in notes]
+        start = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(10) == code
+        assert time.monotonic() - start < 2
+    finally:
+        process.kill()
+        process.wait()
+    assert all(100 * count < 1 << 20 for count in written)  # they had to wait
+    assert all(float(note.read_text()) - start < 0.6 for note in notes)
+
+
+def test_a_reader_that_comes_late_misses_nothing(unread) -> None:
+    """Also where writing does not block: that it cannot be done now is no error."""
+    rank = ["python", "-c", "for i in range(20000): print(i, 'x' * 50)"]
+    with subprocess.Popen(command_line("-np", "2", *rank), env=environment(), stdout=unread[1],
+                          stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(1)
+        text = b""
+        while text.count(b"\n") < 40000 and select.select([unread[0]], [], [], 10)[0]:
+            text += os.read(unread[0], 1 << 16)
+        assert process.wait(LIMIT_S) == 0, process.stderr.read()
+    # On a terminal unfinished lines are overwritten.
+    lines = [line.split("\r")[-1] for line in text.decode().replace("\r\n", "\n").split("\n")]
+    for number in range(2):
+        mine = [line for line in lines if f"[{number}] " in line]
+        assert len(mine) == 20000 and all(line.endswith("x" * 50) for line in mine)
+
+
+def test_what_ranks_say_when_they_are_interrupted_is_whole() -> None:
+    body = """
+        import signal, time
+        try: print("up", flush=True); signal.pause()
+        except KeyboardInterrupt: print("\\n".join(str(i) for i in range(20000)))
+    """
+    command = command_line("-np", "1", "--no-prefix", "python", "-c", textwrap.dedent(body))
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read().split() == [str(i) for i in range(20000)]
+        assert process.wait(LIMIT_S) == 130

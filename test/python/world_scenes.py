@@ -170,6 +170,14 @@ def interrupted_in_a_collective() -> dict:
     return interrupt(Job("-H", "h1:2,h2:1", "python", "-c", REDUCER, ups=3))
 
 
+def interrupted_deaf_and_loud() -> dict:
+    """Nobody has read what they write for a while."""
+    body = "trap '' INT TERM; echo up; sleep 1; exec yes"
+    job = Job("-H", "h1:2,h2:1", "sh", "-c", body, ups=3)
+    time.sleep(3)
+    return {**interrupt(job), "output": ""}
+
+
 def interrupted_while_starting() -> dict:
     subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
     job = Job("--verbose", "-H", "h1:1,h2:1", "true", ups=0)
