@@ -10,6 +10,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_descriptors.h"
 #include "runtime/c_current.h"
 #include "runtime/c_process_sets.h"
 #include "runtime/c_request.h"
@@ -86,7 +87,10 @@ Status Init() {
   const int rank = static_cast<int>(std::max<int64_t>(0, config.rank));
   HORON_TRY(ConfigureLog(config.log, rank, config.log_time));
   if (global.process.generation == 0) {
-    pthread_atfork(nullptr, nullptr, [] { The().forked.store(true, std::memory_order_relaxed); });
+    pthread_atfork(nullptr, nullptr, [] {
+      The().forked.store(true, std::memory_order_relaxed);
+      CloseInChild();
+    });
     std::atexit(AtExit);
   }
   HORON_ASSIGN(std::shared_ptr<Job> job, Join(global.config, global.process));

@@ -74,7 +74,9 @@ int horon_window_free(horon_window* window) {
   return Command([&](Runtime& runtime) { return FreeWindow(runtime, window->window); });
 }
 
-void horon_window_release(horon_window* window) { delete window; }
+void horon_window_release(horon_window* window) {
+  if (!Forked()) delete window;  // a forked child has not its memory
+}
 
 int horon_window_start(horon_window* window, const horon_window_order* order, int will_wait,
                        horon_work** work) {

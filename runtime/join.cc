@@ -5,6 +5,7 @@
 
 #include "runtime/base/fault.h"
 #include "runtime/base/log.h"
+#include "runtime/base/own_descriptors.h"
 #include "runtime/describe_signal.h"
 #include "runtime/transport/rendezvous.h"
 #include "runtime/transport/shm.h"
@@ -102,7 +103,7 @@ std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSo
 const std::shared_ptr<LauncherSocket>& Launcher(const Config& config, ProcessState& process) {
   if (!process.launcher && config.launcher_fd >= 0) {
     process.launcher = std::make_shared<LauncherSocket>();
-    process.launcher->fd = static_cast<int>(config.launcher_fd);
+    process.launcher->fd = Own(static_cast<int>(config.launcher_fd));
   }
   return process.launcher;
 }

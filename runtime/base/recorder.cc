@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 
+#include "runtime/base/own_descriptors.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/utf8.h"
 
@@ -71,7 +72,7 @@ Status Failed(const std::string& what) {
 }  // namespace
 
 Recorder::Recorder(int fd, int64_t bytes, void* base, int64_t events)
-    : fd_(fd),
+    : fd_(Own(fd)),
       bytes_(bytes),
       mask_(static_cast<uint64_t>(events) - 1),
       header_(new(base) RecorderHeader{}),
@@ -87,7 +88,7 @@ Recorder::Recorder(int fd, int64_t bytes, void* base, int64_t events)
 
 Recorder::~Recorder() {
   munmap(header_, static_cast<size_t>(bytes_));
-  close(fd_);
+  CloseOwn(fd_);
 }
 
 Result<std::shared_ptr<Recorder>> Recorder::Map(int fd, int64_t wanted) {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_descriptors.h"
 #include "runtime/base/system_error.h"
 
 namespace horon {
@@ -66,6 +67,7 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Make(int64_t bytes, const st
   // Many kernels grant them to private memory only; then nothing changes.
   madvise(base, static_cast<size_t>(kPage + bytes), MADV_HUGEPAGE);
   if (!inherited) madvise(base, static_cast<size_t>(kPage + bytes), MADV_DONTFORK);
+  Own(fd);
   const int64_t token = NewToken();
   std::memcpy(base, &token, sizeof(token));
   std::shared_ptr<SharedMemory> made(new SharedMemory(base, fd, bytes));
@@ -95,7 +97,7 @@ SharedMemory::~SharedMemory() {
   if (fd_ >= 0) {
     const MutexLock lock(Mine().mutex);
     Mine().by_token.erase(TokenAt(base_));
-    close(fd_);
+    CloseOwn(fd_);
   }
   munmap(base_, static_cast<size_t>(kPage + bytes_));
 }

@@ -51,9 +51,7 @@ class TimelineFile::Locked {
 TimelineFile::TimelineFile(TimelineFile&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
 
-TimelineFile::~TimelineFile() {
-  if (fd_ >= 0) close(fd_);
-}
+TimelineFile::~TimelineFile() { CloseOwn(fd_); }
 
 Status TimelineFile::Failed(const std::string& what) const {
   return Status::InvalidArgument("the timeline " + path_ + " cannot be " + what + ": " +

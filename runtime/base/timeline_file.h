@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/own_descriptors.h"
 #include "runtime/base/status.h"
 
 namespace horon {
@@ -30,7 +31,7 @@ class TimelineFile {
   Status Append(std::string_view events);
 
  private:
-  explicit TimelineFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  explicit TimelineFile(int fd, std::string path) : fd_(Own(fd)), path_(std::move(path)) {}
   class Locked;
   Status Begin(const std::string& id);
   Result<int64_t> End();  // where the closing bracket's line begins

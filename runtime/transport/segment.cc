@@ -120,7 +120,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentS
 
 SharedSegment::~SharedSegment() {
   munmap(base_, static_cast<size_t>(shape_.bytes()));
-  if (fd_ >= 0) close(fd_);
+  CloseOwn(fd_);
 }
 
 RankWords& SharedSegment::rank(int r) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "runtime/base/doorbell.h"
+#include "runtime/base/own_descriptors.h"
 #include "runtime/base/status.h"
 
 namespace horon {
@@ -88,7 +89,7 @@ class SharedSegment {
 
  private:
   SharedSegment(const SegmentShape& shape, int fd, std::byte* base)
-      : shape_(shape), fd_(fd), base_(base) {}
+      : shape_(shape), fd_(Own(fd)), base_(base) {}
   static Result<std::shared_ptr<SharedSegment>> MapAt(const SegmentShape& shape, int fd, int flags);
   SegmentShape shape_;
   int fd_;

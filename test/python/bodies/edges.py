@@ -6,6 +6,7 @@ import os
 import signal
 import statistics
 import time
+from contextlib import suppress
 
 import torch
 from common import raises, same, shared_folder
@@ -55,18 +56,41 @@ def check_data_loader_workers():
     works()
 
 
+def links():
+    """What this process's descriptors are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def horons_sockets():
+    """Descriptors of those to horonrun and, under MPI, of those that the node's first rank took."""
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
+        ours = {f"socket:[{line.split()[6]}]" for line in table if " @horon-" in line}
+    found = {fd for fd, link in links().items() if link in ours}
+    launcher = os.environ.get("HORON_LAUNCHER_FD")
+    return found | ({int(launcher)} if launcher else set())
+
+
 def check_forked_child_ends_in_peace():
     """It runs all that a process does at its end, and the job does not notice; nor has it the
-    node's memory. What the user made with others it has, and may drop."""
+    node's memory and sockets. What the user made with others it has, and may drop."""
     shared = hvd.shared_zeros(1000)
     shared += 3
     assert "/memfd:horon" in open("/proc/self/maps", encoding="ascii").read()
+    sockets = horons_sockets()
+    assert sockets and any(link.startswith("/memfd:horon") for link in links().values())
     child = os.fork()
     if child == 0:
         signal.alarm(30)  # a child that hangs ends, with another status
         maps = open("/proc/self/maps", encoding="ascii").read().splitlines()
         names = {line.split(maxsplit=5)[5] for line in maps if "/memfd:horon" in line}
         wrong = not all("shared memory" in name for name in names) or shared.sum() != 3000
+        kept = links()
+        wrong |= any(link.startswith("/memfd:horon") for link in kept.values())
+        wrong |= any(fd in kept for fd in sockets)
         del shared
         ctypes.CDLL(None).exit(9 if wrong else 0)
     assert os.waitpid(child, 0)[1] == 0
