@@ -25,8 +25,10 @@ struct Global {
   std::shared_ptr<Job> job HORON_GUARDED_BY(mutex);  // null when not initialised
   Mutex joining;                                     // one init or shutdown at a time
   ProcessState process;
-  Config config;                    // of the last init
-  std::atomic<bool> forked{false};  // in a child of the process that initialised
+  Config config;                     // of the last init
+  std::atomic<bool> forked{false};   // in a child of the process that initialised
+  std::atomic<int> life{0};          // jobs joined so far
+  std::atomic<int> left_behind{-1};  // the last life whose runtime was stuck at its end
 };
 Global& The() {
   static Global* global = new Global;  // leaked: user threads may still call while statics die
@@ -42,6 +44,8 @@ std::shared_ptr<Job> Current() {
   MutexLock lock(The().mutex);
   return The().job;
 }
+
+int Life() { return The().life.load(std::memory_order_relaxed); }
 
 Status NotInitialised() {
   if (Forked()) {
@@ -69,6 +73,23 @@ int StartAll(std::span<horon_tensor* const> tensors, const void* const* inputs,
     *work = Handle(made);
     return Status::Ok();
   });
+}
+
+// What is pending of a life that ended with its runtime stuck stays so for ever.
+bool LeftBehind(const horon_work& work) {
+  return !work.done() && work.life <= The().left_behind.load(std::memory_order_acquire);
+}
+
+// Without a job, or while it is being left, which finishes all works or leaves them behind. Whether
+// it is done.
+bool WaitForTheEnd(const horon_work& work, std::chrono::nanoseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1), kYear = kLook * 3600 * 8760;
+  const auto until = Clock::now() + std::min(limit, kYear);
+  for (auto now = Clock::now(); now < until && !LeftBehind(work); now = Clock::now()) {
+    if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kLook))) return true;
+  }
+  return work.done();
 }
 
 void AtExit() {
@@ -103,6 +124,7 @@ Status Init() {
   if (!begun.ok()) job->Leave();
   HORON_TRY(begun);
   MutexLock lock(global.mutex);
+  global.life.fetch_add(1, std::memory_order_relaxed);
   global.job = std::move(job);
   return Status::Ok();
 }
@@ -126,9 +148,10 @@ int horon_shutdown(void) {
       job = std::exchange(The().job, nullptr);
     }
     if (job) job->Leave();
+    if (!job || !job->runtime->stuck()) return Status::Ok();
     // Its thread is stuck in it: it stays.
-    if (job && job->runtime->stuck()) [[maybe_unused]]
-      auto* kept = new std::shared_ptr(job);
+    [[maybe_unused]] auto* kept = new std::shared_ptr(job);
+    The().left_behind.store(Life(), std::memory_order_release);
     return Status::Ok();
   });
 }
@@ -250,11 +273,14 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work;
   if (!w.done() && Forked()) return Fail(NotInitialised());
-  const std::shared_ptr<Job> job = w.done() && w.status().ok() ? nullptr : Current();
-  const bool done =
-      job ? job->runtime->Wait(w, limit)
-          : w.WaitFor(std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365)));
-  if (done) return Fail(w.status());
+  const bool over = (w.done() && w.status().ok()) || LeftBehind(*work);
+  const std::shared_ptr<Job> job = over ? nullptr : Current();
+  if (job ? job->runtime->Wait(w, limit) : WaitForTheEnd(*work, limit)) return Fail(w.status());
+  if (LeftBehind(*work)) {
+    return Fail(Status::Aborted(
+        "Horon was shut down while its runtime was stuck, and this tensor was left behind with "
+        "it"));
+  }
   const Status hopeless = job ? job->runtime->hopeless() : Status::Ok();
   return hopeless.ok() ? HORON_WAIT_TIMEOUT : Fail(hopeless);
 }

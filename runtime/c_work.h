@@ -9,9 +9,17 @@
 #include "runtime/core/work.h"
 #include "runtime/include/horon/horon.h"
 
+namespace horon {
+
+// Number of this process's membership in a job, the last one if there is none. In c_api.cc.
+int Life();
+
+}  // namespace horon
+
 // A Work that is its own handle: one piece of memory for both.
 struct horon_work : horon::Work {
   using Work::Work;
+  const int life = horon::Life();  // in which it was submitted
   std::atomic<int> references{1};
   std::shared_ptr<horon_work> self;  // while it has references
 };

@@ -96,8 +96,8 @@ class Runtime {
   // Looks whether anybody runs the cycle while threads wait, and says so if nobody does; when to
   // look again. The watch thread, which takes no part in anything else.
   std::chrono::milliseconds WatchOver();
-  // Not Ok once the job has failed while the holder of the baton is stuck: no work will be finished
-  // any more, and waits end with this. Any thread.
+  // Not Ok once the job has failed, or was left, while the holder of the baton is stuck: no work
+  // will be finished any more, and waits end with this. Any thread.
   Status hopeless() const;
   // Whether Shutdown had to leave the background thread behind: then nothing here may be destroyed.
   bool stuck() const { return stuck_.load(std::memory_order_relaxed); }
@@ -168,6 +168,7 @@ class Runtime {
   int local_rank() const;
   bool BackgroundEnds();
   void GiveUpHope();
+  void LoseHope(Status why);
   std::unique_ptr<Lane> MakeLane(int32_t process_set, const std::vector<int>& ranks);
 
   Config config_;

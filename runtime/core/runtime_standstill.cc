@@ -34,9 +34,13 @@ void Runtime::GiveUpHope() {
   if (without_hope_.load(std::memory_order_relaxed)) return;
   const Status deaths = segment_ ? segment_->Deaths(local_rank()) : Status::Ok();
   const std::string cause = losses_->any() ? losses_->sentence() : deaths.message();
+  LoseHope(Status::Unavailable(cause + " (this rank's runtime is stuck, and its tensors with it)"));
+}
+
+// The first reason counts.
+void Runtime::LoseHope(Status why) {
   MutexLock lock(hope_mutex_);
-  no_hope_ =
-      Status::Unavailable(cause + " (this rank's runtime is stuck, and its tensors with it)");
+  if (no_hope_.ok()) no_hope_ = std::move(why);
   lost_.store(true, std::memory_order_relaxed);
   without_hope_.store(true, std::memory_order_release);
 }
@@ -60,6 +64,7 @@ bool Runtime::BackgroundEnds() {
       "the runtime's own thread is stuck and was left behind; end this process");
   stuck_.store(true, std::memory_order_relaxed);
   background_.detach();
+  LoseHope(Status::Aborted("Horon was shut down, and its runtime is stuck with this tensor"));
   return false;
 }
 

@@ -35,4 +35,6 @@ def test_a_runtime_that_does_not_move(tmp_path):
     assert re.search(ended, done.stdout), done.stdout + done.stderr
     left = re.search(r"rank 1 left after ([\d.]+) s", done.stdout)
     assert left and float(left[1]) < 3.0, done.stdout
+    after = "rank 1 afterwards: Horon was shut down while its runtime was stuck"
+    assert after in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0  # both programs have dealt with their error

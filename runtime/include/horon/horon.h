@@ -222,7 +222,8 @@ HORON_API int horon_work_peek(const horon_work* work);
 /* Blocks until finished; returns its code. timeout_ms < 0: no limit. When the time is over it
  * returns HORON_WAIT_TIMEOUT and the work goes on. HORON_UNAVAILABLE also while the work is not
  * done: the job has failed, and the runtime's own thread is stuck (in MPI, in a driver) with its
- * tensors; end the process. */
+ * tensors; end the process. HORON_ABORTED the same after a horon_shutdown that left that thread
+ * behind. */
 #define HORON_WAIT_TIMEOUT (-1)
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
 /* Waits for all; returns the first failure's code, in the order given. */

@@ -13,6 +13,7 @@ if RANK == 1:
 import horon.torch as hvd  # noqa: E402
 
 hvd.init()
+alone = hvd.allreduce_async(torch.ones(2), name="alone") if RANK == 1 else None
 try:
     hvd.allreduce(torch.ones(1 << 20), name="x")
     sys.exit("the reduction went through")
@@ -21,3 +22,9 @@ except hvd.HorovodInternalError as error:
 begun = time.monotonic()
 hvd.shutdown()
 print(f"rank {RANK} left after {time.monotonic() - begun:.1f} s", flush=True)
+if RANK == 1:
+    try:
+        hvd.synchronize(alone)
+        sys.exit("nobody finished it")
+    except hvd.HoronAborted as error:
+        print(f"rank 1 afterwards: {error}", flush=True)
