@@ -50,14 +50,25 @@ inline void CheckSubmit(int code) {
   if (code != HORON_OK) ThrowError(code, horon_last_error(), false);
 }
 
-// The same for a call that may block: without the GIL.
+// Not 0: a handler has raised something.
+inline int RunSignalHandlers() {
+  const PyGILState_STATE held = PyGILState_Ensure();
+  const int raised = PyErr_CheckSignals();
+  PyGILState_Release(held);
+  return raised;
+}
+
+// The same for a call that may block: without the GIL, and broken off by what a handler raises.
 template <typename F>
 void CheckReleased(F&& f) {
   int code;
   {
     const py::gil_scoped_release released;
+    const horon_look outer = horon_set_look(&RunSignalHandlers);
     code = f();
+    horon_set_look(outer);
   }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   CheckSubmit(code);
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "runtime/base/log.h"
+#include "runtime/base/look.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/own_descriptors.h"
 #include "runtime/c_current.h"
@@ -29,6 +30,13 @@ struct Global {
   std::atomic<bool> forked{false};   // in a child of the process that initialised
   std::atomic<int> life{0};          // jobs joined so far
   std::atomic<int> left_behind{-1};  // the last life whose runtime was stuck at its end
+};
+// Whether this thread is in an init or a shutdown, from which a signal handler may call another
+// one.
+thread_local bool inside = false;
+struct Inside {
+  Inside() { inside = true; }
+  ~Inside() { inside = false; }
 };
 Global& The() {
   static Global* global = new Global;  // leaked: user threads may still call while statics die
@@ -100,7 +108,10 @@ void AtExit() {
 
 Status Init() {
   Global& global = The();
+  if (inside)
+    return Status::Aborted("init cannot be called while an init or shutdown is under way");
   MutexLock joining(global.joining);
+  const Inside now;
   if (Forked()) return NotInitialised();
   if (Current()) return Status::Ok();
   HORON_ASSIGN(global.config, ReadConfig());
@@ -140,8 +151,9 @@ int horon_init(void) { return Guard(Init); }
 
 int horon_shutdown(void) {
   return Guard([] {
-    if (Forked()) return Status::Ok();
+    if (Forked() || inside) return Status::Ok();
     MutexLock joining(The().joining);
+    const Inside now;
     std::shared_ptr<Job> job;
     {
       MutexLock lock(The().mutex);
@@ -163,12 +175,15 @@ void horon_abandon(const char* what) {
   job->runtime->GiveUp(what);
 }
 
+horon_look horon_set_look(horon_look look) { return SetLook(look); }
+
 int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
 const char* horon_last_error(void) { return LastError().c_str(); }
 const char* horon_version(void) { return HORON_VERSION; }
 
 int horon_mpi_available(void) {
-  const int code = Guard([] {
+  const int code = Guard([]() -> Status {
+    if (inside) return Status::Aborted("an init or shutdown is under way");
     MutexLock joining(The().joining);
     HORON_ASSIGN(const Config config, ReadConfig());
     return The().process.mpi.Open(config);

@@ -27,7 +27,7 @@ Result<std::shared_ptr<Work>> SubmitBuiltIn(Runtime& runtime, const char* op,
 Result<std::shared_ptr<Work>> ChangeSets(Runtime& runtime, const char* op, const std::string& name,
                                          std::vector<int64_t> numbers) {
   HORON_ASSIGN(auto work, SubmitBuiltIn(runtime, op, name, std::move(numbers), false));
-  HORON_TRY(runtime.WaitToEnd(*work));
+  HORON_TRY(runtime.WaitLooking(*work));
   return work;
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/base/fault.h"
 #include "runtime/base/log.h"
+#include "runtime/base/look.h"
 #include "runtime/base/own_descriptors.h"
 #include "runtime/describe_signal.h"
 #include "runtime/transport/rendezvous.h"
@@ -219,7 +220,7 @@ Result<Meeting> MeetNode(const Config& config, MpiWorld& mpi, const Topology& to
 Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& process) {
   auto job = std::make_unique<Job>();
   const auto losses = std::make_shared<Losses>();
-  const Patience patience{config.start_time, losses.get()};
+  const Patience patience{config.start_time, losses.get(), [] { return !GoOn().ok(); }};
   const auto launcher = Launcher(config, process);
   std::unique_ptr<Watch> early;  // hears of deaths while the ranks meet
   if (launcher)

@@ -186,6 +186,7 @@ int Runtime::local_rank() const { return fabric_.topology.local_rank(rank_); }
 bool Runtime::parted() const {
   if (!told_to_leave_) return false;
   if (told_to_give_up_ && launched_) return true;  // the others hear of it from the launcher
+  if (leaves_now_.load(std::memory_order_relaxed)) return true;
   return !failure_.ok() || Clock::now() >= leave_by_ || (negotiator_.left() && executor_.idle());
 }
 

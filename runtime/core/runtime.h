@@ -68,6 +68,8 @@ class Runtime {
   bool Wait(Work& work, std::chrono::nanoseconds limit);
   // Waits as long as it takes: the work's status, or hopeless().
   Status WaitToEnd(Work& work);
+  // The same, but that the program may break it off (look.h). The runtime goes on with the work.
+  Status WaitLooking(Work& work);
   // Somebody looks whether a work is done, without waiting: it must not be held back. Any thread.
   void Nudge();
   // Tells all ranks that this one failed: `what` ("raised ValueError: ...") becomes everybody's
@@ -214,7 +216,7 @@ class Runtime {
   std::chrono::microseconds poll_wait_{0};
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
-  std::atomic<bool> leaving_{false};
+  std::atomic<bool> leaving_{false}, leaves_now_{false};  // now: without waiting for the others
   // Set by StartTimeline, StopTimeline and StartConfiguredTuning, read by the holder.
   Mutex orders_mutex_;
   std::vector<TimelineOrder> orders_ HORON_GUARDED_BY(orders_mutex_);

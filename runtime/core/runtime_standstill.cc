@@ -1,5 +1,6 @@
 // The watchdog's part of the runtime: what is to be done when its own thread is stuck.
 #include "runtime/base/log.h"
+#include "runtime/base/look.h"
 #include "runtime/core/runtime.h"
 
 namespace horon {
@@ -54,12 +55,27 @@ Status Runtime::WaitToEnd(Work& work) {
   return Wait(work, std::chrono::nanoseconds::max()) ? work.status() : hopeless();
 }
 
-// False, and the thread is left to itself, where it does not.
+Status Runtime::WaitLooking(Work& work) {
+  while (!Wait(work, UntilLook(std::chrono::nanoseconds::max()))) {
+    HORON_TRY(hopeless());
+    HORON_TRY(GoOn());
+  }
+  return work.status();
+}
+
+// False, and the thread is left to itself, where it does not. A program that breaks this off leaves
+// the job at once.
 bool Runtime::BackgroundEnds() {
   const milliseconds patience = without_hope_.load(std::memory_order_relaxed)
                                     ? kHopelessEndWait
                                     : config_.shutdown_time + kEndWait;
-  if (ended_.get_future().wait_for(patience) == std::future_status::ready) return true;
+  const auto until = Standstill::Clock::now() + patience;
+  const std::future<void> ended = ended_.get_future();
+  for (auto now = until - patience; now < until; now = Standstill::Clock::now()) {
+    if (ended.wait_for(UntilLook(until - now)) == std::future_status::ready) return true;
+    if (GoOn().ok() || leaves_now_.exchange(true)) continue;
+    bell_->Ring();
+  }
   Log(LogLevel::kError, "watchdog",
       "the runtime's own thread is stuck and was left behind; end this process");
   stuck_.store(true, std::memory_order_relaxed);

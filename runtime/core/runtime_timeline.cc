@@ -1,5 +1,6 @@
 // A user's thread orders a timeline: through rank 0's negotiator, which tells all ranks.
 #include "runtime/base/absolute_path.h"
+#include "runtime/base/look.h"
 #include "runtime/core/runtime.h"
 
 namespace horon {
@@ -48,7 +49,14 @@ Status Runtime::OrderTimeline(TimelineOrder order) {
   }
   ordering_.store(true, std::memory_order_release);
   bell_->Ring();
-  if (timeline_.Await(number, kPatience)) return Status::Ok();
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  for (std::chrono::nanoseconds left = kPatience; left.count() > 0;
+       left = until - std::chrono::steady_clock::now()) {
+    using std::chrono::milliseconds;
+    if (timeline_.Await(number, std::chrono::ceil<milliseconds>(UntilLook(left))))
+      return Status::Ok();
+    HORON_TRY(GoOn());
+  }
   return Status::Unavailable(
       "the timeline did not start or stop within 30 s: the runtime has "
       "failed, or its disk is slow");

@@ -19,16 +19,17 @@
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 4;
+inline constexpr int kMpiPluginVersion = 5;
 // MPI counts in int: what is longer is given to it in pieces of so many bytes, or of so many
 // elements to add.
 inline constexpr int64_t kMpiPiece = int64_t{1} << 30;
 
-// How long the ranks wait for each other while they meet: until the limit, or until one is known to
-// be lost.
+// How long the ranks wait for each other while they meet: until the limit, until one is known to be
+// lost, or until the program breaks it off.
 struct Patience {
   std::chrono::milliseconds limit{0};
-  const Losses* losses = nullptr;  // may be null; outlives the calls
+  const Losses* losses = nullptr;               // may be null; outlives the calls
+  bool (*broken_off)() = [] { return false; };  // asked again and again, by who waits
 };
 
 // A duplicate of MPI_COMM_WORLD that no other life uses. Blocking calls below serve the bootstrap

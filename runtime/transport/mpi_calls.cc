@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLook{20};  // between two looks at the loss
 constexpr std::chrono::microseconds kNap{50};   // between two looks at MPI
 
 bool Lost(const Patience& patience) { return patience.losses != nullptr && patience.losses->any(); }
+bool Over(const Patience& patience) { return Lost(patience) || patience.broken_off(); }
 
 }  // namespace
 
@@ -56,6 +57,7 @@ bool IsDead([[maybe_unused]] MPI_Comm comm, [[maybe_unused]] int rank) {
 Status Late(const char* what, const Patience& patience) {
   if (Lost(patience))
     return Status::Unavailable("while waiting for the other ranks: " + patience.losses->sentence());
+  if (patience.broken_off()) return Status::Aborted("the program broke this call off");
   return Status::Unavailable(std::string("not all ranks joined in ") + what + " over MPI within " +
                              std::to_string(patience.limit.count()) + " ms (HORON_START_TIMEOUT)");
 }
@@ -69,7 +71,7 @@ bool Within(const Patience& patience, std::function<void()> call) {
     promise->set_value();
   }).detach();
   while (returned.wait_for(kLook) != std::future_status::ready) {
-    if (Clock::now() >= until || Lost(patience)) return false;
+    if (Clock::now() >= until || Over(patience)) return false;
   }
   return true;
 }
@@ -79,7 +81,7 @@ Status AwaitUntil(const std::function<Result<bool>()>& through, Clock::time_poin
   while (true) {
     HORON_ASSIGN(const bool done, through());
     if (done) return Status::Ok();
-    if (Clock::now() >= deadline || Lost(patience)) return Late(what, patience);
+    if (Clock::now() >= deadline || Over(patience)) return Late(what, patience);
     std::this_thread::sleep_for(kNap);
   }
 }

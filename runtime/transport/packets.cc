@@ -4,8 +4,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "runtime/base/look.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/utf8.h"
 
@@ -14,6 +16,10 @@ namespace {
 
 constexpr size_t kPacketBytes = 512;
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int));
+
+int Milliseconds(std::chrono::nanoseconds time) {
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(time).count());
+}
 
 // The descriptor that came with a message; -1 if none did.
 int DescriptorOf(msghdr& message) {
@@ -53,13 +59,16 @@ Status SendPacket(int to, const std::string& text, int fd) {
 }
 
 Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point until) {
-  using std::chrono::milliseconds;
+  using Clock = std::chrono::steady_clock;
   for (;;) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now()).count();
+    const auto left = std::max<std::chrono::nanoseconds>(until - Clock::now(), {});
     pollfd waiting{from, POLLIN, 0};
-    const int ready = poll(&waiting, 1, left > 0 ? static_cast<int>(left) : 0);
+    const int ready = poll(&waiting, 1, Milliseconds(UntilLook(left)));
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) {
+      HORON_TRY(GoOn());
+      if (Clock::now() < until) continue;
+    }
     if (ready <= 0) return Status::Unavailable("timed out (HORON_START_TIMEOUT)");
     char text[kPacketBytes];
     iovec iov{text, sizeof(text)};

@@ -27,7 +27,7 @@ struct Packet {
 // Sends one packet, with a descriptor if fd >= 0 (the sender keeps its own). Blocks only while the
 // socket is full.
 Status SendPacket(int to, const std::string& text, int fd);
-// The next packet, at the latest at `until` (else kUnavailable).
+// The next packet, at the latest at `until` (else kUnavailable). Looks (look.h).
 Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point until);
 
 // This process's socket to the launcher, for all its inits. Not closed: the launcher takes end of

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/base/look.h"
 #include "runtime/base/system_error.h"
 
 namespace horon {
@@ -128,8 +129,10 @@ Result<Meeting> WelcomeAll(const Listener& listener, int local_size, const Segme
   HORON_ASSIGN(meeting.segment, SharedSegment::Create(shape));
   while (static_cast<int>(meeting.peers.size()) < local_size - 1) {
     pollfd waiting{listener.socket.get(), POLLIN, 0};
-    if (poll(&waiting, 1, static_cast<int>(Left(until).count())) <= 0) {
-      if (errno == EINTR && Left(until).count() > 0) continue;
+    const auto limit = std::chrono::ceil<milliseconds>(UntilLook(Left(until)));
+    if (poll(&waiting, 1, static_cast<int>(limit.count())) <= 0) {
+      HORON_TRY(GoOn());
+      if (Left(until).count() > 0) continue;
       return NotAllCame(refused);
     }
     Descriptor peer(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -184,9 +187,11 @@ Status WaitForAll(SharedSegment& segment, const std::vector<int>& members, int l
       status = Status::Unavailable("rank " + std::to_string(missing) +
                                    " did not call init in time (HORON_START_TIMEOUT)");
     }
+    if (missing >= 0 && status.ok()) status = GoOn();
     if (missing >= 0 && status.ok()) {
-      bell.Sleep(ticket, Doorbell::kBackground,
-                 std::min<std::chrono::nanoseconds>(Left(until), std::chrono::seconds(1)));
+      bell.Sleep(
+          ticket, Doorbell::kBackground,
+          UntilLook(std::min<std::chrono::nanoseconds>(Left(until), std::chrono::seconds(1))));
       continue;
     }
     bell.Awake();

@@ -128,6 +128,36 @@ def test_a_second_init_that_not_all_join_gives_up(way, request, tmp_path):
     assert code == 0, output  # both ended in peace
 
 
+# Rank 0 is stopped until rank 1 has left without it. The handler's own shutdown has no effect.
+INTERRUPTED = """
+import os, signal, time, horon.torch as hvd
+hvd.init()
+first = hvd.broadcast_object(os.getpid(), root_rank=0)
+if hvd.rank() == 0:
+    os.kill(first, signal.SIGSTOP)
+    os._exit(0)
+while open(f"/proc/{first}/stat").read().rpartition(")")[2].split()[0] != "T":
+    time.sleep(0.01)
+def interrupt(number, frame):
+    hvd.shutdown()
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+begun = time.monotonic()
+try:
+    hvd.shutdown()
+except KeyboardInterrupt:
+    print(f"left after {time.monotonic() - begun:.1f} s: {not hvd.is_initialized()}", flush=True)
+os.kill(first, signal.SIGCONT)
+"""
+
+
+def test_an_interrupted_shutdown_leaves_at_once():
+    _, output = horonrun("-np", "2", "--no-prefix", "python", "-c", INTERRUPTED)
+    left = re.search(r"^left after ([\d.]+) s: True$", output, re.M)
+    assert left and float(left[1]) < 5, output
+
+
 # As a program in C ends that returns from main: nothing of Python's shuts Horon down.
 NO_SHUTDOWN = """
 import ctypes, horon, os

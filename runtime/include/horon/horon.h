@@ -63,6 +63,16 @@ HORON_API int horon_shutdown(void);
 
 HORON_API int horon_is_initialized(void); /* 1 or 0 */
 
+/* For programs whose signal handlers run later than their signals come, as Python's do. While a
+ * call of this thread blocks it calls `look` every 50 ms or so, and where that gives anything but 0
+ * the call ends with HORON_ABORTED. What it has asked of the other ranks stands: a process set,
+ * say, is added or removed once they have called, too. A shutdown then leaves the job without
+ * waiting for them. horon_run and horon_work_wait do not look: the latter has a limit of time.
+ * `look` may call Horon, but no init or shutdown has an effect inside another. Null: no more. Gives
+ * what it was. */
+typedef int (*horon_look)(void);
+HORON_API horon_look horon_set_look(horon_look look);
+
 /* This process is about to end because of an error of its own. `what` goes on after "rank N ", as
  * in "raised ValueError: bad batch": the launcher and the other ranks hear it, and whatever they
  * wait for fails with it at once. Returns at once. Afterwards only horon_shutdown is of use. */

@@ -6,7 +6,7 @@ import os
 import signal
 import statistics
 import time
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import torch
 from common import raises, same, shared_folder
@@ -135,6 +135,86 @@ def check_python_handlers_run_during_a_wait():
     if hvd.rank() == 0:
         assert len(delays) == 5 and statistics.median(delays) < 0.1, delays
         print("handlers ran after", *(f"{1000 * delay:.1f}" for delay in sorted(delays)), "ms")
+    hvd.shutdown()
+
+
+@contextmanager
+def on_alarm(run, seconds=0.2):
+    signal.signal(signal.SIGALRM, lambda number, frame: run())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def open_fifo(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def late(rank, call, go, delays):
+    """On all ranks; rank 1 comes when a handler has run on rank 0, which notes after how long."""
+    due = time.monotonic() + 0.2
+
+    def run():
+        delays.append(time.monotonic() - due)
+        open_fifo(go)
+
+    if rank == 1:
+        with open(go, encoding="ascii") as fifo:
+            fifo.read()
+    with on_alarm(run) if rank == 0 else nullcontext():
+        return call()
+
+
+def check_python_handlers_run_in_calls_of_all_ranks():
+    hvd.init()
+    rank, delays = hvd.rank(), []
+    ways = [os.path.join(shared_folder(), name) for name in ("add", "remove", "shared", "init")]
+    if rank == 0:
+        for way in ways:
+            os.mkfifo(way)
+    hvd.barrier()
+    made = late(rank, lambda: hvd.add_process_set([0]), ways[0], delays)
+    late(rank, lambda: hvd.remove_process_set(made), ways[1], delays)
+    late(rank, lambda: hvd.shared_zeros(1000), ways[2], delays)
+    hvd.shutdown()
+    late(rank, hvd.init, ways[3], delays)
+    works()
+    if rank == 0:
+        assert len(delays) == 4 and statistics.median(delays) < 0.1, delays
+        print("in calls of all ranks after", *(f"{1000 * delay:.1f}" for delay in delays), "ms")
+    hvd.shutdown()
+
+
+def check_an_exception_of_a_handler_ends_a_call_of_all_ranks():
+    """The set is there all the same when the others have come."""
+    hvd.init()
+    go = os.path.join(shared_folder(), "go")
+    if hvd.rank() == 0:
+        os.mkfifo(go)
+    hvd.barrier()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    if hvd.rank() == 0:
+        begun = time.monotonic()
+        try:
+            with on_alarm(interrupt):
+                hvd.add_process_set([1])
+            raise AssertionError("it was not broken off")
+        except KeyboardInterrupt:
+            assert time.monotonic() - begun < 5
+        open_fifo(go)
+    else:
+        if hvd.rank() == 1:
+            with open(go, encoding="ascii") as fifo:
+                fifo.read()
+        assert hvd.size() == 1 or hvd.add_process_set([1]).size() == 1
+    works()
+    again = hvd.add_process_set(list(range(hvd.size() - 1)))
+    assert again.size() == hvd.size() - 1
     hvd.shutdown()
 
 
