@@ -100,7 +100,7 @@ void Blocking() {
 py::dict Counters() {
   py::dict counters;
   const auto visit = [](const char* name, int64_t value, void* user) {
-    (*static_cast<py::dict*>(user))[name] = value;
+    (*static_cast<py::dict*>(user))[horon_python::Text(name)] = value;
   };
   horon_counters(visit, &counters);
   return counters;
@@ -129,7 +129,7 @@ bool AwaitInquiry() {
 py::dict GpuParts() {
   py::dict parts;
   const auto visit = [](const char* part, int version, const char* text, void* user) {
-    (*static_cast<py::dict*>(user))[part] = py::make_tuple(version, text);
+    (*static_cast<py::dict*>(user))[part] = py::make_tuple(version, horon_python::Text(text));
   };
   horon_gpu_parts(visit, &parts);
   return parts;
@@ -165,12 +165,14 @@ PYBIND11_MODULE(_core, module) {
              [](py::object factory) { horon_python::error_factory = factory.release().ptr(); });
   module.def("init", &Blocking<&horon_init>);
   module.def("shutdown", &Blocking<&horon_shutdown>);
-  module.def("abandon", &horon_abandon);
+  module.def("abandon",
+             [](const py::str& what) { horon_abandon(horon_python::Utf8(what).c_str()); });
   module.def("describe", &horon_describe);
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"),
              py::arg("first_step"), py::arg("end_step"));
   module.def("await_inquiry", &AwaitInquiry);
-  module.def("tell_doing", &horon_tell_doing);
+  module.def("tell_doing",
+             [](const py::str& text) { horon_tell_doing(horon_python::Utf8(text).c_str()); });
   module.def("hands_over", &horon_hands_over);
   module.def("takes_back", &horon_takes_back);
   module.def("stop_timeline", &Blocking<&horon_stop_timeline>);
