@@ -81,7 +81,8 @@ def check_forked_child_ends_in_peace():
     shared += 3
     assert "/memfd:horon" in open("/proc/self/maps", encoding="ascii").read()
     sockets = horons_sockets()
-    assert sockets and any(link.startswith("/memfd:horon") for link in links().values())
+    assert sockets or hvd.rank() > 0  # a plain mpirun's other ranks have sockets without a name
+    assert any(link.startswith("/memfd:horon") for link in links().values())
     child = os.fork()
     if child == 0:
         signal.alarm(30)  # a child that hangs ends, with another status
