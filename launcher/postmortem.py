@@ -119,15 +119,15 @@ def _awaited(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
     """By tensor, the ranks that waited for it when their recording ended."""
     awaited: dict[str, list[Recording]] = {}
     for r in recordings:
-        waits = [event for event in r.events if event.kind == "waits for"]
-        if not waits:
-            continue
-        last = waits[-1]
-        later = [event for event in r.events if event.number > last.number]
-        done = any(event.kind == "finished" and event.text == last.text for event in later)
-        if not done and not any(event.kind == "submitted" for event in later):
-            awaited.setdefault(last.text.split("/", 1)[-1], []).append(r)
-    return awaited
+        waits = {event.thread: event for event in r.events if event.kind == "waits for"}
+        for thread, last in waits.items():
+            later = [event for event in r.events if event.number > last.number]
+            done = any(event.kind == "finished" and event.text == last.text for event in later)
+            went_on = any(event.kind == "submitted" and event.thread == thread for event in later)
+            ranks = awaited.setdefault(last.text.split("/", 1)[-1], [])
+            if not done and not went_on and r not in ranks:
+                ranks.append(r)
+    return {tensor: ranks for tensor, ranks in awaited.items() if ranks}
 
 
 def _submits(recording: Recording, tensor: str) -> list[Event]:

@@ -47,6 +47,18 @@ def test_of_ranks_that_were_all_ended_from_outside_the_missing_one_is_named():
     assert len(lines) == 1, lines
 
 
+def test_a_wait_lasts_while_other_threads_go_on():
+    """Recorded once, however long it is; a thread of autograd's submits meanwhile."""
+    def beside(rank):
+        of_main = recording(rank, *steps(3), *WAITS)
+        later = Event(len(of_main.events) + 1, 9.5, "submitted", "other", "", 2)
+        return Recording(rank, "h", 100 + rank, [*of_main.events, later])
+
+    lines = verdict([beside(0), recording(1, *steps(3), (8.9, "submitted", "other")), beside(2)])
+    assert lines[0] == ("culprit: rank 1 had not submitted 'grad', for which rank 0, rank 2 waited "
+                        "at the end; it last submitted 'other'"), lines
+
+
 def test_a_rank_that_left_no_recording_is_named():
     lines = verdict([recording(r, *steps(2), (5.0, "left", "")) for r in (0, 2)])
     assert lines == ["culprit: of rank 1 there is no recording"]
