@@ -78,7 +78,10 @@ _registered = weakref.WeakSet()
 
 def add_process_set(process_set) -> ProcessSet:
     """Registers a set (or a list of ranks) on all ranks; every rank of the job must call this with
-    the same ranks. Blocks. Its id is the same everywhere."""
+    the same ranks. Blocks. Its id is the same everywhere.
+
+    What a signal handler raises meanwhile ends the call here; the set is added all the same once
+    the others have called, so do not call again."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.process_set_id is not None:
