@@ -14,3 +14,8 @@ def test_horonrun(launch, np):
 @pytest.mark.parametrize("np", [2, 4])
 def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_ranks_that_diverge(launch, np):
+    launch(np, "diverging")

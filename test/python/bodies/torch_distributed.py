@@ -1,7 +1,6 @@
 """torch.distributed over Horon: collectives, DDP, ZeRO, FSDP2, meshes, functional collectives."""
 
 import os
-import time
 
 import torch
 import torch.distributed as dist
@@ -272,36 +271,6 @@ def check_wrong_size_is_said():
 
     with raises(hvd.HoronInvalidArgument, words=["horonrun", "horon://"]):
         make_group(Options)
-
-
-def check_ranks_that_diverge_in_a_backward():
-    """torch's code waits for a future there, and not in Horon; still nobody is taken for busy."""
-    if hvd.size() == 1:
-        return
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    model(torch.ones(2, 4)).sum().backward()
-    begun = time.monotonic()
-    if hvd.rank() == 0:
-        with raises(RuntimeError, words=["different ways"]):
-            model(torch.ones(2, 4)).sum().backward()
-    else:
-        with raises(hvd.HoronMismatch, words=["different ways"]):
-            hvd.allreduce(torch.ones(2), name="elsewhere")
-    assert time.monotonic() - begun < 30
-    hvd.barrier()
-
-
-def check_a_message_that_is_never_sent():
-    """The two meet for the first time, so the receiver waits for a set to be formed."""
-    if hvd.size() != 4:
-        return
-    if hvd.rank() == 0:
-        with raises(hvd.HoronMismatch, words=["different ways"]):
-            dist.recv(torch.ones(2), 2)
-    else:
-        with raises(hvd.HoronMismatch, words=["different ways"]):
-            hvd.allreduce(torch.ones(2), name="elsewhere")
-    hvd.barrier()
 
 
 def check_the_programs_own_sets():

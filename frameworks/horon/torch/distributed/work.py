@@ -49,6 +49,12 @@ class Pending(dist.Work):
         return self._tensors
 
     def get_future(self):
+        """For DDP's reducer, which is C++: it sees an error only of what `then` has made, and takes
+        one that a future was given for its tensors."""
         if self._future is None:
-            self._future = future_of(self.result, self._handle.done())
+            self._future = future_of(self.result, self._handle.done()).then(_value)
         return self._future
+
+
+def _value(future):
+    return future.value()  # or raises
