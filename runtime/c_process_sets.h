@@ -1,8 +1,8 @@
 // Who takes part in what, as the C API shows it: process sets, and joining. A change is collective
 // over all ranks of the job: it is a request like any other, which the negotiator applies at the
-// same place in the stream on every rank. Those of process sets block, and
-// can be broken off (look.h): the change stands, and is made once all ranks have asked. Called by
-// c_api.cc, on the user's thread.
+// same place in the stream on every rank. Those of process sets block, and can be broken off
+// (look.h): the change stands, and is made once all ranks have asked. Called by c_api.cc, on the
+// user's thread.
 #pragma once
 
 #include <span>

@@ -104,10 +104,9 @@ void Callers::Count(Shared& shared) {
   for (Thread& thread : shared.threads) {
     const bool main = thread.id == getpid();
     main_is_caller = main_is_caller || main;
-    const bool sleeps = thread.Sleeps();
     if (thread.waits > 0) {
       ++waiting;
-    } else if (sleeps && (!main || thread.handed_over > 0)) {
+    } else if ((!main || thread.handed_over > 0) && thread.Sleeps()) {
       ++asleep;
     }
   }

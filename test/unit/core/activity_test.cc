@@ -20,22 +20,36 @@ Activity Watch(Callers& callers, int blocked) {
   return activity;
 }
 
+// A thread that has used the runtime, and sleeps in a lock until its end.
+class Pooled {
+ public:
+  explicit Pooled(Callers& callers)
+      : thread_([this, &callers] {
+          callers.Submitted(KeyOf("0/pooled"));
+          in_.count_down();
+          out_.wait();
+        }) {
+    in_.wait();
+  }
+  void End() {
+    out_.count_down();
+    thread_.join();
+  }
+
+ private:
+  std::latch in_{1}, out_{1};
+  std::thread thread_;
+};
+
 TEST_CASE("an idle thread counts as blocked after a while, a working one never") {
   Callers callers;
   callers.Submitted(KeyOf("0/main"));
-  std::latch in(1), out(1);
-  std::thread pooled([&] {
-    callers.Submitted(KeyOf("0/pooled"));
-    in.count_down();
-    out.wait();
-  });
-  in.wait();
+  Pooled pooled(callers);
   CHECK(callers.Snapshot().blocked == 0);  // nobody knows for how long it has slept
   const Activity later = Watch(callers, 1);
   CHECK(later.callers == 2);
   CHECK(later.blocked == 1);  // main runs: it takes the snapshots
-  out.count_down();
-  pooled.join();
+  pooled.End();
   const Activity after = callers.Snapshot();
   CHECK(after.callers == 1);
   CHECK(after.blocked == 0);
@@ -59,16 +73,9 @@ TEST_CASE("the main thread counts as blocked only while another one waits in its
 
 TEST_CASE("threads of a program whose main thread computes are not blocked by sleeping") {
   Callers callers;
-  std::latch in(1), out(1);
-  std::thread pooled([&] {
-    callers.Submitted(KeyOf("0/pooled"));
-    in.count_down();
-    out.wait();
-  });
-  in.wait();
+  Pooled pooled(callers);
   CHECK(Watch(callers, 1).blocked == 0);
-  out.count_down();
-  pooled.join();
+  pooled.End();
 }
 
 }  // namespace
