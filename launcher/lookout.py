@@ -12,6 +12,7 @@ import re
 import selectors
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -46,7 +47,6 @@ class Lookout:
     def turn(self, now: float) -> None:
         """Answers those who have waited for long enough."""
         for asking in self._asking:
-            asking.due = asking.due or now + _ANSWER_S
             if now >= asking.due:
                 asking.answer()
         self._asking = [asking for asking in self._asking if not asking.over]
@@ -78,7 +78,7 @@ class _Asking:
         self._connection = connection
         self._rows = {rank.rank: _unseen(rank) for rank in ranks}
         self._awaited = {rank.rank for rank in ranks if rank.ended_at is None and rank.talking}
-        self.due = 0.0
+        self.due = time.monotonic() + _ANSWER_S
         self.over = False
 
     def on_seen(self, row: Row) -> None:

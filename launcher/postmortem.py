@@ -124,10 +124,12 @@ def _awaited(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
             later = [event for event in r.events if event.number > last.number]
             done = any(event.kind == "finished" and event.text == last.text for event in later)
             went_on = any(event.kind == "submitted" and event.thread == thread for event in later)
+            if done or went_on:
+                continue
             ranks = awaited.setdefault(last.text.split("/", 1)[-1], [])
-            if not done and not went_on and r not in ranks:
+            if r not in ranks:
                 ranks.append(r)
-    return {tensor: ranks for tensor, ranks in awaited.items() if ranks}
+    return awaited
 
 
 def _submits(recording: Recording, tensor: str) -> list[Event]:
