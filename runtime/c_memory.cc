@@ -14,7 +14,7 @@ struct horon_shared_memory {
 namespace horon {
 namespace {
 
-constexpr char kName[] = "shared memory";
+constexpr char kPurpose[] = "shared memory";
 using Rows = std::vector<std::vector<int64_t>>;
 enum Field { kBytes, kMade, kPid, kFd, kToken, kFields };
 
@@ -67,9 +67,9 @@ Result<std::unique_ptr<UserMemory>> UserMemory::Make(Runtime& runtime, int64_t b
     return Status::InvalidArgument("there is no process set " + std::to_string(set));
   // Forked children keep what is the user's.
   auto memory = bytes < 0 ? Status::InvalidArgument("shared memory of a negative number of bytes")
-                          : SharedMemory::Make(bytes, kName, /*inherited=*/true);
+                          : SharedMemory::Make(bytes, kPurpose, /*inherited=*/true);
   const auto mine = memory.ok() ? memory.value() : nullptr;
-  HORON_ASSIGN(const Rows rows, Exchange(runtime, kName, RowOf(bytes, mine.get()), set));
+  HORON_ASSIGN(const Rows rows, Exchange(runtime, kPurpose, RowOf(bytes, mine.get()), set));
   HORON_TRY(memory.status());
   HORON_TRY(Judge(*ranks, rows));
   std::unique_ptr<UserMemory> made(new UserMemory());
@@ -81,7 +81,7 @@ Result<std::unique_ptr<UserMemory>> UserMemory::Make(Runtime& runtime, int64_t b
   const bool mapped = MapNode(runtime, *ranks, rows, region);
   if (!mapped) region.copies = {mine};
   // Lanes ask each time whether all members can, but all ranks should be told the same.
-  HORON_ASSIGN(const Rows all, Exchange(runtime, kName, {mapped ? 1 : 0}, set));
+  HORON_ASSIGN(const Rows all, Exchange(runtime, kPurpose, {mapped ? 1 : 0}, set));
   if (std::all_of(all.begin(), all.end(), [](const auto& row) { return row[0] == 1; })) {
     made->regions_ = runtime.regions();
     made->regions_->Add(made->region_);

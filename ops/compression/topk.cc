@@ -21,7 +21,7 @@ struct Residual final : TensorState {
   std::vector<float> value;
 };
 
-struct Parameters {
+struct TopkParameters {
   double ratio = 0;  // of the elements; 0: `count` holds
   int64_t count = 0;
   bool average = true;
@@ -35,7 +35,7 @@ struct Parameters {
 
 class TopK final : public Op {
  public:
-  explicit TopK(const Parameters& parameters) : parameters_(parameters) {}
+  explicit TopK(const TopkParameters& parameters) : parameters_(parameters) {}
 
   Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
 
@@ -129,11 +129,11 @@ class TopK final : public Op {
     return Status::Ok();
   }
 
-  Parameters parameters_;
+  TopkParameters parameters_;
 };
 
 Result<std::unique_ptr<Op>> MakeTopK(OpArguments& arguments) {
-  Parameters parameters;
+  TopkParameters parameters;
   HORON_ASSIGN(parameters.ratio, arguments.Number("ratio", 0.0));
   HORON_ASSIGN(parameters.count, arguments.Integer("count", 0));
   HORON_ASSIGN(const std::string op, arguments.Choice("op", {"average", "sum"}));

@@ -5,25 +5,25 @@
 namespace horon {
 namespace {
 
-struct Row {
+struct Facts {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array<Row, kDataTypes> kRows = {{{"uint8", 1},
-                                                {"int8", 1},
-                                                {"int16", 2},
-                                                {"int32", 4},
-                                                {"int64", 8},
-                                                {"float16", 2},
-                                                {"bfloat16", 2},
-                                                {"float32", 4},
-                                                {"float64", 8},
-                                                {"bool", 1}}};
+constexpr std::array<Facts, kDataTypes> kFacts = {{{"uint8", 1},
+                                                   {"int8", 1},
+                                                   {"int16", 2},
+                                                   {"int32", 4},
+                                                   {"int64", 8},
+                                                   {"float16", 2},
+                                                   {"bfloat16", 2},
+                                                   {"float32", 4},
+                                                   {"float64", 8},
+                                                   {"bool", 1}}};
 
 }  // namespace
 
-int64_t SizeOf(DataType dtype) { return kRows[static_cast<size_t>(dtype)].bytes; }
-std::string_view NameOf(DataType dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+int64_t SizeOf(DataType dtype) { return kFacts[static_cast<size_t>(dtype)].bytes; }
+std::string_view NameOf(DataType dtype) { return kFacts[static_cast<size_t>(dtype)].name; }
 
 bool IsFloat(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 ||

@@ -21,7 +21,7 @@ struct Plan {
   bool lent = false;    // only on the program's first thread
   std::atomic<int> passes{1};
 };
-Plan& The() {
+Plan& ThePlan() {
   static Plan plan;
   return plan;
 }
@@ -64,11 +64,11 @@ void Hold(const std::string& fifo) {
 }  // namespace
 
 void fault::Strike() {
-  if (The().lent && gettid() != getpid()) return;
-  if (The().passes.fetch_sub(1, std::memory_order_relaxed) != 1) return;
+  if (ThePlan().lent && gettid() != getpid()) return;
+  if (ThePlan().passes.fetch_sub(1, std::memory_order_relaxed) != 1) return;
   armed.store(FaultPhase::kNone, std::memory_order_relaxed);
-  const std::string& action = The().action;
-  if (!The().meeting.empty()) Meet(The().meeting);
+  const std::string& action = ThePlan().action;
+  if (!ThePlan().meeting.empty()) Meet(ThePlan().meeting);
   SayWhen();
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") kill(getpid(), SIGSTOP);
@@ -93,10 +93,10 @@ Status ArmFault(const std::string& plan) {
   for (const char* one : {"kill", "stop", "segv", "exit0", "exit7"}) known = known || action == one;
   for (const auto& [name, phase] : kPhases) {
     if (fields[0] != name || !known || passes < 1 || from <= plan.size()) continue;
-    The().action = action;
-    The().meeting = fields[3];
-    The().lent = fields[0] == kLent;
-    The().passes.store(passes, std::memory_order_relaxed);
+    ThePlan().action = action;
+    ThePlan().meeting = fields[3];
+    ThePlan().lent = fields[0] == kLent;
+    ThePlan().passes.store(passes, std::memory_order_relaxed);
     fault::armed.store(phase, std::memory_order_release);
     return Status::Ok();
   }

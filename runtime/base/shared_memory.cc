@@ -39,7 +39,7 @@ Owned& Mine() {
   return *owned;
 }
 
-std::shared_ptr<SharedMemory> Own(int64_t token) {
+std::shared_ptr<SharedMemory> Made(int64_t token) {
   const MutexLock lock(Mine().mutex);
   const auto found = Mine().by_token.find(token);
   return found == Mine().by_token.end() ? nullptr : found->second.lock();
@@ -77,12 +77,12 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Make(int64_t bytes, const st
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::Map(const Address& address, int64_t bytes) {
-  if (auto own = Own(address.token); own != nullptr) return own->bytes() == bytes ? own : nullptr;
+  if (auto own = Made(address.token); own != nullptr) return own->bytes() == bytes ? own : nullptr;
   const std::string path =
       "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
-  struct stat facts{};
+  struct stat facts {};
   const bool fits =
       fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == kPage + bytes;
   std::byte* base = fits ? MapFile(fd, bytes) : nullptr;

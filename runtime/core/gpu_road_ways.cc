@@ -9,7 +9,7 @@ namespace horon {
 namespace {
 
 // Between nodes a chunk is sent while the next one is copied to the host.
-constexpr int64_t kChunkBytes = 4 << 20;
+constexpr int64_t kGpuChunkBytes = 4 << 20;
 // A segment begins where a GPU can move 16 bytes at once.
 constexpr int64_t kAlignment = 16;
 constexpr int kPlainLevel = 6, kNodeLevel = 3, kAcrossLevel = 4;
@@ -24,10 +24,10 @@ Reduction ReductionOf(GpuBucket& bucket) {
 }
 
 // Where the segments lie in a fused block, in bytes, and the elements of the block.
-struct Places {
+struct BucketPlaces {
   std::vector<int64_t> at;
   int64_t count = 0;
-  explicit Places(GpuBucket& bucket) {
+  explicit BucketPlaces(GpuBucket& bucket) {
     const int64_t element = SizeOf(bucket.dtype());
     int64_t bytes = 0;
     for (const Segment& segment : bucket.segments()) {
@@ -101,7 +101,7 @@ Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reducti
   const bool alone = bucket.comm().size() == 1;
   if (bucket.segments().size() == 1) return ReduceOne(bucket, share, reduction);
   const DataType dtype = reduction.dtype;
-  const Places places(bucket);
+  const BucketPlaces places(bucket);
   HORON_TRY(Reserve(share, places.count * SizeOf(dtype)));
   Stream& stream = *share.stream;
   std::byte* const block = share.fusion.data();
@@ -136,7 +136,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const auto& nodes = comm.nodes();
   const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
   const auto local = static_cast<size_t>(comm.Sub(mine, kNodeLevel).rank());
-  const Places places(bucket);
+  const BucketPlaces places(bucket);
   const auto owners = static_cast<int64_t>(mine.size());
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(Begin(bucket, *share.stream));
@@ -164,7 +164,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
 // as it has arrived, while the next one is copied, and back to the device beside the one after it.
 Task GpuRoad::ExchangeBetween(Communicator& across, Share& share, std::byte* part, int64_t count,
                               Reduction reduction) {
-  const int64_t element = SizeOf(reduction.dtype), chunk = kChunkBytes / element;
+  const int64_t element = SizeOf(reduction.dtype), chunk = kGpuChunkBytes / element;
   auto staging = pinned_pool_->Take(count * element);
   if (!staging.ok()) co_return staging.status();
   std::byte* const host = staging.value().data();
@@ -251,7 +251,7 @@ Status GpuRoad::ReturnOutputs(GpuBucket& bucket, Stream& stream) {
 Task GpuRoad::ReduceOnHost(GpuBucket& bucket, Share& share) {
   const Reduction reduction = ReductionOf(bucket);
   const DataType dtype = reduction.dtype;
-  const Places places(bucket);
+  const BucketPlaces places(bucket);
   auto staging = pinned_pool_->Take(places.count * SizeOf(dtype));
   if (!staging.ok()) co_return staging.status();
   std::byte* const block = staging.value().data();

@@ -7,7 +7,7 @@ namespace horon {
 namespace {
 
 // A negotiation, and for an end what the disk takes.
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kWriterPatience{30};
 
 int64_t MicrosecondsSince1970() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -49,8 +49,8 @@ Status Runtime::OrderTimeline(TimelineOrder order) {
   }
   ordering_.store(true, std::memory_order_release);
   bell_->Ring();
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  for (std::chrono::nanoseconds left = kPatience; left.count() > 0;
+  const auto until = std::chrono::steady_clock::now() + kWriterPatience;
+  for (std::chrono::nanoseconds left = kWriterPatience; left.count() > 0;
        left = until - std::chrono::steady_clock::now()) {
     using std::chrono::milliseconds;
     if (timeline_.Await(number, std::chrono::ceil<milliseconds>(UntilLook(left))))

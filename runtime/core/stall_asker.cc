@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 // A rank that waits asks after a moment, then less and less often.
 constexpr milliseconds kFirstLook{500}, kLastLook{10000};
 
-std::string Seconds(milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
+std::string WholeSeconds(milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
 
 }  // namespace
 
@@ -51,12 +51,13 @@ StallAsker::Advice StallAsker::Look(Time now, const Line& pending, const Line& r
   };
   if (rank_ != 0 && over(silent_limit_, now - asked_since_)) {
     advice.lost_coordinator = true;
-    advice.status = Status::Unavailable("rank 0 has not answered for " + Seconds(silent_limit_) +
-                                        ": it is stopped (SIGSTOP, a debugger), or its machine "
-                                        "hangs or cannot be reached");
+    advice.status =
+        Status::Unavailable("rank 0 has not answered for " + WholeSeconds(silent_limit_) +
+                            ": it is stopped (SIGSTOP, a debugger), or its machine "
+                            "hangs or cannot be reached");
   } else if (running_waits && oldest != nullptr && over(busy_limit_, now - running_since_)) {
     advice.status = Status::Unavailable("the collective of tensor '" + oldest->name +
-                                        "' has made no progress for " + Seconds(busy_limit_) +
+                                        "' has made no progress for " + WholeSeconds(busy_limit_) +
                                         " (HORON_STALL_SHUTDOWN_TIME_SECONDS)");
   }
   return advice;

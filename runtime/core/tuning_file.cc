@@ -6,13 +6,13 @@
 namespace horon {
 namespace {
 
-struct Field {
+struct NamedField {
   const char* name;
   int64_t most;
   int64_t value;
 };
 
-bool Read(std::string_view text, Field& field) {
+bool Read(std::string_view text, NamedField& field) {
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, field.value);
   return error == std::errc() && at == end && field.value >= 0 && field.value <= field.most;
@@ -29,18 +29,18 @@ std::string TuningText(const Tuning& tuning) {
 }
 
 Result<Tuning> ParseTuning(const std::string& text) {
-  Field fields[] = {{"fusion_bytes", INT64_MAX, -1},
-                    {"chunk_bytes", 1 << 30, -1},
-                    {"slice_bytes", 1 << 30, -1},
-                    {"hierarchical", 1, -1}};
+  NamedField fields[] = {{"fusion_bytes", INT64_MAX, -1},
+                         {"chunk_bytes", 1 << 30, -1},
+                         {"slice_bytes", 1 << 30, -1},
+                         {"hierarchical", 1, -1}};
   std::istringstream lines(text);
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
-    Field* found = nullptr;
-    for (Field& field : fields) {
+    NamedField* found = nullptr;
+    for (NamedField& field : fields) {
       if (line.substr(0, equals) == field.name) found = &field;
     }
     if (equals == std::string::npos || found == nullptr || found->value >= 0 ||
@@ -48,7 +48,7 @@ Result<Tuning> ParseTuning(const std::string& text) {
       return Status::InvalidArgument("line " + std::to_string(number) + ", '" + line +
                                      "', is no setting");
   }
-  for (const Field& field : fields) {
+  for (const NamedField& field : fields) {
     if (field.value < 0)
       return Status::InvalidArgument(std::string("it does not say ") + field.name);
   }

@@ -33,13 +33,13 @@ uint8_t FlagsOf(const Decision& decision) {
 constexpr size_t kLeastVerdict = 33;  // bytes
 
 // The size of a bucket, then what of the rest is not as it is by itself.
-constexpr uint8_t kChunk = 1, kSlice = 2, kFlat = 4;
+constexpr uint8_t kHasChunk = 1, kHasSlice = 2, kHasFlat = 4;
 
 void Write(WireWriter& out, const Tuning& tuning) {
   out.Number(tuning.fusion_bytes);
-  out.Number(static_cast<uint8_t>((tuning.chunk_bytes != 0 ? kChunk : 0) |
-                                  (tuning.slice_bytes != 0 ? kSlice : 0) |
-                                  (tuning.hierarchical ? 0 : kFlat)));
+  out.Number(static_cast<uint8_t>((tuning.chunk_bytes != 0 ? kHasChunk : 0) |
+                                  (tuning.slice_bytes != 0 ? kHasSlice : 0) |
+                                  (tuning.hierarchical ? 0 : kHasFlat)));
   if (tuning.chunk_bytes != 0) out.Number(tuning.chunk_bytes);
   if (tuning.slice_bytes != 0) out.Number(tuning.slice_bytes);
 }
@@ -48,9 +48,9 @@ Tuning ReadTuning(WireReader& in) {
   Tuning tuning;
   tuning.fusion_bytes = in.Number<int64_t>();
   const auto more = in.Number<uint8_t>();
-  tuning.hierarchical = (more & kFlat) == 0;
-  if ((more & kChunk) != 0) tuning.chunk_bytes = in.Number<int64_t>();
-  if ((more & kSlice) != 0) tuning.slice_bytes = in.Number<int64_t>();
+  tuning.hierarchical = (more & kHasFlat) == 0;
+  if ((more & kHasChunk) != 0) tuning.chunk_bytes = in.Number<int64_t>();
+  if ((more & kHasSlice) != 0) tuning.slice_bytes = in.Number<int64_t>();
   if (tuning.fusion_bytes < 0 || tuning.chunk_bytes < 0 || tuning.slice_bytes < 0)
     in.Fail("a size is negative");
   return tuning;

@@ -32,7 +32,7 @@ std::string Exact(double value) {
   return text;
 }
 
-std::string GroupOf(const Request& request) {
+std::string GroupText(const Request& request) {
   if (request.group.empty()) return "no group";
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(request.group_hash));
@@ -69,7 +69,7 @@ Status CheckSame(std::span<const Request* const> by_rank, std::span<const int> r
 }
 
 Status CheckGroups(std::span<const Request* const> by_rank, std::span<const int> ranks) {
-  return CheckSame(by_rank, ranks, "groups", GroupOf);
+  return CheckSame(by_rank, ranks, "groups", GroupText);
 }
 
 Status CheckCommon(std::span<const Request* const> by_rank, std::span<const int> ranks,
