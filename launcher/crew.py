@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from . import siblings, version
+from . import marks, siblings, version
 from .frames import Channel, Listener
 from .greeting import Hello, Order, Summons
 from .guard import Guard
@@ -157,6 +157,7 @@ class RemoteCrew:
             self._wiring.say(f"horonrun top will not find this job: {error.strerror}")
         passed = {name: value for name, value in self._environment.items() if travels(name)}
         left_out = self._left_out()
+        mark = marks.of_job(self._environment)
         for rank in self._ranks:
             rank.order(
                 Order(
@@ -165,7 +166,12 @@ class RemoteCrew:
                     rank.rank == 0 and not sys.stdin.isatty(),
                     self._options.interfaces,
                     self._options.command,
-                    {**passed, **self._added(), **left_out[rank.host]},
+                    {
+                        **passed,
+                        **self._added(),
+                        **left_out[rank.host],
+                        marks.VARIABLE: marks.of_rank(mark, rank.rank),
+                    },
                 ),
                 self._options.task,
             )

@@ -1,7 +1,7 @@
 """A process that outlives its parent by a moment: when that is killed, it ends what it started.
 
 PR_SET_PDEATHSIG ends the ranks themselves, but not their children (a shell's command, data
-loaders). Both horonrun and a keeper have one.
+loaders), which may have sessions of their own. Both horonrun and a keeper have one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import shutil
 import signal
 import time
 
+from . import marks
+
 _DONE = b"done"
+_MARKED = 0  # in place of a process: those that bear a mark; sorted after groups
 _KILLED_S = 1.0  # that the kernel takes at most to end a process that was killed
 
 
@@ -41,8 +44,12 @@ class Guard:
         """The same of a process."""
         self._add(pid, patience_s, folder)
 
-    def _add(self, target: int, patience_s: float, folder: str) -> None:
-        line = f"{target} {int(patience_s * 1000)} {folder}\0"
+    def add_marked(self, mark: str) -> None:
+        """Takes all that bear a mark into care, and ends them after the groups with no patience."""
+        self._add(_MARKED, 0.0, mark)
+
+    def _add(self, target: int, patience_s: float, text: str) -> None:
+        line = f"{target} {int(patience_s * 1000)} {text}\0"
         os.write(self._writing, line.encode(errors="surrogateescape"))
 
     def dismiss(self) -> None:
@@ -65,12 +72,15 @@ def _watch(reading: int) -> None:
     lines = text.decode(errors="surrogateescape").split("\0")[:-1]
     targets = [(int(ms) / 1000, int(pid), at) for pid, ms, at in (x.split(" ", 2) for x in lines)]
     waited = 0.0
-    for patience, target, folder in sorted(targets):
+    for patience, target, text in sorted(targets):
         time.sleep(patience - waited)
         waited = patience
+        if target == _MARKED:
+            marks.end_all(text)
+            continue
         _kill(target)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if text:
+            shutil.rmtree(text, ignore_errors=True)
 
 
 def _kill(target: int) -> None:

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 
-from . import siblings, version
+from . import marks, siblings, version
 from .frames import PROCESS_PATIENCE, Channel, Garbled, Kind, Listener, number, pack
 from .greeting import Hello, Order, Summons
 from .guard import Guard
@@ -120,7 +120,7 @@ class Keeper:
     # --- horonrun ---------------------------------------------------------------------------------
 
     def _look_around(self, now: float) -> float:
-        """Once a second, or when horonrun's machine has been silent for too long, if that is sooner:
+        """Once a second, or when horonrun's machine has been silent for too long, if sooner:
         says that we live, and looks whether the others do. When to look again at the latest."""
         if self._lost:
             return _BEAT_S
@@ -170,6 +170,7 @@ class Keeper:
 
     def _start(self, order: Order) -> None:
         self._grace_s = order.grace_s
+        self._guard.add_marked(order.environment[marks.VARIABLE])
         try:
             self._rank = KeptRank(
                 order, self._environment, self._selector, self._channel, self._task
@@ -225,6 +226,7 @@ class Keeper:
     def _leave(self) -> None:
         if self._rank is not None:
             self._rank.kill(signal.SIGKILL)  # whatever it left behind
+            self._rank.end_marked()
             self._rank.drain(time.monotonic() + _DRAIN_S)
             if self._recorder_wanted:
                 self._rank.send_recorder()

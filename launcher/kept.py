@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from . import recorder
+from . import marks, recorder
 from .frames import Channel, Kind, pack, pieces
 from .greeting import Order
 from .input import InputSink
@@ -49,6 +49,7 @@ class KeptRank:
     ) -> None:
         stdin = subprocess.PIPE if order.takes_input else subprocess.DEVNULL
         environment = environment_of(order, own)
+        self._mark = environment[marks.VARIABLE]
         self._child = Child(order.command, environment, stdin, task)
         self._stops = Stops(environment)
         self._input: InputSink | None = None
@@ -69,6 +70,10 @@ class KeptRank:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    def end_marked(self) -> None:
+        """What it started and its process group does not hold."""
+        marks.end_all(self._mark)
 
     def kill(self, number: int) -> None:
         self._child.kill(number)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from . import marks
 from .guard import Guard
 from .options import Options, cores
 from .refusal import Refusal
@@ -80,10 +81,11 @@ def standard_input(rank: int) -> int | None:
 class Rank(Standing):
     """A rank that runs beside horonrun. It is started when it is made."""
 
-    def __init__(self, launch: Launch, wiring: Wiring) -> None:
+    def __init__(self, launch: Launch, mark: str, wiring: Wiring) -> None:
         super().__init__(launch.rank)
         stdin = standard_input(launch.rank)
-        self.child = Child(launch.command, launch.environment, stdin, launch.task)
+        environment = {**launch.environment, marks.VARIABLE: mark}
+        self.child = Child(launch.command, environment, stdin, launch.task)
         self._wiring = wiring
         self._open_pipes = 0
         self.stops = Stops(launch.environment)
@@ -140,15 +142,17 @@ class LocalCrew:
 
     def __init__(self, launches: list[Launch]) -> None:
         self._launches = launches
+        self._mark = marks.of_job(os.environ)
         self.ranks: list[Standing] = []
         self.started = True  # nothing has to be waited for
 
     def start(self, guard: Guard, wiring: Wiring) -> None:
         self._wiring = wiring
+        guard.add_marked(self._mark)
         for launch in self._launches:
             wiring.say(f"rank {launch.rank}: {launch.shell_line()}")
             try:
-                rank = Rank(launch, wiring)
+                rank = Rank(launch, marks.of_rank(self._mark, launch.rank), wiring)
             except OSError as error:
                 raise Refusal(
                     f"cannot start '{launch.command[0]}': {error.strerror}", exit_code=126
@@ -170,6 +174,7 @@ class LocalCrew:
         """Ends whatever the ranks left behind, or all of them when starting failed."""
         for rank in self.ranks:
             rank.kill(signal.SIGKILL)
+        marks.end_all(self._mark)
 
     def clear(self) -> None:
         for rank in self.ranks:

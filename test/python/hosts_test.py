@@ -200,6 +200,11 @@ def test_interrupt_while_starting(world):
     assert seen["code"] == 143 and seen["gone_after"] < 4, seen
 
 
+def test_what_left_its_rank_ends_with_the_job(world):
+    seen = scene(world, "well_ended")
+    assert seen["code"] == 0 and len(seen["notes"]) == 3 and seen["gone_after"] < 2, seen
+
+
 def test_nothing_survives_a_killed_launcher(world):
     seen = scene(world, "killed_launcher")
     assert seen["gone_after"] < 4 and seen["files"] == [], seen

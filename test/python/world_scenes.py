@@ -24,8 +24,8 @@ PRTED = r"^\S*prted "
 KEEPER = r"launcher\.keeper"
 IN_CREATE = 0x100  # of inotify
 TMP = Path(os.environ["TMPDIR"])
-# Prints "up", and has a child that only horonrun can know of.
-SLEEPER = "sleep 1000 & echo up; wait"
+# Prints "up", and has children that only horonrun can know of, one in a session of its own.
+SLEEPER = "sleep 1000 & setsid sleep 1000 & echo up; wait"
 # A job that computes until it is told that something is lost.
 TRAINER = """
 import os, sys, time, torch, horon.torch as hvd
@@ -186,6 +186,15 @@ def interrupted_while_starting() -> dict:
     job.process.send_signal(signal.SIGTERM)
     job.since = time.monotonic()
     return job.end()
+
+
+def well_ended() -> dict:
+    """Each rank ends well and leaves one behind that holds its output."""
+    note = '"$TMPDIR/rank-$OMPI_COMM_WORLD_RANK"'
+    return Job("-H", "h1:2,h2:1", "sh", "-c", f"""
+        setsid sh -c 'echo $$ > {note}; exec sleep 1000' &
+        while [ ! -s {note} ]; do sleep 0.01; done
+        echo up""", ups=3).end()
 
 
 def killed_keeper() -> dict:
