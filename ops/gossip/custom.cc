@@ -8,7 +8,7 @@
 namespace horon::gossip {
 namespace {
 
-struct Edge {
+struct WeightedEdge {
   int from = 0, to = 0;
   double weight = 1;
   bool weighted = false;
@@ -34,8 +34,8 @@ bool Parse(const std::string& text, T* value) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-Result<Edge> ReadEdge(const std::string& text, int size) {
-  Edge edge;
+Result<WeightedEdge> ReadEdge(const std::string& text, int size) {
+  WeightedEdge edge;
   const size_t arrow = text.find('>'), star = text.find('*');
   const bool form =
       arrow != std::string::npos && Parse(text.substr(0, arrow), &edge.from) &&
@@ -51,7 +51,7 @@ Result<Edge> ReadEdge(const std::string& text, int size) {
   return edge;
 }
 
-Status Put(Round& round, const Edge& edge, std::vector<char>& owns) {
+Status Put(Round& round, const WeightedEdge& edge, std::vector<char>& owns) {
   const auto to = static_cast<size_t>(edge.to);
   Neighbors& from = round.from[to];
   const bool twice = edge.from == edge.to
@@ -75,7 +75,7 @@ Result<Round> ReadRound(const std::string& text, int size, bool weighted) {
   std::vector<char> owns(static_cast<size_t>(size));
   for (const std::string& part : Cut(text, ';')) {
     if (part.empty() && text.empty()) break;  // a round in which nobody meets
-    HORON_ASSIGN(const Edge edge, ReadEdge(part, size));
+    HORON_ASSIGN(const WeightedEdge edge, ReadEdge(part, size));
     if (edge.weighted != weighted)
       return Wrong("give every edge a weight, or none ('" + part + "' differs from the first one)");
     HORON_TRY(Put(round, edge, owns));
@@ -88,23 +88,21 @@ Result<Round> ReadRound(const std::string& text, int size, bool weighted) {
   return round;
 }
 
-double SumOf(const Round& round, size_t i, bool row) {
-  double sum = round.self[i];
+std::vector<double> SumsOf(const Round& round, bool row) {
+  std::vector<double> sums = round.self;
   for (size_t r = 0; r < round.from.size(); ++r) {
-    for (const Neighbor& n : round.from[r]) {
-      if (row ? r == i : static_cast<size_t>(n.rank) == i) sum += n.weight;
-    }
+    for (const Neighbor& n : round.from[r]) sums[row ? r : static_cast<size_t>(n.rank)] += n.weight;
   }
-  return sum;
+  return sums;
 }
 
 // The first participant whose weights do not sum to 1, as part of a sentence.
 std::string FirstOff(const Round& round, bool row) {
-  for (size_t i = 0; i < round.self.size(); ++i) {
-    const double sum = SumOf(round, i, row);
-    if (std::fabs(sum - 1) > kSumTolerance)
+  const std::vector<double> sums = SumsOf(round, row);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (std::fabs(sums[i] - 1) > kSumTolerance)
       return "those that participant " + std::to_string(i) + (row ? " hears" : " sends") +
-             " sum to " + std::to_string(sum);
+             " sum to " + std::to_string(sums[i]);
   }
   return "";
 }

@@ -9,7 +9,10 @@ namespace horon::gossip {
 namespace {
 
 constexpr int64_t kMostParticipants = 1 << 20;
-constexpr int kLargestAutoBase = 128;  // beyond, its period is longer than it is exact
+// Larger graphs are made, and judged, once it is known that there are so many participants.
+constexpr int64_t kMostMadeUnasked = 256;
+constexpr int64_t kMostCustomRows = 1 << 20;  // participants times rounds
+constexpr int kLargestAutoBase = 128;         // beyond, its period is longer than it is exact
 
 const Family* FindFamily(const std::string& name) {
   for (const Family& topology : Topologies()) {
@@ -61,6 +64,10 @@ Status ReadMixing(OpArguments& arguments, GraphSpec& spec) {
 Status ReadCustom(OpArguments& arguments, GraphSpec& spec) {
   const auto edges = arguments.Text("edges");
   if (!edges || spec.size == 0) return arguments.Wrong("a custom graph needs n and edges");
+  const int64_t rounds = 1 + std::count(edges->begin(), edges->end(), '/');
+  if (rounds > kMostCustomRows / spec.size)
+    return arguments.Wrong("a custom graph's participants times its rounds must be at most " +
+                           std::to_string(kMostCustomRows));
   auto custom = ReadEdges(*edges, static_cast<int>(spec.size));
   if (!custom.ok()) return arguments.Wrong(custom.status().message());
   spec.custom = std::move(custom.value().rounds);
@@ -101,7 +108,7 @@ Result<GraphSpec> GraphSpec::Read(OpArguments& arguments) {
   } else if (spec.name != "auto") {
     return arguments.Wrong("there is no graph '" + spec.name + "'; there are: " + KnownNames());
   }
-  if (spec.size > 0) {
+  if (spec.size > 0 && spec.size <= kMostMadeUnasked) {
     const auto made = spec.Make(static_cast<int>(spec.size));
     if (!made.ok()) return arguments.Wrong(made.status().message());
   }

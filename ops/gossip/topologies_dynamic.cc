@@ -92,7 +92,8 @@ Result<Schedule> OnePeerHypercube(int size, const Parameters& parameters) {
 }
 
 Result<Schedule> MPeerExponential(int size, const Parameters& parameters) {
-  const int64_t peers = parameters.at("k");
+  // More than size - 1 peers do not exist.
+  const int64_t peers = std::clamp<int64_t>(parameters.at("k"), 1, std::max(1, size - 1));
   std::vector<std::vector<int>> stages;
   for (int64_t power = 1; power < size; power *= peers + 1) {
     stages.emplace_back();

@@ -36,6 +36,16 @@ TEST_CASE("parameters that are wrong, missing or of another topology", "[gossip]
   CHECK(Says(Refusal("graph=ring,n=-1"), "n must be"));
 }
 
+// Specs come from other ranks: none may take the time or the memory of a graph that nobody has.
+TEST_CASE("a graph for more participants than there are is not made", "[gossip]") {
+  for (const char* graph : {"complete", "directed_linear", "star", "inner_outer_ring,local=1024"})
+    CHECK(Says(Refusal(std::string("n=1048576,graph=") + graph), "is for 1048576 participants"));
+  CHECK(Says(Refusal("graph=custom,n=1048576,edges=0>1/1>0"), "must be at most 1048576"));
+  CHECK(Says(Refusal("graph=custom,n=1048576,edges=0>1*0.5;1>0*2"), "sum to 1 for everybody"));
+  CHECK(MakeGraph("graph=m_peer_exponential,k=1048576,n=200", 200).At(0) ==
+        MakeGraph("graph=complete", 200).At(0));
+}
+
 TEST_CASE("auto takes an exact graph", "[gossip]") {
   CHECK(MakeGraph("", 8).At(1) == MakeGraph("graph=one_peer_exponential", 8).At(1));
   CHECK(MakeGraph("graph=auto", 12).At(3) == MakeGraph("graph=base,k=1", 12).At(3));
