@@ -1,9 +1,11 @@
 // libFuzzer on everything that is decoded: negotiation's messages, op specs, values of variables,
-// windows' rows and messages, the file of a tuning, and the packets of a shared-memory ring. The
-// first byte chooses the decoder. Whatever decodes must come back the same when it is encoded and
-// decoded again; nothing may crash, hang or take memory that the bytes do not justify.
+// windows' rows and messages, the file of a tuning, the packets of a shared-memory ring, and the
+// messages of top-k. The first byte chooses the decoder. Whatever decodes must come back the same
+// when it is encoded and decoded again; nothing may crash, hang or take memory that the bytes do
+// not justify.
 //
 // Built with clang by CTest (fuzz); by hand: see the command in test/CMakeLists.txt.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/compression/topk_code.h"
 #include "runtime/base/config.h"
 #include "runtime/core/tuning_file.h"
 #include "runtime/core/wire.h"
@@ -113,8 +116,40 @@ void RingPackets(std::span<const std::byte> bytes) {
   if (!send.done) send.Cancel();
 }
 
+// A table of its own for every spec: one that lives on would keep them all. What is found, is found
+// again.
+void OpSpec(const std::string& text) {
+  OpTable ops;
+  const auto first = ops.Find(text);
+  if (!first.ok()) return Require(!first.status().message().empty());
+  const auto second = ops.Find(text);
+  Require(second.ok() && second.value() == first.value());
+}
+
+// Another rank's message of top-k: as long as all ranks know it to be, whatever is in it. The first
+// bytes choose the type of the values and the sizes. On the heap, so that its end is watched.
+void TopkMessage(std::span<const std::byte> bytes) {
+  constexpr DataType kValues[] = {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16};
+  if (bytes.size() < 3) return;
+  const auto values = kValues[std::to_integer<size_t>(bytes[0]) % 3];
+  const auto n = std::to_integer<int64_t>(bytes[1]) + 1;
+  const auto k = std::min(std::to_integer<int64_t>(bytes[2]), n);
+  bytes = bytes.subspan(3);
+  std::vector<std::byte> message(static_cast<size_t>(topk::MessageBytes(k, values)));
+  std::copy_n(bytes.begin(), std::min(bytes.size(), message.size()), message.begin());
+  std::vector<float> sum(static_cast<size_t>(n));
+  const Status status = topk::AddDecoded(message.data(), k, values, sum.data(), n);
+  Require(status.ok() || !status.message().empty());
+}
+
 }  // namespace
 }  // namespace horon
+
+// Ops register themselves: none are there if their files were not linked.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  horon::Require(!horon::RegisteredOps().empty());
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace horon;  // NOLINT
@@ -134,6 +169,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 0xf3:
       RingPackets(bytes);
       return 0;
+    case 0xf4:
+      TopkMessage(bytes);
+      return 0;
     default:
       break;
   }
@@ -147,11 +185,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2:
       Bundled(bytes);
       break;
-    case 3: {
-      static OpTable ops;
-      [[maybe_unused]] const auto op = ops.Find(text);
+    case 3:
+      OpSpec(text);
       break;
-    }
     default:
       Variable(text);
   }
