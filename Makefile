@@ -16,7 +16,13 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := $(CURDIR)/build
-CMAKE := $(BIN)/cmake
+# The compiler that CMake takes: $CXX, else c++; where that is too old, g++-12.
+COMPILER := $(if $(filter default undefined,$(origin CXX)),c++,$(CXX))
+define NEW_ENOUGH
+printf '%s\n' '#if defined __clang__ ? __clang_major__ < 14 : __GNUC__ < 12' '#error' '#endif' | $(COMPILER) -E -x c++ - >/dev/null 2>&1
+endef
+COMPILERS = $(shell $(NEW_ENOUGH) || ! command -v g++-12 >/dev/null || echo CC=gcc-12 CXX=g++-12)
+CMAKE = $(COMPILERS) $(BIN)/cmake
 CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 2
 # Of tests that are skipped CTest says no more than that; this adds why, also of cases within a program.
 WHY_SKIPPED = awk '/^[0-9]+\/[0-9]+ Test: / { test = $$3 } \
@@ -28,7 +34,7 @@ export HORON_WERROR := $(if $(CI),ON,OFF)
 export HORON_BUILD_DIR := $(BUILD)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-PIP := $(BIN)/python -m pip install --quiet --no-build-isolation
+PIP = $(COMPILERS) $(BIN)/python -m pip install --quiet --no-build-isolation
 
 SOURCES := CMakeLists.txt pyproject.toml setup.py \
   $(shell find runtime ops frameworks launcher -name '*.cc' -o -name '*.h' -o -name '*.py')
@@ -115,7 +121,9 @@ $(VENV)/torch.stamp: $(VENV)/python.stamp
 # What the Python module is compiled against; where the headers of this Python would be.
 PYTHON_H = $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")'
 
+# Twice: the g++ that the first installs may be too old.
 $(VENV)/python.stamp:
+	@$(ENSURE_PACKAGES)
 	@$(ENSURE_PACKAGES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Horon needs Python 3.10 or newer; choose one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
@@ -130,11 +138,13 @@ $(VENV)/python.stamp:
 # PYTHON=pythonX.Y. Go, clang and relacy serve some tests, which are skipped elsewhere; CI wants them.
 define ENSURE_PACKAGES
 missing=(); \
-command -v c++ >/dev/null || missing+=(g++); \
+if ! command -v $(COMPILER) >/dev/null; then missing+=(g++); \
+elif ! { $(NEW_ENOUGH); } && ! command -v g++-12 >/dev/null; then \
+  echo "== $(COMPILER) is older than gcc 12 (or clang 14)"; missing+=(g++-12); fi; \
 python=$$(basename $(PYTHON)); [[ "$$python" == python3.* ]] || python=python3; \
 $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=("$$python-venv"); \
 [ -e "$$($(PYTHON_H) 2>/dev/null)" ] || missing+=("$$python-dev"); \
-header() { echo "#include <$$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }; \
+header() { echo "#include <$$1>" | $(COMPILER) -std=c++20 -E -x c++ - >/dev/null 2>&1; }; \
 header spdlog/common.h || missing+=(libspdlog-dev); \
 header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
 [ -z "$(CI)" ] || command -v go >/dev/null || missing+=(golang-go); \
