@@ -99,7 +99,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape&
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentShape& shape) {
-  struct stat file{};
+  struct stat file {};
   if (fstat(fd, &file) != 0 || file.st_size != shape.bytes()) {
     close(fd);
     return Status::InvalidArgument(
@@ -161,6 +161,11 @@ Status SharedSegment::Deaths(int me) {
   if (dead < 0) return Status::Ok();
   return Status::Unavailable((dead == me ? "the other ranks have given this one up: " : "") +
                              std::string(rank(dead).death));
+}
+
+std::string SharedSegment::FirstKnown(int me, const std::string& sentence) {
+  const int dead = FirstDead();
+  return dead >= 0 && dead != me ? std::string(rank(dead).death) : sentence;
 }
 
 void SharedSegment::MarkLeft(int r) {

@@ -44,7 +44,7 @@ struct LaneWords {
   std::atomic<uint64_t> bucket[kSlots]{};                // whose first chunk a slot has
   alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
   std::atomic<uint64_t> layout[kSlots]{};  // where the tensors of the same bucket lie (InPlace)
-  alignas(kCacheLine) std::atomic<uint64_t> taken{0};    // chunks that I need no more
+  alignas(kCacheLine) std::atomic<uint64_t> taken{0};  // chunks that I need no more
 };
 
 struct SegmentShape {
@@ -80,6 +80,9 @@ class SharedSegment {
   void MarkDead(int rank, const std::string& sentence);
   // kUnavailable with the sentence of the first dead rank, as rank `me` should hear it. Any thread.
   Status Deaths(int me);
+  // The sentence of the first dead rank but `me`; `sentence`, about a rank elsewhere, if there is
+  // none. Any thread.
+  std::string FirstKnown(int me, const std::string& sentence);
   // I leave in peace; a rank that was marked dead stays so.
   void MarkLeft(int rank);
   RingWords& ring(int from, int to);

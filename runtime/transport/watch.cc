@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 // The end of a peer's socket is seen at once; what became of it the launcher says a little later.
-constexpr std::chrono::milliseconds kCauseWait{300};
-constexpr std::chrono::milliseconds kFirstLook{5000};
+constexpr std::chrono::milliseconds kLauncherWait{300};
+constexpr std::chrono::milliseconds kFirstSweep{5000};
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void Watch::Stop() {
 void Watch::Run() {
   pthread_setname_np(pthread_self(), "horon-watch");
   std::vector<pollfd> waiting{{stop_.get(), POLLIN, 0}};
-  look_at_ = Clock::now() + kFirstLook;
+  look_at_ = Clock::now() + kFirstSweep;
   waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
   waiting.push_back({parts_.describe_fd, POLLIN, 0});
   const size_t first_peer = waiting.size();
@@ -69,7 +69,7 @@ void Watch::Run() {
 bool Watch::HearPeer(int fd, int local) {
   const auto packet = ReceivePacket(fd, Clock::now());
   if (packet.ok() && !packet.value().text.empty()) return true;
-  const auto wait = parts_.launcher ? kCauseWait : std::chrono::milliseconds{0};
+  const auto wait = parts_.launcher ? kLauncherWait : std::chrono::milliseconds{0};
   gone_.emplace_back(Clock::now() + wait, parts_.members[static_cast<size_t>(local)]);
   return false;
 }
@@ -106,7 +106,7 @@ void Watch::OnLook(std::function<std::chrono::milliseconds()> look) {
 void Watch::Look() {
   if (Clock::now() < look_at_) return;
   MutexLock lock(mutex_);
-  look_at_ = Clock::now() + (look_ ? look_() : kFirstLook);
+  look_at_ = Clock::now() + (look_ ? look_() : kFirstSweep);
 }
 
 void Watch::HearSignal() {
@@ -149,7 +149,8 @@ void Watch::Lost(int rank, const std::string& sentence) {
     parts_.segment->MarkDead(static_cast<int>(i), sentence);  // rings, too
     return;
   }
-  parts_.losses->Report(sentence);
+  parts_.losses->Report(parts_.segment ? parts_.segment->FirstKnown(parts_.local_rank, sentence)
+                                       : sentence);
   Doorbell& bell =
       parts_.segment ? parts_.segment->rank(parts_.local_rank).bell : parts_.losses->bell();
   bell.Ring();

@@ -81,6 +81,14 @@ TEST_CASE("the launcher's word of a rank elsewhere goes to the losses, the first
   }
 }
 
+TEST_CASE("a rank elsewhere that ends because one of this node failed is not taken for the cause") {
+  Watched w;
+  w.segment->MarkDead(0, "rank 4 raised ValueError");
+  w.Say("dead 9 rank 9 exited with code 3");
+  w.Await(w.bell(), [&] { return w.losses->any(); });
+  CHECK(w.losses->sentence() == "rank 4 raised ValueError");
+}
+
 TEST_CASE("without the launcher nobody can be counted on") {
   Watched w;
   close(std::exchange(w.launcher_end, -1));
