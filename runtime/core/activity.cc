@@ -4,40 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 namespace horon {
 namespace {
 
-constexpr size_t kMostWaits = 8;
-constexpr std::chrono::milliseconds kAsleep{700};
+constexpr size_t kMostWaits = 32;
 
 pid_t ThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
-// How often a thread's context was switched, if it sleeps in a futex now; 0: it does not, or the
-// kernel does not say.
-uint64_t SwitchesOfSleeper(pid_t thread) {
-  const std::string folder = "/proc/self/task/" + std::to_string(thread);
-  long call = -1;
-  if (!(std::ifstream(folder + "/syscall") >> call) || call != SYS_futex) return 0;
-  uint64_t switches = 0;
-  std::ifstream status(folder + "/status");
-  for (std::string word; status >> word;) {
-    uint64_t count = 0;
-    if (word.ends_with("voluntary_ctxt_switches:") && status >> count) switches += count;
-  }
-  return switches;
-}
-
 }  // namespace
-
-bool Callers::Thread::Sleeps() {
-  const auto now = std::chrono::steady_clock::now();
-  const uint64_t before = std::exchange(switches, SwitchesOfSleeper(id));
-  if (switches != before) since = now;
-  return switches != 0 && now - since >= kAsleep;
-}
 
 // Of one thread in one runtime; counts it out when the thread ends.
 class Callers::Membership {
@@ -85,35 +61,49 @@ void Callers::Submitted(Key key) {
 Activity Callers::Snapshot() {
   const auto now = std::chrono::steady_clock::now();
   std::string doing = inquiries_->Answer();
-  MutexLock lock(shared_->mutex);
-  Count(*shared_);
-  Activity activity = shared_->now;
+  Activity activity;
+  std::vector<Thread> threads;
+  {
+    MutexLock lock(shared_->mutex);
+    activity = shared_->now;
+    threads.assign(shared_->threads.begin(), shared_->threads.end());
+    if (shared_->last) {
+      activity.last = *shared_->last;
+      activity.last_ms =
+          std::chrono::duration_cast<std::chrono::milliseconds>(now - shared_->last_at).count();
+    }
+  }
   activity.doing = std::move(doing);
-  if (activity.waits.size() > kMostWaits) activity.waits.resize(kMostWaits);
-  if (!shared_->last) return activity;
-  activity.last = *shared_->last;
-  activity.last_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - shared_->last_at).count();
+  activity.callers = static_cast<int32_t>(threads.size());
+  activity.blocked = Blocked(threads);
+  if (activity.waits.size() > kMostWaits) {  // who is not told of may have hope
+    activity.waits.resize(kMostWaits);
+    activity.blocked = std::min(activity.blocked, activity.callers - 1);
+  }
   return activity;
 }
 
-// Threads that sleep elsewhere may have to be fed by the main thread, which then must sleep, too.
-void Callers::Count(Shared& shared) {
+// How many wait here, or sleep elsewhere with nobody in this process who might wake them.
+int32_t Callers::Blocked(const std::vector<Thread>& threads) {
+  MutexLock lock(looking_);
   int32_t waiting = 0, asleep = 0;
+  std::vector<pid_t> ids = {getpid()};
   bool main_is_caller = false;
-  for (Thread& thread : shared.threads) {
+  for (const Thread& thread : threads) {
     const bool main = thread.id == getpid();
     main_is_caller = main_is_caller || main;
+    if (!main) ids.push_back(thread.id);
     if (thread.waits > 0) {
       ++waiting;
-    } else if ((!main || thread.handed_over > 0) && thread.Sleeps()) {
+    } else if ((!main || thread.handed_over > 0) && sleepers_.Asleep(thread.id)) {
       ++asleep;
     }
   }
-  shared.main.id = getpid();
-  if (!main_is_caller && !shared.main.Sleeps()) asleep = 0;
-  shared.now.callers = static_cast<int32_t>(shared.threads.size());
-  shared.now.blocked = waiting + asleep;
+  // Threads that sleep elsewhere may have to be fed by the main thread, which then must sleep, too.
+  if (!main_is_caller && !sleepers_.Asleep(getpid())) asleep = 0;
+  sleepers_.KeepOnly(ids);
+  if (asleep > 0 && !Sleepers::OthersRest(ids)) asleep = 0;
+  return waiting + asleep;
 }
 
 pid_t Callers::HandsOver() {

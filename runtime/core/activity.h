@@ -13,6 +13,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/core/inquiries.h"
+#include "runtime/core/sleepers.h"
 
 namespace horon {
 
@@ -36,9 +37,9 @@ class Callers {
   using Key = std::shared_ptr<const std::string>;
   void Submitted(Key key);
   // A thread that does not wait here counts as blocked, too, if snapshots find it asleep in a lock
-  // (a futex) for a while: an idle one of a pool, such as autograd's for a GPU. The program's main
-  // thread only if what it waits for is known to be a wait of another thread here (HandsOver), as
-  // for a future of torch's.
+  // (a futex) for a while, and no other thread of the program at work: an idle one of a pool, such
+  // as autograd's for a GPU. The program's main thread only if what it waits for is known to be a
+  // wait of another thread here (HandsOver), as for a future of torch's.
   Activity Snapshot();
   // The calling thread lets another one wait in its place, until TakesBack of the number returned.
   pid_t HandsOver();
@@ -63,24 +64,22 @@ class Callers {
  private:
   struct Thread {
     pid_t id = 0;
-    int waits = 0;          // here
-    int handed_over = 0;    // waits of other threads in its place
-    uint64_t switches = 0;  // of its context, at the last snapshot; 0: it did not sleep then
-    std::chrono::steady_clock::time_point since = {};  // when they were that many first
-    bool Sleeps();                                     // for a while; asks the kernel
+    int waits = 0;        // here
+    int handed_over = 0;  // waits of other threads in its place
   };
   struct Shared {
     mutable Mutex mutex;
     Activity now HORON_GUARDED_BY(mutex);  // but for `last`, `callers` and `blocked`
     std::list<Thread> threads HORON_GUARDED_BY(mutex);
-    Thread main HORON_GUARDED_BY(mutex);  // if it is none of those
     Key last HORON_GUARDED_BY(mutex);
     std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
   };
   class Membership;
   Thread& Join();
-  static void Count(Shared& shared) HORON_REQUIRES(shared.mutex);
+  int32_t Blocked(const std::vector<Thread>& threads);
   std::shared_ptr<Inquiries> inquiries_ = std::make_shared<Inquiries>();
+  Mutex looking_;  // while the kernel is asked; never held by a thread that submits or waits
+  Sleepers sleepers_ HORON_GUARDED_BY(looking_);
   std::shared_ptr<Shared> shared_;  // with the threads' memberships, which may outlive this
 };
 

@@ -1,5 +1,7 @@
 #include "runtime/core/activity.h"
 
+#include <unistd.h>
+
 #include <latch>
 #include <thread>
 
@@ -76,6 +78,50 @@ TEST_CASE("threads of a program whose main thread computes are not blocked by sl
   Pooled pooled(callers);
   CHECK(Watch(callers, 1).blocked == 0);
   pooled.End();
+}
+
+TEST_CASE("threads are not blocked by sleeping while another one of the program is at work") {
+  Callers callers;
+  callers.Submitted(KeyOf("0/main"));
+  Pooled pooled(callers);
+  CHECK(Watch(callers, 1).blocked == 1);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  std::latch reads{1};
+  std::thread loader([&] {  // has not used the runtime, and may wake who has
+    char byte;
+    reads.count_down();
+    [[maybe_unused]] const ssize_t n = read(ends[0], &byte, 1);
+  });
+  reads.wait();
+  Activity activity = callers.Snapshot();
+  for (int i = 0; i < 20 && activity.blocked != 0; ++i) activity = callers.Snapshot();
+  CHECK(activity.blocked == 0);
+  close(ends[1]);
+  loader.join();
+  CHECK(Watch(callers, 1).blocked == 1);
+  close(ends[0]);
+  pooled.End();
+}
+
+TEST_CASE("a rank with more waits than are told of may have hope") {
+  Callers callers;
+  std::vector<std::thread> threads;
+  std::latch in{40}, out{1};
+  for (int i = 0; i < 40; ++i) {
+    threads.emplace_back([&] {
+      const Callers::Waiting waiting(callers, KeyOf("0/x"));
+      in.count_down();
+      out.wait();
+    });
+  }
+  in.wait();
+  const Activity activity = callers.Snapshot();
+  CHECK(activity.waits.size() < 40);
+  CHECK(activity.callers == 40);
+  CHECK(activity.blocked == 39);
+  out.count_down();
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
