@@ -103,6 +103,7 @@ class Coordinator {
   Status CheckBuiltIn(const Row& row, Agreement* agreed);
   Result<int32_t> PromiseSet(std::vector<int> ranks, bool formed);
   static bool Formed(const Row& row);
+  static bool IsOf(const Request& request, int rank);
   bool Needs(const Row& row, int rank) const;
 
   // coordinator_join.cc: what runs on ranks that have not asked for it.

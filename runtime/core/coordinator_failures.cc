@@ -29,7 +29,8 @@ Status Coordinator::Admissible(int rank, const Request& request,
   }
   for (size_t i = 0; gone_ > 0 && i < ranks->size(); ++i) {
     const int member = (*ranks)[i];
-    if (left_[static_cast<size_t>(member)]) return HasLeft(request.name, member);
+    if (left_[static_cast<size_t>(member)] && IsOf(request, member))
+      return HasLeft(request.name, member);
   }
   if (Joined(rank)) {
     return Status::InvalidArgument("tensor '" + request.name + "': rank " + std::to_string(rank) +
@@ -170,7 +171,7 @@ void Coordinator::Leave(int rank) {
   newly_left_.push_back(rank);
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {
-    if (row.reported > 0 && IndexOf(*row.ranks, rank) >= 0)
+    if (row.reported > 0 && IndexOf(*row.ranks, rank) >= 0 && IsOf(*row.first, rank))
       keys.push_back(key);  // also what is ready: it could not run any more
   }
   for (const std::string& key : keys) {

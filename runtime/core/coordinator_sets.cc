@@ -6,7 +6,7 @@
 namespace horon {
 namespace {
 
-std::string Ranks(const std::vector<int>& ranks) {
+std::string RankList(const std::vector<int>& ranks) {
   return ToString(Shape(ranks.begin(), ranks.end()));
 }
 
@@ -21,7 +21,7 @@ Status Coordinator::CheckBuiltIn(const Row& row, Agreement* agreed) {
   const bool form = first.op == "process_set.form";
   if (form ? !Formed(row) : !row.joined.empty()) {
     return Status::InvalidArgument("process sets cannot be changed while ranks " +
-                                   Ranks(row.joined) +
+                                   RankList(row.joined) +
                                    " have joined; do it before any rank joins, or after");
   }
   std::vector<const Request*> requests;
@@ -43,7 +43,7 @@ Result<int32_t> Coordinator::PromiseSet(std::vector<int> ranks, bool formed) {
   const int32_t known = promised != promised_.end() ? promised->second : sets_->IdOf(ranks, formed);
   if (known >= 0 && formed) return known;
   if (known >= 0) {
-    return Status::InvalidArgument("a process set with the ranks " + Ranks(ranks) +
+    return Status::InvalidArgument("a process set with the ranks " + RankList(ranks) +
                                    " exists already: it is number " + std::to_string(known));
   }
   const int32_t id = sets_->NextId(static_cast<int>(promised_.size()));
@@ -62,12 +62,17 @@ bool Coordinator::Formed(const Row& row) {
   });
 }
 
+// A set that only its members ask for is formed without the others.
+bool Coordinator::IsOf(const Request& request, int rank) {
+  const std::vector<int64_t>& members = request.splits;
+  return request.op != "process_set.form" ||
+         std::find(members.begin(), members.end(), rank) != members.end();
+}
+
 // Whether this rank is one that the row waits for, or has waited for.
 bool Coordinator::Needs(const Row& row, int rank) const {
   if (Joined(rank) && &row != join_) return false;
-  if (row.first->op != "process_set.form") return true;
-  const std::vector<int64_t>& members = row.first->splits;
-  return std::find(members.begin(), members.end(), rank) != members.end();
+  return IsOf(*row.first, rank);
 }
 
 }  // namespace horon

@@ -240,6 +240,21 @@ TEST_CASE("a set of a rank that has joined is not formed; others are") {
   CHECK(decision.verdicts[1].status.ok());
 }
 
+TEST_CASE("a set is formed after another rank has left, and while one leaves; not with it") {
+  HandFed f(4);
+  f.Hear(0, Of({Form({0, 1})}));
+  f.Hear(2, Of({Form({2, 3})}));
+  f.coordinator.Leave(3);
+  f.Hear(1, Of({Form({0, 1})}));
+  f.Hear(0, Of({Form({0, 3})}));
+  std::map<std::string, Code> ended;
+  for (const Verdict& verdict : f.coordinator.Decide().verdicts)
+    ended[verdict.name] = verdict.status.code();
+  CHECK(ended == std::map<std::string, Code>{{"process set [0, 1]", Code::kOk},
+                                             {"process set [2, 3]", Code::kAborted},
+                                             {"process set [0, 3]", Code::kAborted}});
+}
+
 TEST_CASE("a rank that leaves fails the join of the others") {
   HandFed f(3);
   f.Hear(0, Join());
