@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "runtime/base/look.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/write_all.h"
 
@@ -18,6 +21,7 @@ namespace {
 constexpr std::string_view kClose = "\n]\n";
 // More than a piece that can be torn.
 constexpr int64_t kTail = 256 << 10;
+constexpr std::chrono::milliseconds kLockWait{5000}, kLockLook{2};
 
 std::string FirstLines(const std::string& id) {
   return "[\n{\"name\":\"horon_timeline\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"id\":\"" +
@@ -33,19 +37,36 @@ std::string ReadAt(int fd, int64_t at, int64_t bytes) {
 
 }  // namespace
 
-// While it lives no other rank writes.
+// While it lives, and was taken, no other rank writes.
 class TimelineFile::Locked {
  public:
-  explicit Locked(int fd) : fd_(fd) {
-    while (flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
+  explicit Locked(const TimelineFile& file) : fd_(file.fd_) {}
+  ~Locked() {
+    if (taken_) flock(fd_, LOCK_UN);
   }
-  ~Locked() { flock(fd_, LOCK_UN); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
+  // A rank that is stopped while it writes keeps the lock. The kernel has no wait with a limit for
+  // one, so it is asked again and again.
+  Status Take(const std::string& path) {
+    const auto until = std::chrono::steady_clock::now() + kLockWait;
+    while (flock(fd_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+      HORON_TRY(GoOn());
+      if (std::chrono::steady_clock::now() > until) {
+        return Status::Unavailable("the timeline " + path +
+                                   " cannot be written: another process has kept its lock for 5 "
+                                   "s; it is stopped, or waits for its disk");
+      }
+      std::this_thread::sleep_for(kLockLook);
+    }
+    taken_ = true;  // or the file system has no locks
+    return Status::Ok();
+  }
+
  private:
   int fd_;
+  bool taken_ = false;
 };
 
 TimelineFile::TimelineFile(TimelineFile&& other) noexcept
@@ -61,7 +82,8 @@ Status TimelineFile::Failed(const std::string& what) const {
 Result<TimelineFile> TimelineFile::Create(const std::string& path, const std::string& id) {
   TimelineFile file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
   if (file.fd_ < 0) return file.Failed("opened");
-  const Locked locked(file.fd_);
+  Locked locked(file);
+  HORON_TRY(locked.Take(path));
   HORON_TRY(file.Begin(id));
   return file;
 }
@@ -69,7 +91,8 @@ Result<TimelineFile> TimelineFile::Create(const std::string& path, const std::st
 Result<TimelineFile> TimelineFile::Open(const std::string& path, const std::string& id) {
   TimelineFile file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
   if (file.fd_ < 0) return file.Failed("opened");
-  const Locked locked(file.fd_);
+  Locked locked(file);
+  HORON_TRY(locked.Take(path));
   const std::string first = FirstLines(id);
   if (ReadAt(file.fd_, 0, static_cast<int64_t>(first.size())) != first) HORON_TRY(file.Begin(id));
   return file;
@@ -83,7 +106,7 @@ Status TimelineFile::Begin(const std::string& id) {
 
 // Whole lines end with a brace, or a brace and a comma; only a torn one does not.
 Result<int64_t> TimelineFile::End() {
-  struct stat now{};
+  struct stat now {};
   if (fstat(fd_, &now) != 0) return Failed("looked at");
   const int64_t size = now.st_size, from = std::max<int64_t>(0, size - kTail);
   const std::string tail = ReadAt(fd_, from, size - from);
@@ -99,7 +122,8 @@ Result<int64_t> TimelineFile::End() {
 }
 
 Status TimelineFile::Append(std::string_view events) {
-  const Locked locked(fd_);
+  Locked locked(*this);
+  HORON_TRY(locked.Take(path_));
   HORON_ASSIGN(const int64_t end, End());
   const std::string text = ",\n" + std::string(events) + std::string(kClose);
   if (!WriteAll(fd_, text, end)) return Failed("written");

@@ -1,5 +1,6 @@
 // The parts of a timeline one by one: the ring, the clock, the file, the JSON.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 #include "runtime/base/bounded_ring.h"
 #include "runtime/base/clock_offset.h"
+#include "runtime/base/look.h"
 #include "runtime/base/timeline_file.h"
 #include "runtime/core/timeline_event.h"
 #include "test/support/catch.h"
@@ -117,6 +119,25 @@ TEST_CASE("a timeline that cannot be written is an error with the file's name") 
   const auto file = TimelineFile::Create("/nowhere/t.json", "1");
   REQUIRE_FALSE(file.ok());
   CHECK(file.status().message().find("/nowhere/t.json") != std::string::npos);
+}
+
+TEST_CASE("a lock of the file that is never let go holds nobody up for ever") {
+  const Folder folder;
+  auto file = TimelineFile::Create(folder / "t.json", "1");
+  REQUIRE(file.ok());
+  const int other = open((folder / "t.json").c_str(), O_RDWR);  // of a rank that is stopped
+  REQUIRE(flock(other, LOCK_EX) == 0);
+  const Status status = file.value().Append("{\"a\":1}");
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(status.message().find(folder / "t.json") != std::string::npos);
+  SetLook([] { return 1; });  // the program breaks it off
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(TimelineFile::Create(folder / "t.json", "2").status().code() == Code::kAborted);
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{1});
+  SetLook(nullptr);
+  close(other);
+  CHECK(file.value().Append("{\"b\":2}").ok());
+  CHECK(Text(folder / "t.json").ends_with("},\n{\"b\":2}\n]\n"));
 }
 
 TEST_CASE("names become JSON, whatever is in them") {
