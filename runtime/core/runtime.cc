@@ -14,7 +14,6 @@ constexpr std::chrono::microseconds kBurst{100};
 // The background thread competes with the user's own threads for cores; a lender has nothing else
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
-constexpr std::chrono::seconds kStandstill{10};
 constexpr uint64_t kLookEvery = 64;  // cycles, for stalls, while something moves
 
 std::vector<Transport*> Pointers(const std::vector<std::unique_ptr<Transport>>& owned) {
@@ -56,7 +55,7 @@ Runtime::Runtime(RuntimeParts parts)
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
           *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
       peers_(fabric_, segment_, config_.gossip_time, *counters_),
-      standstill_(std::min<std::chrono::milliseconds>(kStandstill, config_.stall_silence)) {
+      standstill_(config_.stall_silence) {
   background_ = std::thread([this] {
     Background();
     ended_.set_value_at_thread_exit();

@@ -17,7 +17,7 @@ constexpr milliseconds kEndWait{10000}, kHopelessEndWait{500};
 milliseconds Runtime::WatchOver() {
   const Activity activity = callers_.Snapshot();
   const bool unmoved = standstill_.See(
-      {cycles_.load(std::memory_order_relaxed), activity.blocked > 0, Standstill::Clock::now()});
+      {cycles_.load(std::memory_order_relaxed), !activity.waits.empty(), Standstill::Clock::now()});
   if (unmoved) bell_->Ring();  // who sleeps runs a cycle then
   const bool failed = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
   const bool hopeless = failed && standstill_.standing_for() >= kHope;

@@ -2,13 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 namespace horon {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kQuiet{5000}, kAwaited{1000};
+constexpr milliseconds kQuiet{5000}, kAwaited{1000}, kPatience{10000};
 
 // What the kernel shows of a thread of this process: its name, its state, and where it sleeps.
 std::string KernelsView(int thread) {
@@ -29,6 +30,9 @@ std::string KernelsView(int thread) {
 }
 
 }  // namespace
+
+Standstill::Standstill(milliseconds silence)
+    : patience_(silence.count() > 0 ? std::min(silence, kPatience) : kPatience) {}
 
 bool Standstill::See(const Look& look) {
   const bool unmoved = look.awaited && awaited_ && look.cycles == cycles_;

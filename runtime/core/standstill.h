@@ -20,7 +20,8 @@ class Standstill {
     Clock::time_point now;
   };
 
-  explicit Standstill(std::chrono::milliseconds patience) : patience_(patience) {}
+  // Speaks before the others give this rank up for its silence; 0: they never do.
+  explicit Standstill(std::chrono::milliseconds silence);
 
   // Afterwards standing_for() is how long nothing has moved. Whether a sleeper has to be woken, who
   // then runs the cycle and is not taken for a stuck one.
@@ -38,8 +39,8 @@ class Standstill {
   bool awaited_ = false, said_ = false;
 };
 
-// One sentence: for how long, which thread, what the kernel says it does, what the program waits for
-// and has submitted last.
+// One sentence: for how long, which thread, what the kernel says it does, what the program waits
+// for and has submitted last.
 std::string DescribeStandstill(std::chrono::milliseconds standing, int thread,
                                const Activity& activity);
 

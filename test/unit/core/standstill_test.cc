@@ -39,6 +39,16 @@ TEST_CASE("a runtime that nobody waits for may rest as long as it likes") {
   CHECK(standstill.standing_for() == milliseconds{0});
 }
 
+TEST_CASE("where nobody is given up for silence, a standstill is one all the same") {
+  Standstill standstill(milliseconds{0});
+  CHECK(!standstill.See(Look(7, true, 1000)));
+  CHECK(!standstill.MustSay());
+  CHECK(standstill.See(Look(7, true, 7000)));
+  CHECK(!standstill.MustSay());
+  CHECK(standstill.See(Look(7, true, 11'000)));
+  CHECK(standstill.MustSay());
+}
+
 TEST_CASE("a standstill is described by thread, state and what is waited for") {
   Activity activity;
   activity.waits = {"0/a", "0/b"};
