@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import sys
 import time
@@ -24,7 +25,8 @@ from .recorder import Event, Recording
 from .row import Row
 
 WINDOW_S = 10.0
-_MEMFD = "/memfd:horon-recorder"
+# In memory, or in a file of HORON_POSTMORTEM_DIR under a foreign launcher.
+_RECORDER = re.compile(r"/memfd:horon-recorder\b|/.*/rank-\d+\.rec$")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def processes(proc: str = "/proc") -> Iterator[Process]:
 def _recording_of(process: str, pid: int) -> Recording | None:
     for name in os.listdir(f"{process}/fd"):
         path = f"{process}/fd/{name}"
-        if not os.readlink(path).startswith(_MEMFD):
+        if not _RECORDER.match(os.readlink(path)):
             continue
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -97,8 +99,9 @@ def row_of(recording: Recording, now: float) -> Row:
     waits, open_wait = _waits(recording.events, now)
     begun = max(now - WINDOW_S, recording.events[0].time) if recording.events else now
     share = waits / (now - begun) if now > begun else 0.0
-    return Row(recording.rank, recording.pid, recording.host, _rate(events), min(1.0, share),
-               _doing(recording, open_wait, now))
+    # A clock that was set back meanwhile makes times negative.
+    return Row(recording.rank, recording.pid, recording.host, _rate(events),
+               max(0.0, min(1.0, share)), _doing(recording, open_wait, now))
 
 
 def _rate(events: Sequence[Event]) -> float:

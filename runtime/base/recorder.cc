@@ -19,8 +19,8 @@
 namespace horon {
 namespace {
 
-constexpr int64_t kPage = 4096;
-static_assert(sizeof(RecorderHeader) <= kPage);
+constexpr int64_t kHeaderBytes = 4096;
+static_assert(sizeof(RecorderHeader) <= kHeaderBytes);
 
 uint64_t Now() {
   timespec now{};
@@ -36,7 +36,7 @@ struct OfThread {
 };
 thread_local OfThread of_thread;
 
-OfThread& Mine() {
+OfThread& OfThisThread() {
   OfThread& mine = of_thread;
   if (mine.id == 0) [[unlikely]]
     mine.id = static_cast<uint32_t>(syscall(SYS_gettid));
@@ -75,8 +75,8 @@ Recorder::Recorder(int fd, int64_t bytes, void* base, int64_t events)
     : fd_(Own(fd)),
       bytes_(bytes),
       mask_(static_cast<uint64_t>(events) - 1),
-      header_(new(base) RecorderHeader{}),
-      events_(reinterpret_cast<RecordedEvent*>(static_cast<std::byte*>(base) + kPage)) {
+      header_(new (base) RecorderHeader{}),
+      events_(reinterpret_cast<RecordedEvent*>(static_cast<std::byte*>(base) + kHeaderBytes)) {
   std::memcpy(header_->magic, "HORONREC", sizeof(header_->magic));
   header_->version = 1;
   header_->event_bytes = sizeof(RecordedEvent);
@@ -91,11 +91,13 @@ Recorder::~Recorder() {
   CloseOwn(fd_);
 }
 
-Result<std::shared_ptr<Recorder>> Recorder::Map(int fd, int64_t wanted) {
+// A file gets its room on the disk at once: a full disk would later be a SIGBUS.
+Result<std::shared_ptr<Recorder>> Recorder::Map(int fd, int64_t wanted, bool in_file) {
   const auto events = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted)));
-  const int64_t bytes = kPage + events * static_cast<int64_t>(sizeof(RecordedEvent));
+  const int64_t bytes = kHeaderBytes + events * static_cast<int64_t>(sizeof(RecordedEvent));
   void* base = MAP_FAILED;
-  if (ftruncate(fd, bytes) == 0)
+  errno = in_file ? posix_fallocate(fd, 0, bytes) : 0;
+  if (errno == 0 && ftruncate(fd, bytes) == 0)
     base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     const Status status = Failed("mapping " + std::to_string(bytes) + " bytes");
@@ -109,13 +111,13 @@ Result<std::shared_ptr<Recorder>> Recorder::Map(int fd, int64_t wanted) {
 Result<std::shared_ptr<Recorder>> Recorder::InMemory(int64_t events) {
   const int fd = memfd_create("horon-recorder", MFD_CLOEXEC);
   if (fd < 0) return Failed("memfd_create");
-  return Map(fd, events);
+  return Map(fd, events, false);
 }
 
 Result<std::shared_ptr<Recorder>> Recorder::InFile(const std::string& path, int64_t events) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return Failed(path);
-  return Map(fd, events);
+  return Map(fd, events, true);
 }
 
 void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
@@ -127,7 +129,7 @@ void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
   const bool sentence = kind >= EventKind::kFailed;
   if (text.size() > kRoom)
     text = sentence ? Shortened(text, kRoom) : text.substr(text.size() - kRoom);
-  OfThread& mine = Mine();
+  OfThread& mine = OfThisThread();
   mine.lasting = 0;
   event.time.store(Now(), std::memory_order_relaxed);
   event.what.store(static_cast<uint64_t>(kind) | static_cast<uint64_t>(text.size()) << 16 |
@@ -140,9 +142,9 @@ void Recorder::Add(EventKind kind, std::string_view text, int64_t value) {
 }
 
 void Recorder::AddOnce(EventKind kind, std::string_view text, uint64_t which) {
-  if (Mine().lasting == which) return;
+  if (OfThisThread().lasting == which) return;
   Add(kind, text);
-  Mine().lasting = which;
+  OfThisThread().lasting = which;
 }
 
 }  // namespace horon

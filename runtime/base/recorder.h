@@ -71,7 +71,7 @@ class Recorder {
 
  private:
   Recorder(int fd, int64_t bytes, void* base, int64_t events);
-  static Result<std::shared_ptr<Recorder>> Map(int fd, int64_t wanted);
+  static Result<std::shared_ptr<Recorder>> Map(int fd, int64_t wanted, bool in_file);
   int fd_;
   int64_t bytes_;
   uint64_t mask_;

@@ -57,6 +57,12 @@ def test_a_wait_ends_when_another_thread_submits_the_tensor_again():
     assert row.doing == "waits for 'g' since 0.1 s"
 
 
+def test_a_clock_that_was_set_back_makes_no_negative_share():
+    events = [(90.0, "submitted", "g"), (95.0, "waits for", "0/g")]
+    (row,) = rows([recording(0, *events)], now=93.0)
+    assert row.waits == 0.0
+
+
 def test_a_rank_without_events_has_not_joined():
     assert rows([recording(0)], now=5.0)[0].doing == "has not joined yet"
 
@@ -98,3 +104,12 @@ def test_running_ranks_are_found_and_only_read():
         assert "waits for 'grad' since" in lines[2], shown.stdout
     gone = top(str(rank.pid))
     assert gone.returncode == 1 and "no running rank" in gone.stderr, gone
+
+
+@pytest.mark.parametrize("launcher, in_file", [("horonrun", False), ("mpirun", False),
+                                               ("mpirun", True)])
+def test_ranks_are_found_whoever_has_started_them(launch, needs_mpi, tmp_path, launcher, in_file):
+    """In memory, or in a file of HORON_POSTMORTEM_DIR, which only a foreign launcher's ranks use."""
+    launch(2, "top", launcher=launcher,
+           env={"HORON_POSTMORTEM_DIR": str(tmp_path / "kept")} if in_file else {})
+    assert (tmp_path / "kept").exists() == in_file
