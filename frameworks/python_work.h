@@ -6,6 +6,8 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -58,13 +60,15 @@ inline int RunSignalHandlers() {
   return raised;
 }
 
-// The same for a call that may block: without the GIL, and broken off by what a handler raises.
+// The same for a call that may block: without the GIL, and broken off by what a handler raises,
+// which Python runs on the main thread only.
 template <typename F>
 void CheckReleased(F&& f) {
   int code;
   {
     const py::gil_scoped_release released;
-    const horon_look outer = horon_set_look(&RunSignalHandlers);
+    const bool main = syscall(SYS_gettid) == getpid();
+    const horon_look outer = horon_set_look(main ? &RunSignalHandlers : nullptr);
     code = f();
     horon_set_look(outer);
   }
@@ -175,7 +179,7 @@ class PyWork {
       if (code == HORON_WAIT_TIMEOUT && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     if (code == HORON_WAIT_TIMEOUT) return false;
-    if (horon_work_settled(work_) != 0) keep_ = py::none();
+    if (Over(work_)) keep_ = py::none();  // a stuck runtime still has the tensors
     // Not done, and failed all the same: the runtime is stuck, and the wait says so itself.
     const char* why = horon_work_peek(work_) ? horon_work_message(work_) : horon_last_error();
     if (code != HORON_OK) ThrowError(code, why, true);
@@ -191,7 +195,7 @@ class PyWork {
 
   // Output `index` as a DLPack capsule that shares the work's memory and keeps the work alive.
   py::object Output(int index, int dtype, int device) const {
-    if (!done()) throw py::index_error("the work is still pending");
+    if (horon_work_peek(work_) == 0) throw py::index_error("the work is still pending");
     const int64_t* shape = horon_work_output_shape(work_, index);
     const int ndim = horon_work_output_ndim(work_, index);
     if (ndim < 0 || (shape == nullptr && ndim > 0)) {

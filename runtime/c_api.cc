@@ -21,6 +21,8 @@
 namespace horon {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct Global {
   Mutex mutex;  // guards job; never held during a call into a runtime
   std::shared_ptr<Job> job HORON_GUARDED_BY(mutex);  // null when not initialised
@@ -91,7 +93,6 @@ bool LeftBehind(const horon_work& work) {
 // Without a job, or while it is being left, which finishes all works or leaves them behind. Whether
 // it is done.
 bool WaitForTheEnd(const horon_work& work, std::chrono::nanoseconds limit) {
-  using Clock = std::chrono::steady_clock;
   constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1), kYear = kLook * 3600 * 8760;
   const auto until = Clock::now() + std::min(limit, kYear);
   for (auto now = Clock::now(); now < until && !LeftBehind(work); now = Clock::now()) {
@@ -125,14 +126,14 @@ Status Init() {
     });
     std::atexit(AtExit);
   }
-  HORON_ASSIGN(std::shared_ptr<Job> job, Join(global.config, global.process));
+  HORON_ASSIGN(std::unique_ptr<Job> job, Join(global.config, global.process));
   HORON_TRY(ConfigureLog(config.log, job->runtime->rank(), config.log_time));
   if (job->runtime->rank() == 0) {
     for (const std::string& sentence : IdleVariables()) Log(LogLevel::kWarn, "runtime", sentence);
   }
   Status begun = job->runtime->StartConfiguredTimeline();
   if (begun.ok()) begun = job->runtime->StartConfiguredTuning();
-  if (!begun.ok()) job->Leave();
+  if (!begun.ok()) EndJob(std::move(job));
   HORON_TRY(begun);
   MutexLock lock(global.mutex);
   global.life.fetch_add(1, std::memory_order_relaxed);
@@ -277,9 +278,11 @@ int horon_run(const horon_request* request, horon_work** work) {
 }
 
 int horon_work_done(const horon_work* work) {
-  if (work->done()) return 1;
-  if (const std::shared_ptr<Job> job = Current()) job->runtime->Nudge();
-  return 0;
+  if (work->done() || Forked() || LeftBehind(*work)) return 1;
+  const std::shared_ptr<Job> job = Current();
+  if (!job) return 0;
+  job->runtime->Nudge();
+  return job->runtime->without_hope() ? 1 : 0;
 }
 
 int horon_work_wait(horon_work* work, int timeout_ms) {

@@ -55,4 +55,11 @@ void Job::Leave() {
   Log(LogLevel::kInfo, "runtime", "left the job");
 }
 
+bool EndJob(std::unique_ptr<Job> job) {
+  job->Leave();
+  const bool stuck = job->runtime->stuck();
+  if (stuck) (void)job.release();
+  return !stuck;
+}
+
 }  // namespace horon

@@ -2,11 +2,15 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
 
 #include "runtime/base/fault.h"
 #include "runtime/base/log.h"
 #include "runtime/base/look.h"
 #include "runtime/base/own_descriptors.h"
+#include "runtime/base/system_error.h"
 #include "runtime/describe_signal.h"
 #include "runtime/transport/rendezvous.h"
 #include "runtime/transport/shm.h"
@@ -31,16 +35,17 @@ void Connect(RuntimeParts& parts, Transport* node, Transport* mpi) {
   }
 }
 
-// Of the process's first init; a recorder that cannot be made is no reason to stop.
+// Of the process's first init; a recorder that cannot be made is no reason to stop. Under a foreign
+// launcher a file outlives its rank, where a folder is named; in memory `horonrun top` finds it.
 std::shared_ptr<Recorder> RecorderOf(const Config& config, ProcessState& process, int rank) {
   if (process.recorder || config.recorder_events == 0) return process.recorder;
   const bool launched = process.launcher != nullptr;
-  if (!launched && config.postmortem_dir.empty()) return nullptr;
+  const bool in_file = !launched && !config.postmortem_dir.empty();
   std::error_code ignored;  // InFile says what is wrong
-  if (!launched) std::filesystem::create_directories(config.postmortem_dir, ignored);
+  if (in_file) std::filesystem::create_directories(config.postmortem_dir, ignored);
   const std::string file = config.postmortem_dir + "/rank-" + std::to_string(rank) + ".rec";
-  auto made = launched ? Recorder::InMemory(config.recorder_events)
-                       : Recorder::InFile(file, config.recorder_events);
+  auto made = in_file ? Recorder::InFile(file, config.recorder_events)
+                      : Recorder::InMemory(config.recorder_events);
   if (!made.ok()) {
     Log(LogLevel::kWarn, "runtime", made.status().message());
     return nullptr;
@@ -273,14 +278,25 @@ Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& pro
   return JoinAlone(config, process);
 }
 
+// What the standard library throws becomes an error: of a thread that cannot be started, above all.
+Result<std::unique_ptr<Job>> JoinWhateverComes(const Config& config, ProcessState& process) {
+  try {
+    return JoinSomehow(config, process);
+  } catch (const std::system_error& error) {
+    return Status::Unavailable("this process cannot join: " + SystemError(error.code().value()));
+  } catch (const std::exception& error) {
+    return Status::Unavailable(std::string("this process cannot join: ") + error.what());
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process) {
-  Result<std::unique_ptr<Job>> job = JoinSomehow(config, process);
+  Result<std::unique_ptr<Job>> job = JoinWhateverComes(config, process);
   if (job.ok()) {
     job.value()->process = &process;
     const Status begun = job.value()->StartMetrics();
-    if (!begun.ok()) job.value()->Leave();
+    if (!begun.ok()) EndJob(std::move(job.value()));
     HORON_TRY(begun);
   } else if (process.launcher) {
     // It may count on this rank by now, which may end in peace all the same.

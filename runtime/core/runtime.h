@@ -101,6 +101,7 @@ class Runtime {
   // Not Ok once the job has failed, or was left, while the holder of the baton is stuck: no work
   // will be finished any more, and waits end with this. Any thread.
   Status hopeless() const;
+  bool without_hope() const { return without_hope_.load(std::memory_order_acquire); }
   // Whether Shutdown had to leave the background thread behind: then nothing here may be destroyed.
   bool stuck() const { return stuck_.load(std::memory_order_relaxed); }
 

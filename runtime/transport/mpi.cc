@@ -148,9 +148,9 @@ std::string World::library_version() const {
 // rank would kill those that just send to it. A handler that does nothing, unlike SIG_IGN, does not
 // pass to programs that this one starts.
 void SurviveBrokenPipes() {
-  struct sigaction now{};
+  struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
-  struct sigaction none{};
+  struct sigaction none {};
   none.sa_handler = [](int) {};
   none.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &none, nullptr);
@@ -167,7 +167,12 @@ Result<int> Initialise(const Patience& patience) {
     MPI_Query_thread(&level);
     return level;
   }
-  // It waits for all ranks, and one may never come.
+  // It waits for all ranks, and one may never come. A second call beside it would end the process.
+  static std::atomic<bool> begun{false};
+  if (begun.exchange(true)) {
+    return Status::Unavailable(
+        "an earlier init was given up in MPI_Init, which cannot be begun again in this process");
+  }
   auto made = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, level);
   const bool returned = Within(patience, [made] {
     made->first = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &made->second);

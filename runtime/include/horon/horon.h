@@ -221,7 +221,9 @@ HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* i
  * caller's to release. */
 HORON_API int horon_join(horon_work** work);
 
-/* 1 when finished (well or not), 0 when pending.
+/* 1 when finished (well or not), 0 when pending. 1 also where waiting can only fail: in a child forked
+ * meanwhile, or when the job has ended and its runtime is stuck with the tensor, which stays lent then
+ * (horon_work_peek: 0). horon_work_wait says why.
  * Tensors of a GPU: finished means that everything is enqueued on the device. Nothing waits for the
  * device itself: horon_work_hold_back puts a stream behind the outputs, horon_work_settled asks.
  * Input and output are lent until then. A process works with one GPU. */
