@@ -147,7 +147,10 @@ void DefineQueries(py::module_& module) {
   module.def("is_homogeneous", [] { return horon_is_homogeneous() == 1; });
   module.def("controller", &horon_controller);
   module.def("transport", &horon_transport);
-  module.def("mpi_available", [] { return horon_mpi_available() == 1; });
+  module.def("mpi_available", [] {
+    const py::gil_scoped_release released;  // waits for an init, which may run signal handlers
+    return horon_mpi_available() == 1;
+  });
   module.def("cuda_built", [] { return horon_cuda_built() == 1; });
   module.def("gpu_parts", &GpuParts);
   module.def("counter", &horon_counter);
