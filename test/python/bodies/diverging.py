@@ -42,3 +42,30 @@ def check_a_message_that_is_never_sent():
         with raises(hvd.HoronMismatch, words=["different ways"]):
             hvd.allreduce(torch.ones(2), name="elsewhere")
     hvd.barrier()
+
+
+def check_what_one_rank_refuses():
+    """The others hear of it as of any rank that goes another way (docs/decisions, 9)."""
+    if hvd.size() == 1:
+        return
+    if hvd.rank() == 0:
+        with raises(hvd.HoronUnsupported, words=["complex64"]):
+            hvd.allreduce(torch.ones(2, dtype=torch.complex64), name="refused")
+        with raises(hvd.HoronMismatch, words=["different ways"]):
+            hvd.allreduce(torch.ones(2), name="another")
+    else:
+        with raises(hvd.HoronMismatch, words=["different ways", "refused", "rank 0"]):
+            hvd.allreduce(torch.ones(2), name="refused")
+    hvd.barrier()
+
+
+def check_all_sends_before_the_first_receive():
+    """More of one kind than collectives may have in flight."""
+    other = hvd.rank() ^ 1
+    if other >= hvd.size():
+        return
+    got = [torch.zeros(1) for _ in range(100)]
+    sent = [dist.isend(torch.tensor([float(i)]), other) for i in range(len(got))]
+    for work in sent + [dist.irecv(one, other) for one in got]:
+        work.wait()
+    assert [int(one) for one in got] == list(range(len(got)))

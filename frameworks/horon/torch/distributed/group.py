@@ -21,6 +21,7 @@ from horon.torch.distributed.pairs import Pair
 from horon.torch.distributed.work import Pending
 
 _SLOTS = 64  # calls of one kind in flight at once
+_MESSAGES = 512  # the same of one direction and tag: all sends may come before the first recv
 
 
 def make_group(options, _=None):
@@ -251,7 +252,7 @@ class HoronGroup(dist.ProcessGroup):
         ranks = tuple(sorted((self._ranks[other], rank())))
         pair = self._pairs.setdefault(ranks, Pair(ranks))
         root, dense = self._ranks[sender], _flat(tensor).contiguous()
-        name = self._next_name(f"{self._prefix}.from.{sender}.to.{to}.tag.{tag}")
+        name = self._next_name(f"{self._prefix}.from.{sender}.to.{to}.tag.{tag}", _MESSAGES)
 
         def make(pair_set):
             call = broadcast_call(name, root, dense, pair_set, in_place=True)
@@ -278,9 +279,9 @@ class HoronGroup(dist.ProcessGroup):
         self._last[name] = work
         return work
 
-    def _next_name(self, base):
+    def _next_name(self, base, slots=_SLOTS):
         self._calls[base] += 1
-        name = f"{base}.{self._calls[base] % _SLOTS}"
+        name = f"{base}.{self._calls[base] % slots}"
         earlier = self._last.get(name)
         if earlier is not None and not earlier.is_completed():
             earlier.wait()
