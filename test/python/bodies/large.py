@@ -49,3 +49,38 @@ def check_allgather():
         assert whole[place] == value, (place, whole[place])
         whole[place] = 0
     assert not whole.any(), "something was written beside its place"
+
+
+def check_alltoall():
+    """Almost everything goes to the other rank; the marks of a whole tensor come from there."""
+    own = 5
+    splits = [COUNT - own, COUNT - own]
+    splits[hvd.rank()] = own
+    sent = torch.zeros(COUNT, dtype=torch.uint8)
+    other = 1 - hvd.rank()
+    begin = sum(splits[:other])
+    for number, place in enumerate((0, (1 << 31) - 1, 1 << 31, COUNT - own - 1)):
+        sent[begin + place] = 10 * hvd.rank() + number + 1
+    got, came = hvd.alltoall(sent, splits, name="large")
+    del sent
+    assert came.tolist() == splits, came
+    for number, place in enumerate((0, (1 << 31) - 1, 1 << 31, COUNT - own - 1)):
+        at = sum(came.tolist()[:other]) + place
+        assert got[at] == 10 * other + number + 1, (at, got[at])
+        got[at] = 0
+    assert not got.any(), "something was written beside its place"
+
+
+def check_reducescatter():
+    """Of an odd number of rows the first rank gets one more."""
+    tensor = marked(hvd.rank())
+    part = hvd.reducescatter(tensor, op=hvd.Sum, name="large")
+    first = (COUNT + 1) // 2
+    begin = 0 if hvd.rank() == 0 else first
+    assert part.numel() == (first if hvd.rank() == 0 else COUNT - first), part.shape
+    for number, place in enumerate(PLACES):
+        if begin <= place < begin + part.numel():
+            value = sum(10 * r + number + 1 for r in range(hvd.size()))
+            assert part[place - begin] == value, (place, part[place - begin])
+            part[place - begin] = 0
+    assert not part.any(), "something was written beside its place"

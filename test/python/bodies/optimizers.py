@@ -1,5 +1,6 @@
 """DistributedOptimizer: N ranks train exactly like one process that sees all the data."""
 
+import time
 import warnings
 
 import torch
@@ -131,6 +132,32 @@ def check_backward_passes_per_step():
     optimizer.zero_grad()
     loss_of(model, data[0][hvd.rank()]).backward()
     optimizer.step()
+
+
+def check_reductions_begin_within_backward():
+    """The last layer's gradients are reduced while backward is at the first."""
+    if hvd.size() == 1:
+        return
+    first, last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+    parameters = [*last.named_parameters("last"), *first.named_parameters("first")]
+    optimizer = hvd.DistributedOptimizer(sgd(torch.nn.Sequential(first, last)), parameters)
+    reduced = []
+
+    def count():
+        return hvd.counters().get("executor.tensors", 0)
+
+    def look(_):
+        until = time.monotonic() + 20
+        while count() < before + 2 and time.monotonic() < until:
+            time.sleep(0.001)  # backward goes on only when this returns
+        reduced.append(count() - before)
+
+    before = count()
+    hidden = first(torch.ones(2, 3))
+    hidden.register_hook(look)
+    last(hidden).sum().backward()
+    optimizer.step()
+    assert reduced == [2] and count() >= before + 4, (reduced, before, count())
 
 
 def check_too_many_backward_passes():
