@@ -13,6 +13,7 @@ import signal
 import time
 
 from . import marks
+from .pidfd import descriptor_of
 
 _DONE = b"done"
 _MARKED = 0  # in place of a process: those that bear a mark; sorted after groups
@@ -85,17 +86,10 @@ def _watch(reading: int) -> None:
 
 def _kill(target: int) -> None:
     """A process, or for a negative number a group; waits until it, or its leader, has ended."""
-    ended = _pidfd(abs(target))
+    ended = descriptor_of(abs(target))
     try:
         os.kill(target, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return  # all of it has ended
     if ended is not None:
         select.select([ended], [], [], _KILLED_S)
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None  # it has ended; of its group some may live

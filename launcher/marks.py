@@ -12,6 +12,8 @@ import signal
 import time
 from collections.abc import Mapping
 
+from .pidfd import descriptor_of
+
 VARIABLE = "HORON_JOB"
 _LIMIT_S = 0.5  # until all have ended; longer only if the kernel cannot end one
 _SOON_S = 0.001
@@ -51,7 +53,7 @@ def _kill_all(entry: bytes, strangers: set[int]) -> tuple[bool, list[int]]:
     found, killed = False, []
     for pid in _processes() - strangers:
         environment = _read(pid, "environ") if _is_ours(pid) else None
-        if environment is not None and entry in environment:
+        if environment is not None and _bears(environment, entry):
             found = True
             process = _kill(pid, entry)
             if process is not None:
@@ -91,16 +93,17 @@ def _starts(pid: int) -> bool:
     return len(fields) > _ENV_END and fields[_VSIZE] != b"0" and fields[_ENV_END] == b"0"
 
 
+def _bears(environment: bytes, entry: bytes) -> bool:
+    """But for another job of Slurm's, which a rank has submitted with its own environment."""
+    ours = os.fsencode(f"SLURM_JOB_ID={os.environ.get('SLURM_JOB_ID', '')}\0")
+    return entry in environment and (b"SLURM_JOB_ID=" not in environment or ours in environment)
+
+
 def _kill(pid: int, entry: bytes) -> int | None:
     """A descriptor of the process, if there is one. The number may be another's by now, so the mark
     is looked at again once the descriptor holds on to the process."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        process = None  # too many files are open, or the kernel is older than 5.3
-    if entry in (_read(pid, "environ") or b""):
+    process = descriptor_of(pid)
+    if _bears(_read(pid, "environ") or b"", entry):
         try:
             if process is None:
                 os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,10 @@ import select
 import time
 from pathlib import Path
 
+from .pidfd import descriptor_of
+
+_LOOK_S = 0.02
+
 
 def wait_as_the_last(daemon: int, patience_s: float) -> bool:
     """Waits until the other keepers of this host have ended, if this is the one that has to.
@@ -53,12 +57,13 @@ def _read(path: Path) -> bytes:
 
 def _wait(pid: int, daemon: int, seconds: float) -> None:
     """Until one of the two has ended."""
-    descriptors = []
-    try:
-        descriptors = [os.pidfd_open(one) for one in (pid, daemon)]
+    end = time.monotonic() + seconds
+    descriptors = [found for one in (pid, daemon) if (found := descriptor_of(one)) is not None]
+    if len(descriptors) == 2:
         select.select(descriptors, [], [], seconds)
-    except OSError:
-        pass  # it has ended
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+    else:  # one has ended, or there are no descriptors of processes here
+        while time.monotonic() < end and all(_read(Path(f"/proc/{one}/cmdline"))
+                                             for one in (pid, daemon)):
+            time.sleep(_LOOK_S)
+    for descriptor in descriptors:
+        os.close(descriptor)
