@@ -12,7 +12,12 @@ void Job::Start(RuntimeParts parts) {
   Log(LogLevel::kInfo, "runtime",
       "rank " + std::to_string(parts.rank) + " of " + std::to_string(parts.topology.size()) +
           " joined over " + transport + ", negotiating over " + controller);
-  runtime = std::make_unique<Runtime>(std::move(parts));
+  try {
+    runtime = std::make_unique<Runtime>(std::move(parts));
+  } catch (const std::exception& error) {  // a thread cannot be started; the others count on it
+    if (watch) watch->SayLost(std::string("failed: ") + error.what());
+    throw;
+  }
   if (!watch) return;
   watch->OnDescribe([this] { runtime->Describe(); });
   watch->OnLook([this] { return runtime->WatchOver(); });

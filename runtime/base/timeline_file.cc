@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kClose = "\n]\n";
 // More than a piece that can be torn.
 constexpr int64_t kTail = 256 << 10;
-constexpr std::chrono::milliseconds kLockWait{5000}, kLockLook{2};
+constexpr std::chrono::milliseconds kLockWait{5000}, kLongestLockWait{30000}, kLockLook{2};
 
 std::string FirstLines(const std::string& id) {
   return "[\n{\"name\":\"horon_timeline\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"id\":\"" +
@@ -50,10 +50,15 @@ class TimelineFile::Locked {
   // A rank that is stopped while it writes keeps the lock. The kernel has no wait with a limit for
   // one, so it is asked again and again.
   Status Take(const std::string& path) {
-    const auto until = std::chrono::steady_clock::now() + kLockWait;
+    const auto begun = std::chrono::steady_clock::now();
+    auto grown = begun;  // when somebody wrote last: who has to wait for many is not held up
+    off_t size = 0;
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
       HORON_TRY(GoOn());
-      if (std::chrono::steady_clock::now() > until) {
+      const auto now = std::chrono::steady_clock::now();
+      struct stat is {};
+      if (fstat(fd_, &is) == 0 && std::exchange(size, is.st_size) != is.st_size) grown = now;
+      if (now - grown > kLockWait || now - begun > kLongestLockWait) {
         return Status::Unavailable("the timeline " + path +
                                    " cannot be written: another process has kept its lock for 5 "
                                    "s; it is stopped, or waits for its disk");

@@ -168,14 +168,16 @@ Result<int> Initialise(const Patience& patience) {
     return level;
   }
   // It waits for all ranks, and one may never come. A second call beside it would end the process.
-  static std::atomic<bool> begun{false};
-  if (begun.exchange(true)) {
+  static std::atomic<bool> under_way{false};
+  if (under_way.load()) {
     return Status::Unavailable(
         "an earlier init was given up in MPI_Init, which cannot be begun again in this process");
   }
   auto made = std::make_shared<std::pair<int, int>>(MPI_SUCCESS, level);
   const bool returned = Within(patience, [made] {
+    under_way.store(true);
     made->first = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &made->second);
+    under_way.store(false);
   });
   if (!returned) return Late("MPI_Init", patience);
   HORON_TRY(Check(made->first, "MPI_Init_thread"));
