@@ -10,6 +10,13 @@
 namespace horon {
 namespace {
 
+// ThreadSanitizer has a thread that sleeps for a time, and not in a lock: it might wake somebody.
+#ifdef __SANITIZE_THREAD__
+constexpr int kAsleep = 0;
+#else
+constexpr int kAsleep = 1;
+#endif
+
 Callers::Key KeyOf(const char* name) { return std::make_shared<const std::string>(name); }
 
 // The first snapshot with so many blocked, or the last one of two seconds.
@@ -50,7 +57,7 @@ TEST_CASE("an idle thread counts as blocked after a while, a working one never")
   CHECK(callers.Snapshot().blocked == 0);  // nobody knows for how long it has slept
   const Activity later = Watch(callers, 1);
   CHECK(later.callers == 2);
-  CHECK(later.blocked == 1);  // main runs: it takes the snapshots
+  CHECK(later.blocked == kAsleep);  // main runs: it takes the snapshots
   pooled.End();
   const Activity after = callers.Snapshot();
   CHECK(after.callers == 1);
@@ -68,7 +75,7 @@ TEST_CASE("the main thread counts as blocked only while another one waits in its
   callers.TakesBack(me);  // once too often does nothing
   std::thread([&] { later = callers.Snapshot(); }).join();
   CHECK(without.blocked == 0);
-  CHECK(with.blocked == 1);
+  CHECK(with.blocked == kAsleep);
   CHECK(later.blocked == 0);
   CHECK(later.callers == 1);
 }
@@ -84,7 +91,7 @@ TEST_CASE("threads are not blocked by sleeping while another one of the program 
   Callers callers;
   callers.Submitted(KeyOf("0/main"));
   Pooled pooled(callers);
-  CHECK(Watch(callers, 1).blocked == 1);
+  CHECK(Watch(callers, 1).blocked == kAsleep);
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   std::latch reads{1};
@@ -99,7 +106,7 @@ TEST_CASE("threads are not blocked by sleeping while another one of the program 
   CHECK(activity.blocked == 0);
   close(ends[1]);
   loader.join();
-  CHECK(Watch(callers, 1).blocked == 1);
+  CHECK(Watch(callers, 1).blocked == kAsleep);
   close(ends[0]);
   pooled.End();
 }
