@@ -30,6 +30,10 @@ LIVES = ("long", "short")
 # messages that come early, which do not shrink. What grows with the lives shows in an hour.
 MOST_GROWTH_KIB = {"long": (4096.0, 0.0), "short": (256.0, 8.0)}
 MPI_STEPS_KIB = 2048.0
+# Lives of ten minutes and more also by their slope, a minute, by the number of hosts: measured over
+# half an hour +0.2 to +4.4 on one, and up to +100 on two, in single steps.
+LONG_S = 600.0
+MOST_SLOPE_KIB = {1: 20.0, 2: 200.0}
 HELD = ("KiB of its own", "descriptors", "threads", "shared KiB")
 Sample = tuple[float, ...]  # seconds, then what is HELD, then rounds
 
@@ -71,6 +75,9 @@ def grown(life: str, taken: list[Sample], hosts: int) -> list[str]:
     once = max(once, MPI_STEPS_KIB if hosts > 1 else 0.0)
     if growth > once + each * len(taken) / 4:
         wrong.append(f"{growth:.0f} KiB more memory in the last quarter than in the third")
+    slope = slopes(taken)[0]
+    if taken[-1][0] - taken[0][0] >= LONG_S and slope > MOST_SLOPE_KIB[hosts]:
+        wrong.append(f"{slope:.0f} KiB more memory a minute")
     for column, name in enumerate(HELD[1:], start=2):
         # A thread that makes MPI's blocking calls may just be ending: single samples do not count.
         before, after = (statistics.median(quarter(taken, which, column)) for which in (1, 3))
