@@ -112,13 +112,19 @@ class Broadcast(torch.autograd.Function):
         return averaged, None, None, None
 
 
+def received_splits(counts) -> torch.Tensor:
+    """As Horovod's: int32, but where one is too large for that."""
+    large = max(counts, default=0) >= 1 << 31
+    return torch.tensor(counts, dtype=torch.int64 if large else torch.int32)
+
+
 class Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
         call = rows_call(name, "alltoall", tensor, process_set, splits, finish=_both)
         output, ctx.received = call.run()
-        received = torch.tensor(ctx.received, dtype=torch.int32)
+        received = received_splits(ctx.received)
         ctx.mark_non_differentiable(received)
         return output, received
 
