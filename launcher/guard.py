@@ -7,13 +7,12 @@ loaders), which may have sessions of their own. Both horonrun and a keeper have 
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import time
 
 from . import marks
-from .pidfd import descriptor_of
+from .pidfd import descriptor_of, wait_for_one
 
 _DONE = b"done"
 _MARKED = 0  # in place of a process: those that bear a mark; sorted after groups
@@ -92,4 +91,4 @@ def _kill(target: int) -> None:
     except (ProcessLookupError, PermissionError):
         return  # all of it has ended
     if ended is not None:
-        select.select([ended], [], [], _KILLED_S)
+        wait_for_one([ended], _KILLED_S)

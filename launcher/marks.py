@@ -7,12 +7,11 @@ after those of the jobs around it: the mark of a horonrun that a rank starts beg
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Mapping
 
-from .pidfd import descriptor_of
+from .pidfd import descriptor_of, wait_for_one
 
 VARIABLE = "HORON_JOB"
 _LIMIT_S = 0.5  # until all have ended; longer only if the kernel cannot end one
@@ -44,7 +43,7 @@ def end_all(mark: str) -> None:
         if found and not killed:
             time.sleep(_SOON_S)
         for process in killed:
-            _wait(process, end)
+            wait_for_one([process], end - time.monotonic())
             os.close(process)
 
 
@@ -95,8 +94,10 @@ def _starts(pid: int) -> bool:
 
 def _bears(environment: bytes, entry: bytes) -> bool:
     """But for another job of Slurm's, which a rank has submitted with its own environment."""
+    if entry not in environment:
+        return False
     ours = os.fsencode(f"SLURM_JOB_ID={os.environ.get('SLURM_JOB_ID', '')}\0")
-    return entry in environment and (b"SLURM_JOB_ID=" not in environment or ours in environment)
+    return b"SLURM_JOB_ID=" not in environment or ours in environment
 
 
 def _kill(pid: int, entry: bytes) -> int | None:
@@ -112,9 +113,3 @@ def _kill(pid: int, entry: bytes) -> int | None:
         except OSError:
             pass  # it has ended, or may not be killed
     return process
-
-
-def _wait(process: int, end: float) -> None:
-    watch = select.poll()
-    watch.register(process, select.POLLIN)
-    watch.poll(1000 * max(0.0, end - time.monotonic()))

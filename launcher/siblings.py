@@ -4,11 +4,10 @@ what the daemon leaves behind."""
 from __future__ import annotations
 
 import os
-import select
 import time
 from pathlib import Path
 
-from .pidfd import descriptor_of
+from .pidfd import descriptor_of, wait_for_one
 
 _LOOK_S = 0.02
 
@@ -60,7 +59,7 @@ def _wait(pid: int, daemon: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     descriptors = [found for one in (pid, daemon) if (found := descriptor_of(one)) is not None]
     if len(descriptors) == 2:
-        select.select(descriptors, [], [], seconds)
+        wait_for_one(descriptors, seconds)
     else:  # one has ended, or there are no descriptors of processes here
         while time.monotonic() < end and all(_read(Path(f"/proc/{one}/cmdline"))
                                              for one in (pid, daemon)):

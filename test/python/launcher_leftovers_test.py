@@ -15,7 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_S, ROOT, command_line, environment, horonrun
+from launching import (
+    LIMIT_S,
+    ROOT,
+    alive,
+    command_line,
+    environment,
+    horonrun,
+    wait_until,
+)
 
 sys.path.insert(0, str(ROOT))
 
@@ -28,22 +36,6 @@ setsid sh -c 'echo $$ > "$0.part"; mv "$0.part" "$0"; exec sleep 100' "$0" $1 &
 while [ ! -e "$0" ]; do sleep 0.01; done
 $2
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_until(condition, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)  # nothing tells what becomes of others' processes
-    return True
 
 
 def rank(note: Path, then: str, output: str = "held") -> list[str]:

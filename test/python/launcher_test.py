@@ -13,23 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_S, command_line, environment, horonrun
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
+from launching import LIMIT_S, alive, command_line, environment, horonrun, wait_until
 
 
 # --- environment, output --------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,3 +27,21 @@ def horonrun(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command_line(*arguments), env=environment(**changes),
                           capture_output=True, text=True,
                           timeout=LIMIT_S, check=False)
+
+
+def alive(pid: int) -> bool:
+    """Not a process that has ended, whether or not somebody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came to that. For what nothing tells of, such as the end of others' processes."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

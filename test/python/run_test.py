@@ -12,6 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from hosts import world as world  # a fixture
+from launching import alive
 
 import horon
 
@@ -261,11 +262,3 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.05)
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
