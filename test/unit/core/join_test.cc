@@ -1,5 +1,6 @@
 // The whole road with thread ranks: some have joined while the others go on.
 #include <algorithm>
+#include <latch>
 #include <set>
 
 #include "test/support/road.h"
@@ -264,13 +265,18 @@ TEST_CASE("ranks with more and fewer batches: what was pending at join counts") 
 
 TEST_CASE("a joined rank in a process set; a tensor submitted behind one's own join is refused") {
   Verdicts verdicts;
+  // Rank 2 joins when "late" is refused: had all joined before, it would be a tensor of later on.
+  std::latch refused(1);
   World(kRanks).Run([&](Rank& me) {
     const auto set = me.AddProcessSet({0, 1, 3});
     auto joined = me.rank() == 1 ? me.StartJoin() : Result<std::shared_ptr<Work>>(nullptr);
     std::vector<float> late(4, 1), values(4, 1);
-    if (me.rank() == 1)
+    if (me.rank() == 1) {
       EXPECT(me.Reduce("late", "sum", late).message().find("has joined") != std::string::npos,
              "behind one's own join");
+      refused.count_down();
+    }
+    if (me.rank() == 2) refused.wait();
     if (me.rank() == 0 || me.rank() == 3) {
       Request request = Tensor("in the set", "average", {4});
       request.process_set = set.value();
