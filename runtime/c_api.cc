@@ -160,11 +160,8 @@ int horon_shutdown(void) {
       MutexLock lock(The().mutex);
       job = std::exchange(The().job, nullptr);
     }
-    if (job) job->Leave();
-    if (!job || !job->runtime->stuck()) return Status::Ok();
-    // Its thread is stuck in it: it stays.
-    [[maybe_unused]] auto* kept = new std::shared_ptr(job);
-    The().left_behind.store(Life(), std::memory_order_release);
+    if (job && !EndJob(std::move(job)))
+      The().left_behind.store(Life(), std::memory_order_release);
     return Status::Ok();
   });
 }

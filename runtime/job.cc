@@ -60,11 +60,11 @@ void Job::Leave() {
   Log(LogLevel::kInfo, "runtime", "left the job");
 }
 
-bool EndJob(std::unique_ptr<Job> job) {
+bool EndJob(std::shared_ptr<Job> job) {
   job->Leave();
-  const bool stuck = job->runtime->stuck();
-  if (stuck) (void)job.release();
-  return !stuck;
+  if (!job->runtime->stuck()) return true;
+  [[maybe_unused]] auto* kept = new std::shared_ptr(std::move(job));
+  return false;
 }
 
 }  // namespace horon

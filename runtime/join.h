@@ -40,8 +40,8 @@ struct Job {
   void TellTimes();       // to horonrun, for --explain
   void Leave();           // Runtime::Shutdown, then goodbye to node and launcher
 };
-// Leaves, and ends it; false: its thread is stuck in it, so it stays in memory.
-bool EndJob(std::unique_ptr<Job> job);
+// Leaves it; false: its thread is stuck in it, so it stays in memory.
+bool EndJob(std::shared_ptr<Job> job);
 
 Result<std::unique_ptr<Job>> Join(const Config& config, ProcessState& process);
 

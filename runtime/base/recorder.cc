@@ -75,7 +75,7 @@ Recorder::Recorder(int fd, int64_t bytes, void* base, int64_t events)
     : fd_(Own(fd)),
       bytes_(bytes),
       mask_(static_cast<uint64_t>(events) - 1),
-      header_(new (base) RecorderHeader{}),
+      header_(new(base) RecorderHeader{}),
       events_(reinterpret_cast<RecordedEvent*>(static_cast<std::byte*>(base) + kHeaderBytes)) {
   std::memcpy(header_->magic, "HORONREC", sizeof(header_->magic));
   header_->version = 1;

@@ -82,7 +82,7 @@ std::shared_ptr<SharedMemory> SharedMemory::Map(const Address& address, int64_t 
       "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
-  struct stat facts {};
+  struct stat facts{};
   const bool fits =
       fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == kPage + bytes;
   std::byte* base = fits ? MapFile(fd, bytes) : nullptr;

@@ -56,7 +56,7 @@ class TimelineFile::Locked {
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
       HORON_TRY(GoOn());
       const auto now = std::chrono::steady_clock::now();
-      struct stat is {};
+      struct stat is{};
       if (fstat(fd_, &is) == 0 && std::exchange(size, is.st_size) != is.st_size) grown = now;
       if (now - grown > kLockWait || now - begun > kLongestLockWait) {
         return Status::Unavailable("the timeline " + path +
@@ -111,7 +111,7 @@ Status TimelineFile::Begin(const std::string& id) {
 
 // Whole lines end with a brace, or a brace and a comma; only a torn one does not.
 Result<int64_t> TimelineFile::End() {
-  struct stat now {};
+  struct stat now{};
   if (fstat(fd_, &now) != 0) return Failed("looked at");
   const int64_t size = now.st_size, from = std::max<int64_t>(0, size - kTail);
   const std::string tail = ReadAt(fd_, from, size - from);

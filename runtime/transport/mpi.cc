@@ -148,9 +148,9 @@ std::string World::library_version() const {
 // rank would kill those that just send to it. A handler that does nothing, unlike SIG_IGN, does not
 // pass to programs that this one starts.
 void SurviveBrokenPipes() {
-  struct sigaction now {};
+  struct sigaction now{};
   if (sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
-  struct sigaction none {};
+  struct sigaction none{};
   none.sa_handler = [](int) {};
   none.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &none, nullptr);

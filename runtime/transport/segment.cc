@@ -99,7 +99,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape&
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentShape& shape) {
-  struct stat file {};
+  struct stat file{};
   if (fstat(fd, &file) != 0 || file.st_size != shape.bytes()) {
     close(fd);
     return Status::InvalidArgument(

@@ -44,7 +44,7 @@ struct LaneWords {
   std::atomic<uint64_t> bucket[kSlots]{};                // whose first chunk a slot has
   alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
   std::atomic<uint64_t> layout[kSlots]{};  // where the tensors of the same bucket lie (InPlace)
-  alignas(kCacheLine) std::atomic<uint64_t> taken{0};  // chunks that I need no more
+  alignas(kCacheLine) std::atomic<uint64_t> taken{0};    // chunks that I need no more
 };
 
 struct SegmentShape {

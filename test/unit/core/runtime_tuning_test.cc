@@ -64,7 +64,7 @@ TEST_CASE("a job is tuned while it runs, and all ranks follow") {
       EXPECT(me.runtime().StartConfiguredTuning().ok(), "tuning does not start");
       Step step(8, 12'000);
       EXPECT(StepsUntilChosen(me, step, log, chosen, together, verdicts) > 0, "nothing is chosen");
-      EXPECT(Count(me, "schedule.locks") > 1, "every change leaves the schedule, and it is found");
+      EXPECT(Count(me, "schedule.locks") > 3, "every change leaves the schedule, and it is found");
       samples[static_cast<size_t>(me.rank())] = Count(me, "autotune.samples");
     });
     RequireNone(verdicts);
