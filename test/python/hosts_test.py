@@ -3,17 +3,21 @@ are in world_scenes.py, the programs that the ranks run in bodies/."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hosts import BODIES, HERE, WORLD, all_done, host_list, horonrun
 from hosts import world as world  # a fixture
+from launching import wait_until
 
 WHO = """
 import socket, horon
@@ -51,6 +55,44 @@ def test_a_world_needs_no_root(world):
     if "Operation not permitted" in done.stderr:
         pytest.skip(f"no namespaces without root: {done.stderr.strip()}")
     assert (done.returncode, done.stdout) == (0, "h2\n"), done
+
+
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
+def test_nothing_is_left_of_a_world_that_is_killed(world, signal_name):
+    """Not what left its session either, nor a network, nor a host."""
+    spaces = ("net", "mnt", "uts", "pid", "ipc")
+    tell = f"for n in {' '.join(spaces)}; do echo $n $(readlink /proc/self/ns/$n); done"
+    sleeper = f"{tell}; echo up; exec sleep 1000"
+    scene = f"setsid sh -c '{sleeper}' & on h2 setsid sh -c '{sleeper}' & wait"
+
+    def around():
+        links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
+        return links.stdout, Path("/proc/self/mounts").read_text(), os.listdir("/run")
+
+    def used():
+        for space in spaces:
+            for path in Path("/proc").glob(f"[0-9]*/ns/{space}"):
+                with contextlib.suppress(OSError):
+                    yield os.readlink(path)
+
+    before = around()
+    process = subprocess.Popen([WORLD, "2", "sh", "-c", scene], text=True, cwd="/",
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    try:
+        seen = []
+        while seen.count("up") < 2:
+            line = process.stdout.readline()
+            assert line, seen
+            seen.append(line.strip())
+        made = {line.split()[1] for line in seen if line != "up"}
+        assert len(made) == 7 and made <= set(used())  # net and uts of each host, others in common
+        process.send_signal(getattr(signal, signal_name))
+        process.communicate(timeout=20)  # until nobody holds its output any more
+        assert process.returncode != 0
+    finally:
+        process.kill()
+    assert wait_until(lambda: not made & set(used()), 5), made & set(used())
+    assert around() == before
 
 
 def test_hosts_are_filled_in_order(world, tmp_path):

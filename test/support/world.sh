@@ -13,11 +13,20 @@
 # WORLD_RATE_3=100mbit that of h3.
 set -euo pipefail
 
-enter() {  # again, inside namespaces of our own; they die with the process that this becomes
-  local as_root=()
+enter() {  # again, inside namespaces of our own, which die with this process
+  local as_root=() world code=0
   [ "$(id -u)" = 0 ] || as_root=(--user --map-root-user)
-  WORLD_INSIDE=1 exec unshare "${as_root[@]}" --net --mount --uts --ipc --pid --fork \
-    --kill-child=KILL --mount-proc "$(readlink -f "$0")" "$@"
+  WORLD_INSIDE=1 env --default-signal=INT,QUIT setpriv --pdeathsig KILL \
+    unshare "${as_root[@]}" --net --mount --uts --ipc --pid --fork --kill-child=KILL \
+    --mount-proc "$(readlink -f "$0")" "$@" <&0 &
+  world=$!
+  trap 'kill -KILL $world' HUP TERM  # unshare takes neither
+  trap : INT                         # a terminal tells those inside, too
+  while kill -0 "$world" 2>/dev/null; do
+    code=0
+    wait "$world" || code=$?
+  done
+  exit "$code"
 }
 
 private_files() {
