@@ -51,7 +51,7 @@ Status Negotiator::HearReport(int rank, horon::Report report) {
   if (!describe_when_answered_ || (!judge_->complete() && !again)) return Status::Ok();
   describe_when_answered_ = false;
   for (const PendingTensor& tensor : coordinator_->Pending())
-    description_.push_back(DescribePending(tensor, judge_->activity(), now));
+    description_.push_back(DescribePending(tensor, judge_->activity(now), now));
   if (description_.empty()) description_.push_back("nothing waits for a rank to submit it");
   return Status::Ok();
 }

@@ -139,7 +139,16 @@ std::string DescribePending(const PendingTensor& tensor,
 }
 
 StallJudge::StallJudge(int size, StallLimits limits)
-    : limits_(limits), activity_(static_cast<size_t>(size)) {}
+    : limits_(limits),
+      activity_(static_cast<size_t>(size)),
+      answered_at_(static_cast<size_t>(size)) {}
+
+std::vector<std::optional<Activity>> StallJudge::activity(Time now) const {
+  auto aged = activity_;
+  for (size_t r = 0; r < aged.size(); ++r)
+    if (aged[r]) aged[r]->last_ms += duration_cast<milliseconds>(now - answered_at_[r]).count();
+  return aged;
+}
 
 void StallJudge::Left(int rank) {
   left_.insert(rank);
@@ -172,6 +181,7 @@ StallJudge::Findings StallJudge::Answered(int rank, Activity activity, Time now,
                                           const std::vector<PendingTensor>& pending) {
   Findings findings;
   activity_[static_cast<size_t>(rank)] = std::move(activity);
+  answered_at_[static_cast<size_t>(rank)] = now;
   unanswered_.erase(rank);
   if (!complete() || !std::exchange(inquired_, false)) return findings;
   JudgeGroups(now, pending, findings);
@@ -251,14 +261,14 @@ void StallJudge::JudgeTime(Time now, const std::vector<PendingTensor>& pending,
     const auto age = duration_cast<milliseconds>(now - tensor.since);
     if (limits_.busy.count() > 0 && age >= limits_.busy) {
       findings.failed.emplace_back(
-          tensor.key, Status::Aborted(DescribePending(tensor, activity_, now) +
+          tensor.key, Status::Aborted(DescribePending(tensor, activity(now), now) +
                                       ". It was given up (HORON_STALL_SHUTDOWN_TIME_SECONDS)"));
       continue;
     }
     if (limits_.warn.count() == 0 || age < limits_.warn) continue;
     const auto warned = warned_.find(tensor.key);
     const bool due = warned == warned_.end() || now - warned->second >= limits_.warn;
-    if (due) findings.warnings.push_back(DescribePending(tensor, activity_, now));
+    if (due) findings.warnings.push_back(DescribePending(tensor, activity(now), now));
     still[tensor.key] = due ? now : warned->second;
   }
   warned_ = std::move(still);

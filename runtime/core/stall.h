@@ -71,7 +71,8 @@ class StallJudge {
                     const std::vector<PendingTensor>& pending);
   void Left(int rank);                                   // it will not answer any more
   bool complete() const { return unanswered_.empty(); }  // everyone asked has answered
-  const std::vector<std::optional<Activity>>& activity() const { return activity_; }
+  // By rank, as it was when the rank was asked last; last_ms counts from now.
+  std::vector<std::optional<Activity>> activity(Time now) const;
 
  private:
   void JudgeGroups(Time now, const std::vector<PendingTensor>& pending, Findings& findings);
@@ -80,6 +81,7 @@ class StallJudge {
 
   StallLimits limits_;
   std::vector<std::optional<Activity>> activity_;  // by rank, of the last round
+  std::vector<Time> answered_at_;                  // by rank
   std::set<int> unanswered_, left_;
   bool inquired_ = false;
   Time inquired_at_;

@@ -19,7 +19,8 @@ LIMIT_S = 90
 
 
 def start(failure, np=NP, way="shm", **variables):
-    grace_s = 5 if failure == "stopped" else 20  # who raises ends by itself, on a busy machine too
+    # Who raises ends by itself, on a busy machine too.
+    grace_s = 5 if failure in ("stopped", "busy") else 20
     command = [sys.executable, "-m", "horon.launcher", "-np", str(np), "--grace-period",
                str(grace_s), *(["--mpi"] if way == "mpi" else []), "python", str(BODY)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HORON_TEST_FAILURE": failure, **variables}
@@ -134,6 +135,24 @@ def test_a_busy_rank_is_reported_with_its_stack(tmp_path, np_and_way):
         fifo.write_text("go", encoding="ascii")
         rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0, seen + rest
+
+
+def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
+    """It never comes; the error says how long all that has been."""
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    with watched("busy", HORON_TEST_FIFO=str(fifo), HORON_STALL_SHUTDOWN_TIME_SECONDS="3") as job:
+        output = job.stdout.read()
+        assert job.wait(LIMIT_S) == 3, output
+    heard = errors(output)
+    assert set(heard) == {0, 2}, output
+    for text in heard.values():
+        said = re.fullmatch(
+            r"HoronAborted: tensor 'allreduce.late': submitted by ranks 0, 2 ([\d.]+) s ago; "
+            r"missing: rank 1 is busy; it last submitted 'allreduce.first' ([\d.]+) s ago; its main "
+            r"thread is at failures\.py:\d+ in busy, .* It was given up "
+            r"\(HORON_STALL_SHUTDOWN_TIME_SECONDS\)", text)
+        assert said and 3 <= float(said[1]) <= float(said[2]) + 0.1, text
 
 
 def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path):
