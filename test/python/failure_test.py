@@ -149,8 +149,8 @@ def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
     for text in heard.values():
         said = re.fullmatch(
             r"HoronAborted: tensor 'allreduce.late': submitted by ranks 0, 2 ([\d.]+) s ago; "
-            r"missing: rank 1 is busy; it last submitted 'allreduce.first' ([\d.]+) s ago; its main "
-            r"thread is at failures\.py:\d+ in busy, .* It was given up "
+            r"missing: rank 1 is busy; it last submitted 'allreduce.first' ([\d.]+) s ago; its "
+            r"main thread is at failures\.py:\d+ in busy, .* It was given up "
             r"\(HORON_STALL_SHUTDOWN_TIME_SECONDS\)", text)
         assert said and 3 <= float(said[1]) <= float(said[2]) + 0.1, text
 

@@ -109,7 +109,7 @@ def test_running_ranks_are_found_and_only_read():
 @pytest.mark.parametrize("launcher, in_file", [("horonrun", False), ("mpirun", False),
                                                ("mpirun", True)])
 def test_ranks_are_found_whoever_has_started_them(launch, needs_mpi, tmp_path, launcher, in_file):
-    """In memory, or in a file of HORON_POSTMORTEM_DIR, which only a foreign launcher's ranks use."""
+    """In memory, or in a file of HORON_POSTMORTEM_DIR, as only a foreign launcher's ranks do."""
     launch(2, "top", launcher=launcher,
            env={"HORON_POSTMORTEM_DIR": str(tmp_path / "kept")} if in_file else {})
     assert (tmp_path / "kept").exists() == in_file

@@ -74,8 +74,8 @@ def check_one_tensor_that_becomes_another():
     """Its object stays, what it is does not."""
     tensor = mine(6)
     for _ in range(3):
-        for new in (mine(6), mine(2, 3), mine(3, 2).t(), mine(6, dtype=torch.float64), mine(12)[::2],
-                    mine(1, 6), mine(0), mine(6)):
+        for new in (mine(6), mine(2, 3), mine(3, 2).t(), mine(6, dtype=torch.float64),
+                    mine(12)[::2], mine(1, 6), mine(0), mine(6)):
             tensor.data = new
             holds(hvd.allreduce_(tensor, name="r.becomes", op=hvd.Sum), total())
             assert tensor.shape == new.shape and tensor.dtype == new.dtype
