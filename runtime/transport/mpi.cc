@@ -88,7 +88,7 @@ Result<std::vector<int>> World::NodeOf(const Patience& patience) {
   for (size_t r = 0; r < names.size(); ++r) {
     const auto first = static_cast<size_t>(std::stoi(names[r]));
     if (first == r) numbers[r] = nodes++;
-    node_of.push_back(numbers[first]);
+    node_of.push_back(numbers.at(first));
   }
   return node_of;
 }

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "runtime/base/look.h"
@@ -32,6 +33,17 @@ int DescriptorOf(msghdr& message) {
 }
 
 }  // namespace
+
+std::optional<Told> ReadTold(std::string_view text, std::string_view word) {
+  if (!text.starts_with(word) || !text.substr(word.size()).starts_with(' ')) return std::nullopt;
+  text.remove_prefix(word.size() + 1);
+  Told told;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), told.number);
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  if (error != std::errc() || !(text.empty() || text.starts_with(' '))) return std::nullopt;
+  if (!text.empty()) told.rest = text.substr(1);
+  return told;
+}
 
 Status SendPacket(int to, const std::string& text, int fd) {
   const std::string_view sent = Shortened(text, kPacketBytes);

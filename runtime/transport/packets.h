@@ -11,7 +11,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -23,6 +25,13 @@ struct Packet {
   std::string text;  // empty: end of file
   int fd = -1;       // that came with it; the receiver owns it
 };
+
+// A text of the form "<word> <number>" or "<word> <number> <rest>"; nothing if it has another.
+struct Told {
+  int number = 0;
+  std::string rest;
+};
+std::optional<Told> ReadTold(std::string_view text, std::string_view word);
 
 // Sends one packet, with a descriptor if fd >= 0 (the sender keeps its own). Blocks only while the
 // socket is full.

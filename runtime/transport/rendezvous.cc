@@ -70,16 +70,12 @@ Result<std::shared_ptr<SharedSegment>> TakeFromLauncher(LauncherSocket& launcher
   for (;;) {
     HORON_ASSIGN(const Packet packet, NextPacket(launcher, until));
     if (packet.text.empty()) return Status::Unavailable("the launcher is gone");
-    int got = 0;
-    if (packet.fd >= 0 && std::sscanf(packet.text.c_str(), "segment %d", &got) == 1 &&
-        got == generation) {
+    const auto segment = ReadTold(packet.text, "segment");
+    if (packet.fd >= 0 && segment && segment->number == generation)
       return SharedSegment::Map(packet.fd, shape);
-    }
     if (packet.fd >= 0) close(packet.fd);
-    if (packet.text.starts_with("dead ")) {
-      return Status::Unavailable("while waiting for the other ranks: " +
-                                 packet.text.substr(packet.text.find(' ', 5) + 1));
-    }
+    if (const auto dead = ReadTold(packet.text, "dead"))
+      return Status::Unavailable("while waiting for the other ranks: " + dead->rest);
   }
 }
 
@@ -106,8 +102,8 @@ Result<int> Welcome(int fd, const Meeting& meeting, int local_size, Clock::time_
   HORON_TRY(SameUser(fd));
   HORON_ASSIGN(const Packet hello, ReceivePacket(fd, until));
   if (hello.fd >= 0) close(hello.fd);
-  int who = -1;
-  std::sscanf(hello.text.c_str(), "hello %d", &who);
+  const auto told = ReadTold(hello.text, "hello");
+  const int who = told ? told->number : -1;
   const bool here = std::any_of(meeting.peers.begin(), meeting.peers.end(),
                                 [who](const auto& peer) { return peer.second == who; });
   if (who >= 1 && who < local_size && !here) return who;

@@ -129,16 +129,12 @@ bool Watch::HearLauncher() {
     LostAll("horonrun, which started this job, is gone");
     return false;
   }
-  int rank = -1, at = 0;
-  if (std::sscanf(text.c_str(), "dead %d%n", &rank, &at) != 1 ||
-      text[static_cast<size_t>(at)] != ' ')
-    return true;
-  ++at;
-  const std::string sentence = text.substr(static_cast<size_t>(at));
-  if (rank < 0) {
-    LostAll(sentence);
+  const auto dead = ReadTold(text, "dead");
+  if (!dead) return true;
+  if (dead->number < 0) {
+    LostAll(dead->rest);
   } else {
-    Lost(rank, sentence);
+    Lost(dead->number, dead->rest);
   }
   return true;
 }

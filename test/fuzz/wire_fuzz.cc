@@ -1,6 +1,6 @@
 // libFuzzer on everything that is decoded: negotiation's messages, op specs, values of variables,
-// windows' rows and messages, the file of a tuning, the packets of a shared-memory ring, and the
-// messages of top-k. The first byte chooses the decoder. Whatever decodes must come back the same
+// windows' rows and messages, the file of a tuning, the packets of a shared-memory ring and of the
+// sockets to the launcher and between a node's ranks, and the messages of top-k. The first byte chooses the decoder. Whatever decodes must come back the same
 // when it is encoded and decoded again; nothing may crash, hang or take memory that the bytes do
 // not justify.
 //
@@ -20,6 +20,7 @@
 #include "runtime/op/op.h"
 #include "runtime/peer/peer_wire.h"
 #include "runtime/peer/window_row.h"
+#include "runtime/transport/packets.h"
 #include "runtime/transport/ring.h"
 #include "runtime/transport/shm.h"
 
@@ -116,6 +117,18 @@ void RingPackets(std::span<const std::byte> bytes) {
   if (!send.done) send.Cancel();
 }
 
+// What launcher and neighbours say in the beginning and at the end.
+void SocketPacket(const std::string& text) {
+  for (const std::string word : {"dead", "segment", "hello"}) {
+    const auto first = ReadTold(text, word);
+    if (!first) continue;
+    const auto number = std::to_string(first->number);
+    const auto second = ReadTold(word + " " + number + " " + first->rest, word);
+    Require(second && second->number == first->number && second->rest == first->rest);
+    Require(text.ends_with(first->rest));
+  }
+}
+
 // A table of its own for every spec: one that lives on would keep them all. What is found, is found
 // again.
 void OpSpec(const std::string& text) {
@@ -171,6 +184,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return 0;
     case 0xf4:
       TopkMessage(bytes);
+      return 0;
+    case 0xf5:
+      SocketPacket(text);
       return 0;
     default:
       break;

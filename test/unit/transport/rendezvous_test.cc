@@ -23,6 +23,21 @@ void Join(SharedSegment& segment, int rank) {
   segment.rank(rank).state.store(static_cast<uint32_t>(RankState::kJoined));
 }
 
+TEST_CASE("packets of words are read whole or not at all") {
+  const auto dead = ReadTold("dead -1 the host is gone", "dead");
+  REQUIRE(dead);
+  CHECK(dead->number == -1);
+  CHECK(dead->rest == "the host is gone");
+  const auto hello = ReadTold("hello 12", "hello");
+  REQUIRE(hello);
+  CHECK((hello->number == 12 && hello->rest.empty()));
+  for (const char* none : {"", "dead", "dead ", "dead x", "dead 1x", "deadly 1", "dead 99999999999",
+                           "dead  1", " dead 1", "segment 1"}) {
+    CAPTURE(none);
+    CHECK_FALSE(ReadTold(none, "dead"));
+  }
+}
+
 TEST_CASE("who gives up in init passes the cause on") {
   const auto segment = SegmentOfThree();
   Join(*segment, 0);
