@@ -1,6 +1,7 @@
 """The examples in docs/examples: they run, and learn."""
 
 import csv
+import json
 import re
 import struct
 import subprocess
@@ -65,6 +66,33 @@ def test_gossip_beside_allreduce(launch_script, tmp_path):
     assert len(re.findall(r"^\| (digits|language) \| allreduce \| .*\| 1.00 \(1.00-1.00\) \|",
                           table, re.MULTILINE)) == 2, table
     assert table.count("\n") == 2 + 2 * 8, table
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
+
+
+def test_adasum_beside_sum_and_average(launch_script, tmp_path):
+    """A job of two ranks learns what one process does that reckons Adasum by its definition."""
+    only_in_full_tier()
+    needs("sklearn", "matplotlib")
+    script = EXAMPLES / "adasum_convergence.py"
+    results, picture = {name: tmp_path / name for name in ("job", "simulation")}, tmp_path / "a.png"
+    short = ("--seeds", "1", "--share", "0.02")
+    launch_script(2, script, "--results", str(results["job"]), *short)
+    alone = [sys.executable, script, "--results", results["simulation"], "--simulate", *short]
+    subprocess.run(alone, check=True, stdout=subprocess.DEVNULL)
+    curves = {}
+    for name, path in results.items():
+        for row in map(json.loads, path.read_text().splitlines()):
+            if row["ranks"] == 2:
+                curves.setdefault((row["task"], row["op"]), []).append(row["scores"])
+    assert len(curves) == 2 * 3
+    for (task, op), (job, simulation) in curves.items():
+        # What rounding may do to some of 360 digits; to bits per character.
+        assert job == pytest.approx(simulation, abs=0.03 if task == "digits" else 0.01), (task, op)
+    language = {op: scores[0][-1] for (task, op), scores in curves.items() if task == "language"}
+    assert language["sum"] < language["adasum"] < language["average"] - 0.1, language
+    command = [sys.executable, script, "--results", results["simulation"], "--plot", picture]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(re.findall(r"^\| (digits|language) \| [248] \|", table, re.MULTILINE)) == 6, table
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 

@@ -79,7 +79,8 @@ def main() -> None:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         _send(launcher, (False, _pickled_exception(error), _in_words(error), text))
         if what := trouble(error):
-            launcher.send(what.encode(errors="replace")[:_LONGEST_PACKET])  # also before init()
+            packet = what.encode(errors="replace")[:_LONGEST_PACKET]
+            launcher.send(packet.decode(errors="ignore").encode())  # also before init()
         raise
 
 
