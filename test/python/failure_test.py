@@ -254,9 +254,13 @@ def test_top_shows_who_waits_in_a_job_that_hangs_and_its_end_names_the_culprit(t
             "rank 2 waited at the end; it last submitted 'allreduce.first'") in rest, rest
 
 
-def test_native_code_that_lets_no_python_run_is_called_that():
-    with watched("native", HORON_STALL_CHECK_TIME_SECONDS="1") as process:
+def test_native_code_that_lets_no_python_run_is_called_that(tmp_path):
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    with watched("native", HORON_TEST_FIFO=str(fifo),
+                 HORON_STALL_CHECK_TIME_SECONDS="1") as process:
         watch_for(process, "rank 1 is busy.*its main thread is in native code that holds")
+        fifo.write_text("go", encoding="ascii")
         rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0, rest
 
