@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from . import version
+from .hosts import MOST_RANKS
 from .refusal import Refusal
 from .settings import IDLE, REFUSED, SETTINGS, SWITCHES, Idle, Switch
 
@@ -75,8 +76,8 @@ def number(text: str) -> float:
 
 
 def _ranks(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of ranks (1 to 4096)")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of ranks (1 to {MOST_RANKS})")
     return int(text)
 
 

@@ -37,6 +37,7 @@ _TCP_CHOICES = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
 _NEVER_TCP = "127.0.0.1/8,sppp"  # what Open MPI leaves out by itself
 _LOOK_S = 0.25  # between two looks at who has been silent for too long
 _MPIRUN_S = 1.0  # that mpirun has to end after the last keeper, and again after SIGTERM
+_LEAST_S = 0.1  # the same in a hurry
 
 
 class RemoteCrew:
@@ -233,7 +234,10 @@ class RemoteCrew:
         for rank in self._ranks:
             rank.finish(recorders_wanted)
 
-    def clear(self) -> None:
+    def overhear(self, now: float) -> tuple[list[int], float | None]:
+        return [], None  # it comes between the output
+
+    def clear(self, until: float) -> None:
         if self._lookout is not None:
             self._lookout.close()
         for rank in self._ranks:
@@ -243,11 +247,13 @@ class RemoteCrew:
         if self._mpirun is None:
             return
         # Without a keeper on each host it does not end by itself.
-        patience = _MPIRUN_S if all(rank.hello and not rank.lost for rank in self._ranks) else 0.0
-        if not self._mpirun_ends_within(patience):
+        whole = all(rank.ended_at is not None and not rank.lost for rank in self._ranks)
+        half = max((until - time.monotonic()) / 2, _LEAST_S)
+        if not self._mpirun_ends_within(min(_MPIRUN_S, half) if whole else 0.0):
             self._mpirun.signal(signal.SIGTERM)
             self._mpirun.signal(signal.SIGCONT)
-            if not self._mpirun_ends_within(_MPIRUN_S):
+            left = max(until - time.monotonic(), _LEAST_S)
+            if not self._mpirun_ends_within(min(_MPIRUN_S, left)):
                 self._mpirun.kill()
 
     def _mpirun_ends_within(self, seconds: float) -> bool:

@@ -13,6 +13,7 @@ import time
 
 from . import marks
 from .pidfd import descriptor_of, wait_for_one
+from .spawn import name_this_process
 
 _DONE = b"done"
 _MARKED = 0  # in place of a process: those that bear a mark; sorted after groups
@@ -61,6 +62,7 @@ class Guard:
 
 def _watch(reading: int) -> None:
     os.setsid()  # the terminal's Ctrl-C is not for it
+    name_this_process("horon-guard")  # nor is pkill horonrun
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.closerange(0, reading)  # standard streams, and what the parent had open
     os.closerange(reading + 1, 1 << 16)

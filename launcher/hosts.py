@@ -16,8 +16,10 @@ from .refusal import Refusal
 # No leading dash: a name is an argument of the remote shell.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ENTRY = re.compile(rf"({_NAME})(?::(\d{{1,6}}))?")
-_LINE = re.compile(rf"({_NAME})(?::(\d{{1,6}})|\s+(?:slots|max[-_]slots)\s*=\s*(\d{{1,6}}))?")
+_LINE = re.compile(rf"({_NAME})(?::(\d{{1,6}})|\s+slots\s*=\s*(\d{{1,6}}))?"
+                   r"(?:\s+max[-_]slots\s*=\s*(\d{1,6}))?")  # Open MPI's
 _SCONTROL_S = 10
+MOST_RANKS = 4096
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def from_file(path: str) -> list[Host]:
         text = line.split("#", 1)[0].strip()
         match = _LINE.fullmatch(text)
         if match is not None:
-            hosts.append(_host(match[1], match[2] or match[3], f"{path}, line {number}"))
+            slots = match[2] or match[3] or match[4]
+            hosts.append(_host(match[1], slots, f"{path}, line {number}"))
         elif text:
             raise Refusal(
                 f"{path}, line {number}: '{line.strip()}' is not a host; write "
@@ -125,6 +128,8 @@ def place(hosts: list[Host], np: int | None, source: str) -> list[Host]:
             f"-np {np} asks for more ranks than the {total} slots that {source} "
             f"({', '.join(f'{host.name}:{host.slots}' for host in hosts)})"
         )
+    if np is None and total > MOST_RANKS:
+        raise Refusal(f"{source} {total} slots, and a job has at most {MOST_RANKS} ranks: give -np")
     left, placed = np or total, []
     for host in hosts:
         if left > 0:

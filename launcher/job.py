@@ -29,9 +29,12 @@ _KEPT_LINES = 12  # of the first failing rank's stderr, shown again at the end
 # second on a busy machine.
 _STATUS_S = 0.5
 _AT_ONCE_S = 0.5
-_TERM_S = 0.7  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
+_TERM_S = 0.6  # between the first signal and SIGTERM, and between SIGTERM and SIGKILL
 _WRITE_S = 0.8  # that output may take after an interrupt: much of it, or a reader that stands still
 _DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
+_GONE_S = 0.2  # after SIGKILL, for those to be heard of again who can be
+_INTERRUPTED_S = 1.7  # from an interrupt to our end
+_LONGEST_S = 86400.0  # that the loop sleeps; a system call takes no more than a few weeks
 
 
 class Crew(Protocol):
@@ -52,8 +55,12 @@ class Crew(Protocol):
     def finish(self, recorders_wanted: bool) -> None:
         """Tells all that is left of the ranks to end. Output may still come, and the recorders."""
 
-    def clear(self) -> None:
-        """Leaves nothing behind. Takes bounded time."""
+    def overhear(self, now: float) -> tuple[list[int], float | None]:
+        """While nobody reads the output: takes what the ranks say apart from it, and notices what
+        became of them. Descriptors on which more of that may come, and when to look again."""
+
+    def clear(self, until: float) -> None:
+        """Leaves nothing behind. Takes bounded time, and little more than until then."""
 
 
 class Job:
@@ -72,6 +79,10 @@ class Job:
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
+        self._give_up_at = math.inf  # after an interrupt: ranks that nobody hears of any more
+        self._waiting = False  # for whoever reads the output
+        self._unsaid: list[str] = []  # meanwhile
+        self._end_by = math.inf  # after an interrupt
         self._write_until = math.inf  # when to wait no longer for whoever reads the output
         self._written_s = 0.0  # that output has taken since the interrupt
         self._wakeups, self._wake = socket.socketpair()
@@ -87,14 +98,16 @@ class Job:
             while self._going_on():
                 self._turn()
         finally:
+            if self._interrupt:
+                self._end_by = min(self._end_by, time.monotonic() + _INTERRUPTED_S)
             self._crew.finish(self._postmortem_due())
             self._drain()
-            self._crew.clear()
+            self._crew.clear(self._end_by)
             guard.dismiss()
         return self._verdict()
 
     def _going_on(self) -> bool:
-        if self._interrupt and not self._crew.started:
+        if self._interrupt and not self._crew.started or time.monotonic() >= self._give_up_at:
             return False
         return any(rank.ended_at is None for rank in self._crew.ranks)
 
@@ -106,7 +119,8 @@ class Job:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wakeup is all we need
         for number in _INTERRUPTS:
-            signal.signal(number, self._on_interrupt)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._on_interrupt)
         self._selector.register(self._wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     def _on_interrupt(self, number: int, frame: object) -> None:
@@ -128,17 +142,20 @@ class Job:
     # --- the loop ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
+        for key, _ in self._selector.select(self._patience(self._crew.due())):
             key.data()
         now = time.monotonic()
         self._crew.turn(now)
+        self._look_at_ranks()
+        self._end_ranks(now)
+
+    def _look_at_ranks(self) -> None:
         for rank in self._crew.ranks:
             now = time.monotonic()  # who ends because of another one ends later
             if rank.poll(now):
                 self._on_end(rank, now)
             elif self._unexplained(rank) and now >= rank.closed_at + _STATUS_S:
                 self._relay.announce_death(rank)
-        self._end_ranks(now)
 
     @staticmethod
     def _unexplained(rank: Standing) -> bool:
@@ -151,16 +168,15 @@ class Job:
             and not rank.left
         )
 
-    def _patience(self) -> float | None:
+    def _patience(self, due: float | None) -> float:
         """Seconds until something has to be done without being woken."""
-        times = [when for when, _ in self._kills]
+        times = [self._give_up_at, *(when for when, _ in self._kills)]
         times += [
             rank.closed_at + _STATUS_S for rank in self._crew.ranks if self._unexplained(rank)
         ]
-        due = self._crew.due()
         if due is not None:
             times.append(due)
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        return min(max(0.0, min(times) - time.monotonic()), _LONGEST_S)
 
     def _on_wakeup(self) -> None:
         try:
@@ -169,23 +185,41 @@ class Job:
             pass  # read while the output waited
 
     def _takes_more(self, descriptor: int) -> bool:
-        """Waits until it can be written to, as long as its reader likes. Once there is an interrupt
-        the ranks get their signals meanwhile, and it is false when the time is up."""
+        """Waits until it can be written to, as long as its reader likes; false when the time is up
+        that it has after an interrupt. Meanwhile the ranks hear of each other, and get their
+        signals."""
+        if not self._interrupt and self._ready(descriptor, [], 0.0) == {descriptor}:
+            return True
+        outermost, self._waiting = not self._waiting, True
+        try:
+            while not self._may_write(descriptor):
+                if time.monotonic() >= self._write_until:
+                    return False
+            return True
+        finally:
+            if outermost:
+                self._waiting = False
+
+    def _may_write(self, descriptor: int) -> bool:
+        """After at most one wait for that, or for something else to do. A terminal may take less
+        than it said, and keep who writes until a signal comes: hence what that may be is looked at
+        first."""
+        now = time.monotonic()
+        self._on_wakeup()
+        apart, due = self._crew.overhear(now)
+        self._look_at_ranks()
+        self._end_ranks(now)
+        patience_s = min(self._patience(due), max(0.0, self._write_until - now))
+        return descriptor in self._ready(descriptor, apart, patience_s)
+
+    def _ready(self, descriptor: int, others: list[int], seconds: float) -> set[int]:
+        """What is ready within this time: to be written to, or, of the others and the wakeups, to
+        be read."""
         watch = select.poll()
         watch.register(descriptor, select.POLLOUT)
-        watch.register(self._wakeups, select.POLLIN)
-        while True:
-            now = time.monotonic()
-            patience_ms = None
-            if self._interrupt:
-                self._end_ranks(now)
-                due = min([self._write_until, *(when for when, _ in self._kills)])
-                patience_ms = 1000 * max(0.0, due - now)
-            if descriptor in dict(watch.poll(patience_ms)):
-                return True
-            if now >= self._write_until:
-                return False
-            self._on_wakeup()
+        for other in (self._wakeups.fileno(), *others):
+            watch.register(other, select.POLLIN)
+        return {ready for ready, _ in watch.poll(1000 * seconds)}
 
     def _on_output(self, rank: int, errors: bool, text: bytes) -> None:
         stream = self._streams[rank, errors]
@@ -230,9 +264,13 @@ class Job:
         if self._again:
             self._kills = [(now, signal.SIGKILL)]
             self._write_until = now
+            self._give_up_at = min(self._give_up_at, now + _GONE_S)
+            self._end_by = self._give_up_at
         elif self._interrupt and not self._stopping:
             self._stopping = True
             self._write_until = now + _WRITE_S
+            self._give_up_at = now + 2 * _TERM_S + _GONE_S
+            self._end_by = now + _INTERRUPTED_S
             first = signal.SIGINT if self._interrupt == signal.SIGINT else signal.SIGTERM
             self._kills = [
                 (now, first),
@@ -249,7 +287,7 @@ class Job:
 
     def _drain(self) -> None:
         """What the ranks wrote last is still on its way."""
-        end = time.monotonic() + _DRAIN_S
+        end = min(time.monotonic() + _DRAIN_S, self._give_up_at)
         while any(rank.talking for rank in self._crew.ranks) and time.monotonic() < end:
             for key, _ in self._selector.select(max(0.0, end - time.monotonic())):
                 key.data()
@@ -296,5 +334,9 @@ class Job:
         return wanted and any(rank.failed for rank in self._crew.ranks)
 
     def _say(self, sentence: str) -> None:
-        if self._options.verbose:
-            print(f"horonrun: {sentence}", file=sys.stderr, flush=True)
+        if not self._options.verbose:
+            return
+        self._unsaid.append(sentence)
+        while self._unsaid and not self._waiting:  # not into the middle of what is being written
+            print(f"horonrun: {self._unsaid.pop(0)}", file=sys.stderr, flush=True)
+

@@ -16,7 +16,7 @@ from .interfaces import addresses_by_name
 from .options import cores
 from .spawn import Child
 from .stops import Stops
-from .variables import thread_variables
+from .variables import OF_A_RANK, thread_variables
 
 _READ_BYTES = 1 << 16
 _MOST_PENDING = 1 << 20  # bytes on their way to horonrun, above which the rank has to wait
@@ -25,7 +25,8 @@ _FEW_PENDING = 1 << 18
 
 def environment_of(order: Order, own: dict[str, str]) -> dict[str, str]:
     """What the rank finds in its environment. HORON_RANK is not in it: that would mean no MPI."""
-    found = {**own, **order.environment}
+    found = {name: value for name, value in own.items() if name not in OF_A_RANK}
+    found.update(order.environment)
     found.update(thread_variables(order.local_size, found))
     if order.local_size > cores():
         found.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 from . import options as options_module
 from .options import Options
-from .refusal import Refusal
+from .refusal import EXHAUSTED, Refusal
 
 if TYPE_CHECKING:
     from .job import Crew
-
-_EXHAUSTED = {  # what this machine has too little of
-    errno.EMFILE: f"raise ulimit -n (it is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})",
-    errno.ENFILE: "raise the system's fs.file-max",
-    errno.ENOMEM: "raise ulimit -v, or the container's memory",
-    errno.EAGAIN: "raise ulimit -u",
-    errno.ENOSPC: "make room for what horonrun writes",
-    errno.EDQUOT: "make room for what horonrun writes",
-}
-
 
 def main(argv: list[str] | None = None) -> int:
     """Runs horonrun and returns its exit code. Never raises for a user's mistake."""
@@ -39,15 +28,17 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(options)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt:  # before there is a job, which ends its ranks
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # horonrun --check-build | head
         _write_no_more()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in _EXHAUSTED:
+        if error.errno not in EXHAUSTED:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _write_no_more()
-        print(f"horonrun: {error.strerror}: {_EXHAUSTED[error.errno]}", file=sys.stderr)
+        print(f"horonrun: {error.strerror}: {EXHAUSTED[error.errno]}", file=sys.stderr)
         return 2
     except Refusal as refusal:
         print(f"horonrun: {refusal}", file=sys.stderr)
@@ -185,8 +176,9 @@ def _run_through_mpi(options: Options) -> int:
 
 
 def _run_job(options: Options, ranks: Crew) -> int:
-    from . import errand, job
+    from . import errand, job, limits
 
+    limits.reserve(options.np)
     started = job.Job(options, ranks)
     code = started.run()
     _explain(options, ranks)

@@ -221,7 +221,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         start_s=start_s,
         silence_s=max(1.5, parsed.host_timeout),  # a beat may be a second old
         prefix=not (parsed.no_prefix or parsed.advise),
-        grace_s=parsed.grace_period,
+        grace_s=min(parsed.grace_period, 1e6),
         dry_run=parsed.dry_run,
         verbose=parsed.verbose,
         variables=variables,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import shlex
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from . import marks
 from .guard import Guard
 from .options import Options, cores
-from .refusal import Refusal
+from .refusal import EXHAUSTED, Refusal
 from .spawn import Child
 from .standing import Standing, Wiring
 from .stops import Stops
@@ -110,6 +111,8 @@ class Rank(Standing):
     def read_packets(self, now: float) -> None:
         while self.closed_at is None and (received := self.child.receive()) is not None:
             packet, files = received
+            if self.child.short:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if packet:
                 self._wiring.on_packet(self, packet, files)
                 continue
@@ -154,6 +157,8 @@ class LocalCrew:
             try:
                 rank = Rank(launch, marks.of_rank(self._mark, launch.rank), wiring)
             except OSError as error:
+                if error.errno in EXHAUSTED:
+                    raise
                 raise Refusal(
                     f"cannot start '{launch.command[0]}': {error.strerror}", exit_code=126
                 ) from None
@@ -167,6 +172,13 @@ class LocalCrew:
             if sentence and rank.ended_at is None:
                 self._wiring.on_packet(rank, sentence, [])
 
+    def overhear(self, now: float) -> tuple[list[int], float | None]:
+        for rank in self.ranks:
+            rank.read_packets(now)
+        self.turn(now)
+        sockets = [rank.child.socket.fileno() for rank in self.ranks if rank.closed_at is None]
+        return sockets, self.due()
+
     def due(self) -> float | None:
         return min((rank.stops.due for rank in self.ranks if rank.stops.due), default=None)
 
@@ -176,6 +188,6 @@ class LocalCrew:
             rank.kill(signal.SIGKILL)
         marks.end_all(self._mark)
 
-    def clear(self) -> None:
+    def clear(self, until: float) -> None:
         for rank in self.ranks:
             rank.poll(0.0)

@@ -51,7 +51,7 @@ def why_missing(
         name for name in dict.fromkeys(rank.host for rank in missing) if not is_this_machine(name)
     ]
     if "SLURM_JOB_ID" not in environment or options.rsh_agent:
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
             answers = list(pool.map(lambda name: _probe(name, agent), names))
         for name, answer in zip(names, answers, strict=True):
             if answer:

@@ -97,7 +97,11 @@ class Reception:
             connection, selectors.EVENT_READ, lambda: self._hear(caller, peer[0])
         )
 
+    # What the loop was told of a connection may be from before it was dismissed.
+
     def _hear(self, caller: Caller, peer: str) -> None:
+        if caller.connection not in self._callers:
+            return
         try:
             channel = caller.read()
         except (OSError, Garbled) as error:
@@ -109,6 +113,8 @@ class Reception:
             )
 
     def _greet(self, channel: Channel) -> None:
+        if channel.connection not in self._callers:
+            return
         frames = channel.receive()
         if not frames and not channel.closed:
             return

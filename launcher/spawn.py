@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 
-from . import timeline_end
+from . import limits, timeline_end
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PACKET_BYTES = 4096
 
 
@@ -47,6 +48,7 @@ class Child:
         if task is not None:
             self.send(b"task", task)
         self.read_all = True  # false once it has closed its end with packets of ours unread
+        self.short = False  # of descriptors: one that came got lost
         self._code: int | None = None  # its status, once it has ended
         self._killed = False  # it, and all that it started
 
@@ -73,12 +75,13 @@ class Child:
         """A packet of its and the descriptors in it; an empty one when it has closed its end. None:
         nothing lies there now."""
         try:
-            packet, files, _, _ = socket.recv_fds(self.socket, _PACKET_BYTES, 1)
+            packet, files, flags, _ = socket.recv_fds(self.socket, _PACKET_BYTES, 1)
         except BlockingIOError:
             return None
         except OSError:
             self.read_all = False
             return b"", []
+        self.short = self.short or bool(flags & socket.MSG_CTRUNC)
         return packet, files
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
@@ -112,6 +115,7 @@ def in_the_child(parent: int, when_it_dies: int):
     """What a child does before it becomes its program."""
 
     def prepare() -> None:
+        limits.give_back()
         os.setpgid(0, 0)  # a group of its own, so that everything it starts can be ended with it
         _LIBC.prctl(_PR_SET_PDEATHSIG, when_it_dies)
         if os.getppid() != parent:  # it died before prctl took hold
@@ -122,6 +126,11 @@ def in_the_child(parent: int, when_it_dies: int):
             signal.signal(number, signal.SIG_DFL)
 
     return prepare
+
+
+def name_this_process(name: str) -> None:
+    """As ps -o comm and pkill know it."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode())
 
 
 def signal_when_parent_dies(number: int) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from . import lookout, recorder
+from .arguments import number
 from .recorder import Event, Recording
 from .row import Row
 
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="horonrun top", description=__doc__.splitlines()[0])
     parser.add_argument("pid", nargs="?", type=int, help="of a rank, or of its horonrun")
     parser.add_argument("--once", action="store_true", help="show it once and end")
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks")
+    parser.add_argument("--interval", type=number, default=2.0, help="seconds between two looks")
     options = parser.parse_args(arguments)
     while True:
         screen = _screen(options.pid)
@@ -198,6 +199,6 @@ def main(arguments: Sequence[str]) -> int:
         if options.once:
             return 0
         try:
-            time.sleep(options.interval)
+            time.sleep(min(options.interval, 86400.0))
         except KeyboardInterrupt:
             return 0

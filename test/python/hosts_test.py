@@ -237,9 +237,16 @@ def test_interrupt_ends_within_two_seconds(world, ranks):
     assert seen["code"] == 130 and seen["gone_after"] < 2 and seen["files"] == [], seen
 
 
+@pytest.mark.parametrize("what", ["lost_host", "stopped_keeper"])
+def test_interrupt_ends_within_two_seconds_where_nobody_answers(world, what):
+    """What is on a host that cannot be told ends when that notices, within --host-timeout."""
+    seen = scene(world, f"interrupted_with_a_{what}")
+    assert seen["code"] == 130 and seen["seconds"] < 2.2 and seen["files"] == [], seen
+
+
 def test_interrupt_while_starting(world):
     seen = scene(world, "interrupted_while_starting")
-    assert seen["code"] == 143 and seen["gone_after"] < 4, seen
+    assert seen["code"] == 143 and seen["seconds"] < 2 and seen["gone_after"] < 4, seen
 
 
 def test_what_left_its_rank_ends_with_the_job(world):

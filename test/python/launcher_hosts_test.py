@@ -51,12 +51,14 @@ def test_hosts_of_a_list() -> None:
 
 def test_hostfile(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_text("\n# comment\nh1 slots=2\nh2:3   # both ways\n  h3\nh4 max_slots = 4\n")
+    path.write_text("\n# comment\nh1 slots=2\nh2:3   # both ways\n  h3\nh4 max_slots = 4\n"
+                    "h5 slots=2 max_slots=6\n")
     assert hosts.from_file(str(path)) == [
         hosts.Host("h1", 2),
         hosts.Host("h2", 3),
         hosts.Host("h3", 1),
         hosts.Host("h4", 4),
+        hosts.Host("h5", 2),
     ]
 
 
@@ -169,6 +171,16 @@ def test_slurm_allocation(tmp_path: Path, mpi_home: str) -> None:
     )
     done = horonrun("true", **{**slurm, "SLURM_TASKS_PER_NODE": "2"})
     assert "SLURM_TASKS_PER_NODE=2 does not fit the 2 hosts" in done.stderr
+
+
+def test_a_job_in_a_rank_of_another(needs_mpi) -> None:
+    """Its ranks are its own, and do not take themselves for the one that started it."""
+    inner = [sys.executable, "-m", "launcher", "--mpi", "-np", "2", "--no-prefix"]
+    say = ("import os; e = os.environ; print(e['OMPI_COMM_WORLD_RANK'], e['OMPI_COMM_WORLD_SIZE'], "
+           "e.get('HORON_RANK'), e.get('HORON_SIZE'))")
+    done = horonrun("-np", "1", "--no-prefix", *inner, "python", "-c", say)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 2 None None", "1 2 None None"]
 
 
 def test_slurm_without_scontrol() -> None:

@@ -116,6 +116,24 @@ def test_a_rank_that_another_gives_up_is_the_culprit(script) -> None:
     assert "horonrun: rank 1 has not answered for 30 s (2 more failed after it)\n" in done.stderr
 
 
+def test_a_soft_limit_of_descriptors_is_raised_for_many_ranks(script) -> None:
+    """Only horonrun's own; the segment reaches everybody, and a hard limit is one line."""
+    program = script("""
+        import resource
+        if rank == 0: make_segment(b"x")
+        else: assert len(take()[1]) == 1
+        print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        bye()
+    """)
+    done = horonrun("-np", "12", "python", program, before="ulimit -Sn 30")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()[1::2]) == ["30"] * 12
+    done = horonrun("-np", "12", "python", program, before="ulimit -n 30")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == ("horonrun: 12 ranks take 108 descriptors of horonrun: raise ulimit -n "
+                           "(its hard limit is 30)\n")
+
+
 def test_death_is_told_although_a_child_holds_the_socket(script) -> None:
     program = script("""
         if rank == 0: make_segment(b"x")

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_S, command_line, environment, horonrun
+from launcher_protocol_test import PROLOGUE
+from launching import LIMIT_S, command_line, environment, horonrun, wait_until
 
 # Writes for ever; the size of its file is how often. When it is interrupted that file has the time.
 FLOOD = """
@@ -117,6 +118,49 @@ def test_interrupt_while_nobody_reads(tmp_path: Path, unread, number: int, code:
         process.wait()
     assert all(100 * count < 1 << 20 for count in written)  # they had to wait
     assert all(float(note.read_text()) - start < 0.6 for note in notes)
+
+
+def test_a_death_is_told_while_nobody_reads(tmp_path: Path, unread) -> None:
+    """Rank 2 writes until it has to wait; then rank 1 dies, and rank 0 hears of it."""
+    program, flood, go, told = (tmp_path / name for name in ("rank.py", "flood", "go", "told"))
+    os.mkfifo(go)
+    program.write_text(PROLOGUE + textwrap.dedent(f"""
+        if rank == 0:
+            make_segment(b"x")
+            said = take()[0]
+            with open("{told}.part", "w") as file: file.write(said)
+            os.rename("{told}.part", "{told}")
+            signal.pause()
+        take()
+        if rank == 1:
+            open("{go}").read()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open("{flood}", "wb", buffering=0) as note:
+            while True:
+                os.write(1, b"x" * 99 + b"\\n")
+                note.write(b"x")
+        """))
+    process = subprocess.Popen(command_line("-np", "3", "--verbose", "python", str(program)),
+                               env=environment(), stdout=unread[1], stderr=unread[1])
+    try:
+        stand_still([flood])
+        go.write_text("")
+        assert wait_until(told.exists, 2)
+        assert told.read_text() == "dead 1 rank 1 was killed by signal 9 (SIGKILL)"
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 130
+
+
+def test_nohup_keeps_it_from_hanging_up() -> None:
+    with subprocess.Popen(["nohup", *command_line("-np", "1", "sh", "-c", "echo up; read end")],
+                          env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout.readline() == "[0] up\n"
+        process.send_signal(signal.SIGHUP)
+        process.stdin.write("end\n")
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_a_reader_that_comes_late_misses_nothing(unread) -> None:

@@ -182,13 +182,15 @@ def test_the_number_of_a_rank_that_has_ended_is_nobody_elses(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_ends_within_two_seconds(tmp_path: Path, number: int, code: int) -> None:
-    body = f"echo $$ > {tmp_path}/$HORON_RANK; trap '' INT TERM; while :; do sleep 1; done"
+    mine = f"{tmp_path}/$HORON_RANK"
+    body = (f"trap '' INT TERM; echo $$ > {mine}.part; mv {mine}.part {mine}; "
+            "while :; do sleep 1; done")
     with subprocess.Popen(command_line("-np", "2", "sh", "-c", body), env=environment()) as process:
-        assert wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 20)
+        assert wait_until(lambda: all((tmp_path / r).exists() for r in "01"), 20)
         start = time.monotonic()
         process.send_signal(number)
         assert process.wait(LIMIT_S) == code
-        assert time.monotonic() - start < 2  # SIGKILL comes after 1.4 s
+        assert time.monotonic() - start < 2  # SIGKILL comes after 1.2 s
     assert not any(alive(int(path.read_text())) for path in tmp_path.iterdir())
 
 
@@ -202,6 +204,50 @@ def test_nothing_survives_a_killed_launcher(tmp_path: Path) -> None:
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
     assert len(pids) == 4
     assert wait_until(lambda: not any(alive(pid) for pid in pids), 1)
+
+
+def test_a_killed_launcher_has_a_guard_of_another_name(tmp_path: Path) -> None:
+    """pkill -9 horonrun kills what is called that."""
+    horonrun_itself = tmp_path / "horonrun"
+    horonrun_itself.write_text(f"#!{sys.executable}\nimport sys\nfrom launcher.main import main\n"
+                               "sys.exit(main())\n")
+    horonrun_itself.chmod(0o755)
+    command = [str(horonrun_itself), "-np", "1", "bash", "-c", f"echo $$; sleep {100 + os.getpid()}; :"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        shell = int(process.stdout.readline().split()[1])
+        assert wait_until(lambda: children_of(shell), 10)
+        (sleeper,) = children_of(shell)
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip()
+                 for pid in (process.pid, *children_of(process.pid))}
+        assert names.pop(shell) == "bash" and sorted(names.values()) == ["horon-guard", "horonrun"]
+        for pid, name in names.items():
+            if name.startswith("horonrun"):
+                os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not alive(sleeper), 5)
+
+
+def children_of(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_limits_of_many_years() -> None:
+    """More than a system call takes."""
+    body = "[ $HORON_RANK = 0 ] && exit 3; sleep 1; exit 0"
+    done = horonrun("-np", "2", "--grace-period", "3e6", "sh", "-c", body)
+    assert done.returncode == 3 and "horonrun: rank 0 exited with code 3\n" in done.stderr, done
+
+
+def test_an_interrupt_before_there_is_a_job(tmp_path: Path) -> None:
+    """While Slurm does not answer."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\n> {tmp_path}/up; exec sleep 8\n")
+    scontrol.chmod(0o755)
+    slurm = environment(SLURM_JOB_NODELIST="n[1-2]", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    with subprocess.Popen(command_line("true"), env=slurm, stderr=subprocess.PIPE,
+                          text=True) as process:
+        assert wait_until((tmp_path / "up").exists, 10)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130 and process.stderr.read() == ""
 
 
 def test_closed_output_ends_the_job() -> None:
@@ -225,6 +271,7 @@ def test_closed_output_ends_the_job() -> None:
     (["-np", "2", "--log-level", "loud", "true"], 2, "LOUD"),
     (["-np", "2", "/no/such/program"], 127, "no such program"),
     (["-np", "2", __file__], 127, "it is no program; a script needs its interpreter"),
+    (["-H", "localhost:5000", "true"], 2, "-H offers 5000 slots, and a job has at most 4096 ranks"),
     (["--postmortem", "/nowhere"], 2, "neither flight recorders (rank-N.rec) nor a report"),
 ])
 def test_mistakes_are_one_line(arguments: list[str], code: int, words: str) -> None:

@@ -23,8 +23,12 @@ def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "launcher", *arguments]
 
 
-def horonrun(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command_line(*arguments), env=environment(**changes),
+def horonrun(
+    *arguments: str, before: str = ":", **changes: str
+) -> subprocess.CompletedProcess[str]:
+    """`before`: what a shell does first."""
+    shell = ["/bin/sh", "-c", f'{before}; exec "$@"', "sh", *command_line(*arguments)]
+    return subprocess.run(shell, env=environment(**changes),
                           capture_output=True, text=True,
                           timeout=LIMIT_S, check=False)
 

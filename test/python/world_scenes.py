@@ -150,6 +150,13 @@ def killed_launcher() -> dict:
     return job.end()
 
 
+def interrupt_only(job: Job) -> dict:
+    job.since = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    job.process.wait(LIMIT_S)
+    return {"seconds": time.monotonic() - job.since}
+
+
 def interrupt(job: Job) -> dict:
     job.since = time.monotonic()
     job.process.send_signal(signal.SIGINT)
@@ -168,6 +175,21 @@ def interrupted_deaf() -> dict:
 
 def interrupted_in_a_collective() -> dict:
     return interrupt(Job("-H", "h1:2,h2:1", "python", "-c", REDUCER, ups=3))
+
+
+def interrupted_with_a_lost_host() -> dict:
+    job = sleepers()
+    subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
+    return interrupt(job)
+
+
+def interrupted_with_a_stopped_keeper() -> dict:
+    job = sleepers("--host-timeout", "12")
+    keeper = job.keeper_on_h2()
+    os.kill(keeper, signal.SIGSTOP)
+    seen = interrupt_only(job)
+    os.kill(keeper, signal.SIGCONT)  # what it keeps ends when it can
+    return {**seen, **job.end(), **seen}
 
 
 def interrupted_deaf_and_loud() -> dict:
