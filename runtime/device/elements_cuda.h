@@ -66,7 +66,8 @@ __device__ W Scaled(W x, double scale) {
   if constexpr (std::is_floating_point_v<W>) {
     return static_cast<W>(scale) * x;
   } else {
-    const double value = static_cast<double>(x) * scale;
+    const double exact = static_cast<double>(x) * scale;
+    const double value = fabs(exact) < 0x1p50 ? exact * (1 + 0x1p-50) : exact;
     if (value != value) return W{0};
     constexpr double most = kLargest<W>;
     const double least = std::is_unsigned_v<W> ? 0.0 : -most - 1.0;

@@ -80,7 +80,8 @@ struct And {
 };
 
 // scale * x: floats in their own type, integers in double, truncated, at the ends of their range if
-// beyond (a conversion out of range would be undefined), 0 for a NaN.
+// beyond (a conversion out of range would be undefined), 0 for a NaN. 1/49 is rounded, and so is 49
+// times that: what misses an integer by no more than rounding is that integer.
 template <typename T>
 T Scaled(T x, double scale) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -91,7 +92,9 @@ T Scaled(T x, double scale) {
     // The largest double not above the maximum; below 2^63 by its spacing there.
     constexpr double kMost =
         sizeof(T) == 8 ? 9223372036854774784.0 : static_cast<double>(Limits::max());
-    const double value = static_cast<double>(x) * scale;
+    const double exact = static_cast<double>(x) * scale;
+    const bool has_fractions = exact < 0x1p50 && exact > -0x1p50;
+    const double value = has_fractions ? exact * (1 + 0x1p-50) : exact;
     const double low = value > kLeast ? value : kLeast;
     const T inside = static_cast<T>(low < kMost ? low : kMost);
     const T most = value > kMost ? Limits::max() : inside;

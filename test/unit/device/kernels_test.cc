@@ -160,6 +160,17 @@ T ScaledAlone(DataType dtype, double scale, T value) {
 TEST_CASE("scaled integers are truncated, and end at the ends of their range", "[kernels]") {
   CHECK(ScaledAlone<int32_t>(DataType::kInt32, 0.5, 7) == 3);
   CHECK(ScaledAlone<int32_t>(DataType::kInt32, 0.5, -7) == -3);
+  // A mean that is whole is that, although 1/n is rounded.
+  bool whole = true;
+  for (int32_t n = 1; n <= 2000; ++n) {
+    for (const int32_t mean : {1, 3, 1000, -1, -999'999}) {
+      whole = whole && ScaledAlone<int32_t>(DataType::kInt32, 1.0 / n, mean * n) == mean &&
+              ScaledAlone<int64_t>(DataType::kInt64, 1.0 / n, mean * n) == mean &&
+              (n == 1 || ScaledAlone<int32_t>(DataType::kInt32, 1.0 / n, n - 1) == 0);
+    }
+  }
+  CHECK(whole);
+  CHECK(ScaledAlone<int64_t>(DataType::kInt64, 0.5, int64_t{1} << 62) == int64_t{1} << 61);
   CHECK(ScaledAlone<int8_t>(DataType::kInt8, 3.0, 100) == 127);
   CHECK(ScaledAlone<int8_t>(DataType::kInt8, -3.0, 100) == -128);
   CHECK(ScaledAlone<int8_t>(DataType::kInt8, 1.279, 100) == 127);
