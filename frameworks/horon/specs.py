@@ -51,12 +51,14 @@ def AdasumOp(local_op: str = "adasum", zero_policy: str = "sum", algorithm: str 
 
 
 def Dissemination() -> Op:
-    """Averages with one peer a call; it changes so that after log2(size) calls all have met."""
+    """Averages with one peer a call; it changes so that after log2(size) calls all have met. Calls
+    are counted by the tensor's name, so it needs one."""
     return Op("dissemination")
 
 
 def TopK(ratio: float = 0.01) -> Op:
-    """Sends the largest `ratio` of the elements; what is left waits for the next call."""
+    """Sends the largest `ratio` of the elements; what is left waits for the next call with a tensor
+    of the same name, which has to be given."""
     return Op(f"topk:ratio={ratio!r}")
 
 

@@ -63,7 +63,7 @@ class Call:
     def is_on(self, tensor) -> bool:
         """Whether it reads and writes this dense tensor itself, and no copy."""
         return (isinstance(self._tensors, tuple) and all(t is tensor for t in self._tensors)
-                and tensor.is_cpu and tensor.is_contiguous())
+                and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg())
 
     def then(self, finish):
         """This call, whose result is what finish() makes of it."""
@@ -149,7 +149,7 @@ def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.
 
 
 def _private_copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_neg()
 
 
 def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
@@ -181,7 +181,7 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={int(root_rank)}"
-    if is_strided(tensor, name) and not tensor.is_contiguous():
+    if is_strided(tensor, name) and (tensor.is_neg() or not tensor.is_contiguous()):
         staged = _private_copy(tensor)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
@@ -199,7 +199,7 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     strided = is_strided(tensor, name)
     source = tensor.detach()
     if strided:
-        source = source.contiguous()
+        source = source.contiguous().resolve_neg()
     request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
                        _scale(postscale), splits)
     dtype, device = request[2], request[3]

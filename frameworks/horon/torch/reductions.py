@@ -8,6 +8,7 @@ import warnings
 
 import torch
 
+from horon.errors import HoronInvalidArgument
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.specs import Average, Sum, spec_of
@@ -16,6 +17,9 @@ from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_i
 from horon.torch.compression import Compression
 from horon.torch.exchanges import allgather_async
 from horon.torch.repeats import remember, repeated
+
+
+_GO_ON = ("dissemination", "topk")  # ops for which one call of a tensor is like no other
 
 
 def reduction_spec(op, average=None) -> str:
@@ -29,12 +33,20 @@ def reduction_spec(op, average=None) -> str:
     return spec_of(Average if average else Sum)
 
 
+def _name(kind, name, spec, process_set) -> str:
+    if name is None and spec.partition(":")[0] in _GO_ON:
+        raise HoronInvalidArgument(
+            f"op '{spec}' goes on where its last call with this tensor ended: give the tensor a name"
+        )
+    return full_name(kind, name, set_id(process_set))
+
+
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
               prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """Reduces the tensor over all ranks of the set; the result is new, the same everywhere.
     Blocking, differentiable."""
     spec = reduction_spec(op, average)
-    name = full_name("allreduce", name, set_id(process_set))
+    name = _name("allreduce", name, spec, process_set)
     sent, memo = compression.compress(tensor)
     if autograd.wanted(sent):
         result = autograd.Allreduce.apply(
@@ -47,7 +59,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
 
 def _single(tensor, average, name, op, prescale, postscale, process_set, in_place):
     spec = reduction_spec(op, average)
-    name = full_name("allreduce", name, set_id(process_set))
+    name = _name("allreduce", name, spec, process_set)
     return reduce_call(name, spec, tensor, process_set, prescale, postscale, in_place)
 
 
@@ -77,7 +89,7 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 def _group(tensors, average, name, op, prescale, postscale, process_set, in_place) -> GroupCall:
     spec = reduction_spec(op, average)
     tensors = list(tensors)
-    name = full_name("grouped_allreduce", name, set_id(process_set))
+    name = _name("grouped_allreduce", name, spec, process_set)
     calls = [
         reduce_call(member, spec, tensor, process_set, prescale, postscale, in_place)
         for member, tensor in zip(group_names(name, len(tensors)), tensors)
@@ -91,7 +103,7 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     sent, memos = _compress_all(tensors, compression)
     if sent and autograd.wanted(*sent):
         spec = reduction_spec(op, average)
-        name = full_name("grouped_allreduce", name, set_id(process_set))
+        name = _name("grouped_allreduce", name, spec, process_set)
         results = autograd.GroupedAllreduce.apply(
             name, spec, prescale_factor, postscale_factor, process_set, *sent
         )

@@ -57,6 +57,8 @@ def shape_in_memory(tensor: torch.Tensor):
     tensor in different layouts get an error instead of mixed-up numbers. Where the two shapes would
     look alike (channels = height = width), it is copied.
     """
+    if tensor.is_neg():  # what lies there has the other sign
+        return None
     if tensor.is_contiguous():
         return tensor.shape
     if tensor.dim() == 4:

@@ -153,6 +153,27 @@ def not_contiguous(dense):
     yield torch.cat([torch.zeros_like(dense), dense], 1)[:, dense.shape[1]:]
 
 
+def check_negative_views():
+    """Tensors whose memory has the other sign: the imaginary part of a conjugate."""
+    size = hvd.size()
+
+    def negative():
+        return torch.complex(torch.ones(4), torch.full((4,), 2.0)).conj().imag
+
+    assert negative().is_neg()
+    want = torch.full((4,), -2.0)
+    for _ in range(3):
+        same(hvd.allreduce(negative(), op=hvd.Sum), size * want)
+        same(hvd.broadcast(negative(), 0), want)
+        same(hvd.allgather(negative()), want.repeat(size))
+        tensor = negative()
+        hvd.allreduce_(tensor, op=hvd.Sum, name="negative")
+        same(tensor, size * want)
+        tensor = negative()
+        hvd.broadcast_(tensor, 0, name="negative")
+        same(tensor, want)
+
+
 def check_layouts_of_rows():
     """What is cut along its rows, by alltoall and reducescatter: uneven, in groups, backward."""
     me, size = hvd.rank(), hvd.size()

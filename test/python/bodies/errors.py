@@ -88,6 +88,17 @@ def check_what_is_no_tensor():
     still_works()
 
 
+def check_ops_that_go_on_need_a_name():
+    """One unnamed tensor is not the next."""
+    for op in (hvd.TopK(0.1), hvd.Dissemination(), "topk:ratio=0.5"):
+        for call in (lambda op: hvd.allreduce(torch.ones(3), op=op),
+                     lambda op: hvd.allreduce_async_(torch.ones(3), op=op),
+                     lambda op: hvd.grouped_allreduce([torch.ones(3)], op=op)):
+            with raises(hvd.HoronInvalidArgument, ValueError, words=["give the tensor a name"]):
+                call(op)
+    still_works()
+
+
 def check_mismatched_layout():
     if hvd.size() == 1:
         return
