@@ -83,6 +83,11 @@ inline PyObject* GradientHookRemember(PyObject* self, PyObject* const* given, Py
   });
 }
 
+inline PyObject* GradientHookForget(PyObject* self, PyObject*) {
+  delete std::exchange(HookOf(self).known, nullptr);
+  return Py_NewRef(Py_None);
+}
+
 inline int GradientHookTraverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(HookOf(self).pending);
@@ -125,6 +130,7 @@ inline void DefineGradientHook(py::module_& module) {
   static PyMethodDef methods[] = {
       {"remember", Method(GradientHookRemember), METH_FASTCALL,
        "remember(request, gradient, process_set): the call that reduces the gradient in place"},
+      {"forget", GradientHookForget, METH_NOARGS, "Goes the long way the next time."},
       {nullptr, nullptr, 0, nullptr}};
   static PyMemberDef places[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(GradientHook, call), READONLY, nullptr},

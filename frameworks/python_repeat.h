@@ -10,6 +10,8 @@
 // thousand of them live at once. Used by bindings.cc only, with the GIL held.
 #pragma once
 
+#include <algorithm>
+
 #include "frameworks/python_known.h"
 
 namespace horon_python {
@@ -19,6 +21,7 @@ struct Started {
   PyObject_HEAD;
   PyWork work;
   PyObject* result;  // the tensor, or the list of them; also what keeps them alive
+  const void* place;  // of the tensor's elements; null for a list
 };
 
 struct Repeat {
@@ -53,6 +56,20 @@ inline PyObject* StartedDone(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Started*>(self)->work.done() ? 1 : 0);
 }
 
+// What two of these calls work on, of those that are Started: its address; 0 if each has its own.
+inline uintptr_t CommonPlace(const py::list& calls) {
+  std::vector<const void*> places;
+  places.reserve(calls.size());
+  for (const py::handle call : calls) {
+    if (Py_TYPE(call.ptr()) != started_type) continue;
+    const void* const place = reinterpret_cast<Started*>(call.ptr())->place;
+    if (place != nullptr) places.push_back(place);
+  }
+  std::sort(places.begin(), places.end());
+  const auto twice = std::adjacent_find(places.begin(), places.end());
+  return twice == places.end() ? 0 : reinterpret_cast<uintptr_t>(*twice);
+}
+
 inline void StartedFree(PyObject* self) {
   auto* const started = reinterpret_cast<Started*>(self);
   PyTypeObject* const type = Py_TYPE(self);
@@ -82,12 +99,12 @@ PyObject* SubmitAgain(const Known& known, PyObject* given, bool will_wait, F&& u
     }
     horon_work* const work =
         known.group ? StartGroup(known, places, will_wait) : StartOne(known, place, will_wait);
-    return use(work, kept);
+    return use(work, kept, place);
   });
 }
 
 inline PyObject* StartAgain(const Known& known, PyObject* given) {
-  return SubmitAgain(known, given, false, [](horon_work* work, const py::object& kept) {
+  return SubmitAgain(known, given, false, [](horon_work* work, const py::object& kept, void* place) {
     auto* const started = PyObject_New(Started, started_type);
     if (started == nullptr) {
       const PyWork dropped(work, kept);
@@ -95,12 +112,13 @@ inline PyObject* StartAgain(const Known& known, PyObject* given) {
     }
     new (&started->work) PyWork(work, kept);
     started->result = Py_NewRef(kept.ptr());
+    started->place = place;
     return reinterpret_cast<PyObject*>(started);
   });
 }
 
 inline PyObject* RunAgain(const Known& known, PyObject* given) {
-  return SubmitAgain(known, given, true, [](horon_work* work, const py::object& kept) {
+  return SubmitAgain(known, given, true, [](horon_work* work, const py::object& kept, void*) {
     PyWork(work, kept).Wait(-1);
     return Py_NewRef(kept.ptr());
   });
@@ -152,6 +170,7 @@ inline void DefineRepeat(py::module_& module) {
   static PyMethodDef of_repeat[] = {{nullptr, nullptr, 0, nullptr}};
   started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started);
   repeat_type = MakeType("horon._core.Repeat", sizeof(Repeat), RepeatFree, of_repeat);
+  module.def("common_place", &CommonPlace, py::arg("calls"));
   module.attr("Started") = py::handle(reinterpret_cast<PyObject*>(started_type));
 }
 

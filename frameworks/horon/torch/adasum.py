@@ -9,6 +9,8 @@ scaling act before the combination, and their state is local to the rank.
 Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 """
 
+import weakref
+
 import torch
 
 from horon.errors import HoronInvalidArgument
@@ -192,7 +194,9 @@ def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups)
     kind = type(optimizer)
     wrapped_kind = type(kind.__name__, (_DeltaOptimizer, kind), {"__module__": __name__})
     wrapped = _DeltaOptimizer.wrap(optimizer, wrapped_kind)
-    deltas = DeltaReduction(reduction, LocalSteps(wrapped, kind))
+    wrapped._patch_step_function()  # hooks of steps run in this one, once
+    # The hooks of parameters lead to what is made here: it must not keep the optimizer alive.
+    deltas = DeltaReduction(reduction, LocalSteps(weakref.proxy(wrapped), kind))
     reducer = DeltaReducer(optimizer.param_groups, deltas, named_parameters, passes, groups)
     wrapped._distribute(reducer, deltas)
     return wrapped

@@ -53,7 +53,9 @@ def _map_leaves(tree, function):
 def broadcast_optimizer_state(optimizer, root_rank, model=None,
                               process_set=global_process_set) -> None:
     """Gives the optimizer root_rank's state and options (learning rate, ...), on every rank of the
-    set. No step is taken: the other ranks take over the root's tensors, whatever they had."""
+    set. No step is taken: the other ranks take over the root's tensors, whatever they had, with the
+    root's types. Their groups stay the same dictionaries, so that a scheduler made before goes on
+    with them. Blocks."""
     is_root = rank() == root_rank
     tensors = []
 
@@ -81,7 +83,27 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None,
         for i, tensor in enumerate(tensors)
     ])
     if not is_root:
-        optimizer.load_state_dict(state)
+        _take_over(optimizer, state)
+
+
+def _take_over(optimizer, state) -> None:
+    """What load_state_dict() does, but that it casts tensors, and replaces groups, of which others
+    may know."""
+    groups = optimizer.param_groups
+    sizes = [len(group["params"]) for group in groups]
+    if (set(state) != {"state", "param_groups"}
+            or [len(group["params"]) for group in state["param_groups"]] != sizes):
+        optimizer.load_state_dict(state)  # of a format of its own; or says what does not fit
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = dict(zip(numbers, (p for group in groups for p in group["params"])))
+    optimizer.state.clear()
+    for key, value in state["state"].items():
+        optimizer.state[parameters.get(key, key)] = value
+    for group, new in zip(groups, state["param_groups"]):
+        for key in set(group) - set(new):
+            del group[key]
+        group.update((key, value) for key, value in new.items() if key != "params")
 
 
 def _device_of(optimizer):

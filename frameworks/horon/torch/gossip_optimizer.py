@@ -47,6 +47,9 @@ class NoReduction:
     def set_passes(self, passes):
         pass
 
+    def follow(self, optimizer):
+        pass
+
 
 class _GossipOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
@@ -72,6 +75,8 @@ class _GossipOptimizer(WrappedOptimizer):
         finally:
             self._horon_gossip.debias()
         return loss
+
+    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
     def _take_scaler(self) -> dict:
         scaler = super()._take_scaler()

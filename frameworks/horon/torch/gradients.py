@@ -29,12 +29,13 @@ class Reduction:
         self.postscale = predivide / process_set.size()
 
     def start(self, name, parameter, hook):
-        """Starts on one parameter's gradient. Its hook may do so itself the next time."""
+        """Starts on one parameter's gradient. Its hook, if given, may do so itself the next
+        time."""
         gradient = parameter.grad
         if gradient.is_sparse and not self.sparse_as_dense:
             return _Sparse(name, parameter, self)
         call, place = self._prepare(name, parameter)
-        if place is None and call.is_on(gradient):
+        if hook is not None and place is None and call.is_on(gradient):
             hook.remember(*call.requests(), gradient, self.process_set)
         return UnderWay(call.start(), [place], self)
 

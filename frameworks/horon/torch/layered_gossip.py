@@ -32,6 +32,9 @@ class LayeredGossip(ParameterGossip):
         self._under_way = {}  # parameter: handle of what it becomes; None: it is not mixed now
         self._weight_under_way = None
 
+    def follow(self, optimizer):
+        """Its groups are asked for through step_of."""
+
     def attach(self, step_of):
         """Hooks come with this; step_of(parameter) takes the wrapped optimizer's step for it."""
         self._step_of = step_of

@@ -7,6 +7,8 @@ mixed after the step: gossip_optimizer.py.
 
 import warnings
 
+import torch
+
 from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
@@ -17,6 +19,7 @@ from horon.torch.gossip_optimizer import make_gossip_optimizer
 from horon.torch.gradients import Reduction
 from horon.torch.optimizer_base import WrappedOptimizer, check_passes
 from horon.torch.reducer import GradientReducer
+from horon.torch.reductions import allreduce_
 
 _TWICE = (
     "optimizer.step() called without optimizer.skip_synchronize() context after "
@@ -29,12 +32,40 @@ class _DistributedOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
     def step(self, closure=None):
+        """closure: computes the gradients anew, as often as the optimizer likes (LBFGS); each time
+        they are reduced before it goes on. LBFGS decides by the loss how to, so it gets the mean of
+        the ranks' losses; others get their own."""
+        if closure is not None and not self._horon_skip:
+            result = super().step(self._synchronized(closure))
+            self._forget_synchronizing()
+            return result
         if not self._horon_skip and not self._horon_scaled:
             if self._horon_synchronized:
                 warnings.warn(_TWICE, stacklevel=2)
             self.synchronize()
         self._forget_synchronizing()
         return super().step() if closure is None else super().step(closure)
+
+    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
+
+    def _synchronized(self, closure):
+        if self._horon_reducer.pending:  # of a backward pass before; the closure's come on top
+            self.synchronize()
+
+        def reduced():
+            self._forget_synchronizing()
+            loss = closure()
+            if not self._horon_synchronized:  # nor by the closure itself, to clip
+                self.synchronize()
+            return self._mean(loss) if isinstance(self, torch.optim.LBFGS) else loss
+
+        return reduced
+
+    def _mean(self, loss):
+        if not self._horon_reducer.active:
+            return loss
+        mean = torch.as_tensor(loss).detach().clone()
+        return allreduce_(mean, name="closure.loss", process_set=self._horon_reducer.process_set)
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,

@@ -40,6 +40,7 @@ class WrappedOptimizer:
         return wrapped
 
     def _distribute(self, reducer):
+        reducer.follow(self)
         self._horon_reducer = reducer
         self._horon_synchronized = False
         self._horon_skip = False

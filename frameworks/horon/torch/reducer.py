@@ -4,9 +4,12 @@ Owned by a DistributedOptimizer. Its hooks run on autograd's threads, one at a t
 on the thread that trains.
 """
 
+import weakref
+
 import torch
 
 from horon import _core
+from horon.errors import HoronInvalidArgument
 from horon.specs import Max
 from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
@@ -19,6 +22,15 @@ TOO_MANY = (
 )
 
 
+SHARED = (
+    "The gradients of '{}' and '{}' lie in the same memory from this step on, and were reduced "
+    "there one over the other. Have them reduced together: "
+    "DistributedOptimizer(groups=[[one, other], ...])."
+)
+
+
+# Where PyTorch has no such thing, every gradient may be shared.
+_use_count = getattr(torch._C, "_storage_Use_Count", lambda storage: 1 << 30)
 _NO_GRADIENT, _DENSE, _SPARSE = range(3)  # the ranks take the largest of theirs
 
 
@@ -27,17 +39,31 @@ class GradientReducer:
 
     def __init__(self, param_groups, reduction, named_parameters, passes, groups, views=False):
         refuse_sharded(param_groups)
-        self._param_groups = param_groups
+        self._given_groups = param_groups
+        self._optimizer = None  # weak reference to that which owns them
+        self._handles = []  # of the hooks
         self._reduction = reduction
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
+        self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._views = self._make_views() if views and self.active else None
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
         self._hook_parameters()
+
+    def follow(self, optimizer) -> None:
+        """Goes by the optimizer's groups, which load_state_dict() replaces, and leaves the
+        parameters alone when it is gone: another one may come."""
+        self._optimizer = weakref.ref(optimizer)
+        weakref.finalize(optimizer, _remove, self._handles).atexit = False
+
+    @property
+    def _param_groups(self):
+        optimizer = self._optimizer and self._optimizer()
+        return self._given_groups if optimizer is None else optimizer.param_groups
 
     @property
     def process_set(self):
@@ -81,6 +107,8 @@ class GradientReducer:
                 failure = failure or error
         if failure is not None:
             raise failure
+        if place := _core.common_place(list(pending)):
+            self._refuse_sharing(place)
 
     def _make_views(self):
         parameters = (p for options in self._param_groups for p in options["params"])
@@ -97,9 +125,10 @@ class GradientReducer:
                     hook.left = self._passes
                     hook.view = self._views.of(parameter) if self._views else None
                     self._hooks[parameter] = hook
+                    self._note(parameter)
                     if not self._dense_anyway(parameter):
                         self._unknown.add(parameter)
-                    parameter.register_post_accumulate_grad_hook(hook)
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
 
     def _dense_anyway(self, parameter) -> bool:
         """Whether a sparse gradient would be reduced as a dense one."""
@@ -117,6 +146,36 @@ class GradientReducer:
         self._sparse.update(p for p, kind in kinds.items() if kind == _SPARSE)
         self._unknown = {p for p, kind in kinds.items() if kind == _NO_GRADIENT}
 
+    def _unshare(self, parameter, held=1):
+        """Backward may give one tensor to two parameters, which it adds up: reduced in place, one
+        gradient would change the other. Such a one gets memory of its own; whether it did. Not
+        what has been the gradient before: its owner may have put it where it lies. `held`: how many
+        references a gradient's memory has that is nobody else's."""
+        gradient = parameter.grad
+        if gradient is None or gradient.layout != torch.strided or _references(gradient) <= held:
+            return False
+        last = self._last.get(parameter)
+        if last is not None and last() is gradient:
+            return False
+        place = gradient.data_ptr()
+        if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
+            self._refuse_sharing(place)
+        parameter.grad = gradient.clone()
+        return True
+
+    def _note(self, parameter):
+        """That this gradient lies where it shall."""
+        if parameter.grad is not None:
+            self._last[parameter] = weakref.ref(parameter.grad)
+
+    def _refuse_sharing(self, place):
+        names = []
+        for parameter, hook in self._hooks.items():
+            if parameter.grad is not None and parameter.grad.data_ptr() == place:
+                names.append(self._names.get(parameter, "?"))
+                hook.forget()
+        raise HoronInvalidArgument(SHARED.format(*names[:2]))
+
     def _ready(self, parameter):
         """One backward pass is through with this parameter, and its hook could not do the rest."""
         hook = self._hooks[parameter]
@@ -126,7 +185,7 @@ class GradientReducer:
             return
         group = self._group_of.get(parameter)
         if group is None or all(self._hooks[member].left == 0 for member in group.parameters):
-            self._start(parameter, hook)
+            self._start(parameter, hook, in_backward=True)
 
     def _count(self, hook) -> int:
         """One pass less; how many are left until the reduction."""
@@ -135,20 +194,27 @@ class GradientReducer:
         hook.left -= 1
         return hook.left
 
-    def _start(self, parameter, hook):
-        """Starts the parameter's reduction, or that of its group."""
+    def _start(self, parameter, hook, in_backward=False):
+        """Starts the parameter's reduction, or that of its group. In backward, autograd still holds
+        what it has made the gradient of."""
         group = self._group_of.get(parameter)
         if group is not None:
-            self._start_group(group)
+            self._start_group(group, parameter if in_backward else None)
             return
         self._fill_gradient(parameter)
         if parameter.grad is not None and parameter.grad.is_sparse:
             self._sparse.add(parameter)
-        hook.pending = self._reduction.start(self._name(parameter), parameter, hook)
+        shared = in_backward and hook.view is None and self._unshare(parameter, held=2)
+        self._note(parameter)
+        hook.pending = self._reduction.start(self._name(parameter), parameter,
+                                             None if shared else hook)
 
-    def _start_group(self, group):
+    def _start_group(self, group, last_ready):
         for parameter in group.parameters:
             self._fill_gradient(parameter)
+            if self._hooks[parameter].view is None:
+                self._unshare(parameter, held=2 if parameter is last_ready else 1)
+            self._note(parameter)
         names = [self._name(parameter) for parameter in group.parameters]
         pending = self._reduction.start_group(group.name, names, group.parameters)
         for parameter in group.parameters:
@@ -172,6 +238,16 @@ class GradientReducer:
         if parameter not in self._names:
             self._names.update(name_parameters(self._param_groups, None, skip=self._names))
         return f"{self.prefix}.{self._names[parameter]}"
+
+
+def _remove(handles):
+    for handle in handles:
+        handle.remove()
+
+
+def _references(gradient) -> int:
+    """To the memory that it lies in, its own included."""
+    return _use_count(gradient.untyped_storage()._cdata)
 
 
 def _kind(gradient) -> int:

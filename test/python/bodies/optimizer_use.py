@@ -2,7 +2,7 @@
 
 import torch
 from common import raises, same
-from optimizers import batches, loss_of, make_model, sgd
+from optimizers import batches, loss_of, make_model, same_models, sgd
 
 import horon.torch as hvd
 
@@ -35,6 +35,207 @@ def check_scheduler_made_before_wrapping():
     for parameter in model.parameters():
         gathered = hvd.allgather(parameter.detach().reshape(1, -1))
         same(gathered, gathered[:1].expand_as(gathered))
+
+
+def everywhere_the_same(model):
+    return all(torch.equal(rows, rows[:1].expand_as(rows)) for rows in (
+        hvd.allgather(p.detach().reshape(1, -1)) for p in model.parameters()))
+
+
+def check_scheduler_made_before_the_state_came():
+    """It goes on with the optimizer's groups, on all ranks alike."""
+    model = make_model()
+    inner = sgd(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for step in batches(hvd.size()):
+        optimizer.zero_grad()
+        loss_of(model, step[hvd.rank()]).backward()
+        optimizer.step()
+        scheduler.optimizer._opt_called = True  # it looks at the bare one's steps, and warns
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == 0.1 * 0.5**4
+    assert everywhere_the_same(model)
+
+
+class MasterSGD(torch.optim.Optimizer):
+    """With a copy of each parameter in a wider type."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state.setdefault("master", parameter.detach().float().clone())
+                state["master"] -= group["lr"] * parameter.grad.float()
+                parameter.data.copy_(state["master"])
+
+
+def check_state_comes_with_its_types():
+    parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = MasterSGD([parameter])
+    if hvd.rank() == 0:
+        parameter.grad = torch.full((2,), 0.01, dtype=torch.bfloat16)
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    master = optimizer.state[parameter]["master"]
+    assert master.dtype == torch.float32 and 0.998 < master[0] < 0.9995
+
+
+def check_hooks_of_steps_run_once():
+    for op in (hvd.Average, hvd.Adasum, hvd.Gossip()):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op)
+        before, after = [], []
+        optimizer.register_step_pre_hook(lambda *_, calls=before: calls.append(1))
+        optimizer.register_step_post_hook(lambda *_, calls=after: calls.append(1))
+        for load in (False, True):
+            if load:
+                optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.zero_grad()
+            loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
+            optimizer.step()
+        assert (len(before), len(after)) == (2, 2), (op, before, after)
+        hvd.barrier()
+
+
+def check_closures():
+    """Gradients are reduced before each step of the optimizer's own, also of one that takes
+    several, and looks at the loss."""
+    def lbfgs(model):
+        return torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4,
+                                 line_search_fn="strong_wolfe")
+
+    for kind in (sgd, lbfgs):
+        model, alone = make_model(), make_model()
+        optimizer = hvd.DistributedOptimizer(kind(model), model.named_parameters())
+        reference = kind(alone)
+        for step in batches(hvd.size()):
+            def closure(mine=step[hvd.rank()]):
+                optimizer.zero_grad()
+                loss = loss_of(model, mine)
+                loss.backward()
+                return loss
+
+            def of_all(batches=step):
+                reference.zero_grad()
+                loss = sum(loss_of(alone, batch) for batch in batches) / len(batches)
+                loss.backward()
+                return loss
+
+            loss = optimizer.step(closure)
+            assert isinstance(loss, torch.Tensor) and loss.numel() == 1
+            reference.step(of_all)
+        assert everywhere_the_same(model)
+        same_models(model, alone, 1e-3)
+
+
+def check_clipping_in_a_closure():
+    """synchronize() in it is enough."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    norms = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model, batches(hvd.size())[0][hvd.rank()])
+        loss.backward()
+        optimizer.synchronize()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3).item())
+        return loss
+
+    optimizer.step(closure)
+    clipped = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    assert norms[0] > 1e-3 and abs(clipped - 1e-3) < 1e-6, (norms, clipped)
+    assert everywhere_the_same(model)
+
+
+def check_a_group_added_after_loading():
+    model, more = make_model(), torch.nn.Linear(5, 5)
+    hvd.broadcast_parameters(more.state_dict(), 0)
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": list(more.parameters())})
+    for step in batches(hvd.size()):
+        optimizer.zero_grad()
+        more(model(step[hvd.rank()])).pow(2).mean().backward()
+        optimizer.step()
+    assert everywhere_the_same(model) and everywhere_the_same(more)
+
+
+def check_wrapping_again():
+    """Another optimizer for the same model, under the same names, when the first one is gone."""
+    for op in (hvd.Sum, hvd.Adasum):
+        model = make_model()
+        for rate in (0.1, 0.01, 0.001):
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=rate),
+                                                 model.named_parameters(), op=op)
+            for step in batches(hvd.size())[:2]:
+                optimizer.zero_grad()
+                loss_of(model, step[hvd.rank()]).backward()
+                optimizer.step()
+            del optimizer
+            assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
+        assert everywhere_the_same(model)
+
+
+def check_gradients_that_share_memory():
+    """Where parameters are added up, backward gives all of them the same tensor."""
+    total = hvd.size() * (hvd.size() + 1) / 2
+    for count in (4, 100_000):
+        for grouped in (False, True):
+            one, other = (torch.nn.Parameter(torch.ones(1, count)) for _ in range(2))
+            mine = torch.full((count,), hvd.rank() + 1.0)
+            name = f"{count}.{grouped}"
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([one, other], lr=0.0),
+                [(f"{name}.one", one), (f"{name}.other", other)], op=hvd.Sum,
+                groups=[[one, other]] if grouped else None)
+            for keep in (False, False, False, True):
+                ((one.squeeze(0) + other.squeeze(0)) * mine).sum().backward()
+                optimizer.step()
+                for parameter in (one, other):
+                    same(parameter.grad, torch.full((1, count), total))
+                optimizer.zero_grad(set_to_none=not keep)
+
+
+def check_gradients_that_begin_to_share_memory():
+    if hvd.size() == 1:
+        return
+    one, other = (torch.nn.Parameter(torch.ones(1, 1000)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([one, other], lr=0.0),
+                                         [("late.one", one), ("late.other", other)], op=hvd.Sum)
+    mine = torch.ones(1000)
+    for _ in range(3):
+        ((one.squeeze(0) * mine).sum() + 2 * (other.squeeze(0) * mine).sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ((one.squeeze(0) + other.squeeze(0)) * mine).sum().backward()
+    with raises(hvd.HoronInvalidArgument, words=["'late.one'", "'late.other'", "groups"]):
+        optimizer.step()
+    optimizer.zero_grad()
+    ((one.squeeze(0) + other.squeeze(0)) * mine).sum().backward()
+    optimizer.step()
+    for parameter in (one, other):
+        same(parameter.grad, torch.full((1, 1000), float(hvd.size())))
+
+
+def check_gradients_in_a_buffer_of_the_user():
+    """They stay where they were put."""
+    flat = torch.zeros(30)
+    parameters = [torch.nn.Parameter(torch.ones(10)) for _ in range(3)]
+    for i, parameter in enumerate(parameters):
+        parameter.grad = flat[10 * i:10 * (i + 1)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0),
+                                         [(f"flat.{i}", p) for i, p in enumerate(parameters)])
+    for _ in range(3):
+        sum((i + 1) * p.sum() for i, p in enumerate(parameters)).backward()
+        optimizer.step()
+        same(flat, torch.arange(1.0, 4.0).repeat_interleave(10))
+        flat.zero_()
 
 
 def check_wrong_arguments():
