@@ -178,7 +178,7 @@ def interrupted_in_a_collective() -> dict:
 
 
 def interrupted_with_a_lost_host() -> dict:
-    job = sleepers()
+    job = sleepers("--host-timeout", "4", "--grace-period", "1")
     subprocess.run(["on", "h2", "ip", "link", "set", "eth0", "down"], check=True)
     return interrupt(job)
 
