@@ -1,5 +1,7 @@
 #include "runtime/join.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -268,9 +270,21 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   return job;
 }
 
+// The socket to horonrun is the rank's own: what a rank starts has its environment only.
+Status CheckStarted(const Config& config, const ProcessState& process) {
+  if (config.launcher_fd < 0 || process.launcher) return Status::Ok();
+  struct stat facts {};
+  const bool there = fstat(static_cast<int>(config.launcher_fd), &facts) == 0;
+  if (there && S_ISSOCK(facts.st_mode)) return Status::Ok();
+  return Status::InvalidArgument(
+      "a rank of a job has started this program, which has its environment and is no rank of that "
+      "job: to run it alone, unset HORON_RANK, HORON_SIZE, HORON_LOCAL_RANK and HORON_LAUNCHER_FD");
+}
+
 // Through whatever started this process.
 Result<std::unique_ptr<Job>> JoinSomehow(const Config& config, ProcessState& process) {
   ++process.generation;
+  HORON_TRY(CheckStarted(config, process));
   HORON_TRY(ArmFault(config.fault));
   FaultPoint(FaultPhase::kInit);
   if (config.launcher_fd >= 0 && config.rank >= 0) return JoinThroughLauncher(config, process);

@@ -17,6 +17,9 @@ from horon.errors import (
 # The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
 os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
 
+_STARTED_BY_HORONRUN = "HORON_LAUNCHER_FD" in os.environ
+_LONGEST_PACKET = 500  # bytes
+
 _exit_registered = False
 _when_left = []
 
@@ -36,7 +39,8 @@ def init(comm=None, process_sets=None) -> None:
     whereabouts.start()
     if not _exit_registered:
         atexit.register(_leave)
-        sys.excepthook = _telling_others(sys.excepthook)
+        if not _STARTED_BY_HORONRUN:
+            sys.excepthook = _telling_others(sys.excepthook)
         _exit_registered = True
     _check_all_ranks(comm)
     sets_of_ranks.register_static(static_sets)
@@ -71,10 +75,28 @@ def _telling_others(hook):
 
     def tell(kind, value, traceback) -> None:
         if what := trouble(value):
-            _core.abandon(what)
+            if _exit_registered:
+                _core.abandon(what)
+            else:  # the others may be in init, and wait
+                tell_horonrun(what)
         hook(kind, value, traceback)
 
     return tell
+
+
+def tell_horonrun(what: str) -> None:
+    """Says so on the socket that horonrun gave to the rank that it started; a program that the rank
+    started has the variable, too, but not the socket."""
+    import socket
+
+    try:
+        with socket.socket(fileno=os.dup(int(os.environ["HORON_LAUNCHER_FD"]))) as launcher:
+            maker = launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
+            if int.from_bytes(maker, sys.byteorder) == os.getppid():
+                packet = what.encode(errors="replace")[:_LONGEST_PACKET]
+                launcher.send(packet.decode(errors="ignore").encode())
+    except (OSError, ValueError):
+        pass  # horonrun is gone, or it is no socket
 
 
 def trouble(error: BaseException) -> str:
@@ -219,3 +241,7 @@ def knobs() -> list:
 def memory_bytes() -> int:
     """Bytes of memory that the runtime holds."""
     return _core.memory_bytes()
+
+
+if _STARTED_BY_HORONRUN:  # also of what comes before init
+    sys.excepthook = _telling_others(sys.excepthook)

@@ -263,6 +263,24 @@ def test_too_few_descriptors(who, culprit):
     assert f"horonrun: rank {culprit} exited with code 3" in output
 
 
+def test_a_program_that_a_rank_starts_is_no_rank():
+    inner = "import horon; horon.init(); print('rank', horon.rank(), 'of', horon.size())"
+    names = ["HORON_RANK", "HORON_SIZE", "HORON_LOCAL_RANK", "HORON_LAUNCHER_FD"]
+    code, output = horonrun("-np", "2", "--no-prefix", "python", "-c", f"""
+import os, subprocess, sys, horon
+horon.init()
+run = [sys.executable, "-c", {inner!r}]
+refused = subprocess.run(run, capture_output=True, text=True)
+print(refused.returncode, refused.stderr.splitlines()[-1])
+alone = {{name: value for name, value in os.environ.items() if name not in {names}}}
+print(subprocess.run(run, env=alone, capture_output=True, text=True).stdout)
+""")
+    assert code == 0, output
+    assert len(re.findall(r"^1 .*InvalidArgument: a rank of a job has started this program, .* unset "
+                          "HORON_RANK, ", output, re.M)) == 2, output
+    assert output.count("rank 0 of 1\n") == 2, output
+
+
 @pytest.mark.parametrize("spare", range(1, 6))
 def test_almost_enough_descriptors(spare):
     """Whatever is the one that is missing: it works, or says what to raise."""

@@ -112,6 +112,15 @@ def test_every_other_rank_gets_the_right_verdict(failure, np_and_way, tmp_path):
         assert named in output and output.count("culprit: ") == (failure == "finished"), output
 
 
+def test_what_a_rank_raises_before_init_is_heard_by_those_in_init():
+    returned, output = run("raising_before_init")
+    heard = errors(output)
+    assert set(heard) == {0, 2}, output
+    assert all(text.startswith(GONE) and text.endswith("rank 1 raised ValueError: no data")
+               for text in heard.values()), heard
+    assert returned == 1 and "horonrun: rank 1 raised ValueError: no data" in output, output
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_what_a_rank_raised_is_cut_between_characters(offset):
     _, output = run("accents", HORON_TEST_OFFSET=str(offset))

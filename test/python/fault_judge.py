@@ -97,8 +97,11 @@ def _names_it(cell: Cell, rank: int, sentence: str) -> bool:
         return "exited with code 1" in sentence
     if cell.fault == "stop" and "has been stopped" in sentence:  # horonrun or a keeper saw it
         return True
-    # Said by a rank beside it before the cause was known.
-    return _NAMES[cell.fault] in sentence or "ended without leaving the job" in sentence
+    if _NAMES[cell.fault] in sentence:
+        return True
+    # Of several hosts, a rank beside it hears the end of its sockets first, and may tell the others.
+    # Who raises has said why before.
+    return cell.hosts > 1 and cell.fault != "raise" and "ended without leaving the job" in sentence
 
 
 def _names_a_host(cell: Cell, rank: int, sentence: str) -> bool:

@@ -13,10 +13,6 @@ import traceback
 
 import cloudpickle
 
-from horon.runtime import trouble
-
-_LONGEST_PACKET = 500  # bytes
-
 
 def _receive(launcher: socket.socket) -> bytes:
     packet, files, _, _ = socket.recv_fds(launcher, 16, 1)
@@ -70,7 +66,8 @@ def _in_words(error: BaseException) -> str:
 
 
 def main() -> None:
-    """An exception leaves it as it would leave a script, so that the other ranks are told."""
+    """An exception leaves it as it would leave a script, so that the other ranks are told, before
+    init() as well."""
     launcher = socket.socket(fileno=os.dup(int(os.environ["HORON_LAUNCHER_FD"])))
     task = _receive(launcher)
     try:
@@ -78,9 +75,6 @@ def main() -> None:
     except BaseException as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         _send(launcher, (False, _pickled_exception(error), _in_words(error), text))
-        if what := trouble(error):
-            packet = what.encode(errors="replace")[:_LONGEST_PACKET]
-            launcher.send(packet.decode(errors="ignore").encode())  # also before init()
         raise
 
 

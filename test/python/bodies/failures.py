@@ -13,7 +13,13 @@ import torch
 
 import horon.torch as hvd
 
-hvd.init()
+if os.environ["HORON_TEST_FAILURE"] == "raising_before_init" and os.environ["HORON_RANK"] == "1":
+    raise ValueError("no data")
+try:
+    hvd.init()
+except hvd.HoronError as error:
+    print(f"rank {os.environ['HORON_RANK']}: {type(error).__name__}: {error}", flush=True)
+    sys.exit(3)
 RANK = hvd.rank()
 
 
