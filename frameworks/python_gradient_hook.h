@@ -8,7 +8,6 @@
 #pragma once
 
 #include "frameworks/python_repeat.h"
-#include "structmember.h"  // NOLINT: Python's
 
 namespace horon_python {
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "frameworks/python_known.h"
+#include "structmember.h"  // NOLINT: Python's
 
 namespace horon_python {
 
@@ -168,7 +169,11 @@ inline void DefineRepeat(py::module_& module) {
       {"done", StartedDone, METH_NOARGS, "Whether wait() would return at once."},
       {nullptr, nullptr, 0, nullptr}};
   static PyMethodDef of_repeat[] = {{nullptr, nullptr, 0, nullptr}};
-  started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started);
+  static PyMemberDef in_started[] = {
+      {"place", T_ULONG, offsetof(Started, place), READONLY, "Address; 0 of a list of tensors."},
+      {nullptr, 0, 0, 0, nullptr}};
+  started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started,
+                          {{Py_tp_members, in_started}});
   repeat_type = MakeType("horon._core.Repeat", sizeof(Repeat), RepeatFree, of_repeat);
   module.def("common_place", &CommonPlace, py::arg("calls"));
   module.attr("Started") = py::handle(reinterpret_cast<PyObject*>(started_type));

@@ -101,8 +101,6 @@ def _take_over(optimizer, state) -> None:
     for key, value in state["state"].items():
         optimizer.state[parameters.get(key, key)] = value
     for group, new in zip(groups, state["param_groups"]):
-        for key in set(group) - set(new):
-            del group[key]
         group.update((key, value) for key, value in new.items() if key != "params")
 
 

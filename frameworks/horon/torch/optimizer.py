@@ -12,7 +12,7 @@ import torch
 from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
-from horon.specs import Average
+from horon.specs import Average, Sum
 from horon.torch.adasum import make_delta_optimizer
 from horon.torch.compression import Compression
 from horon.torch.gossip_optimizer import make_gossip_optimizer
@@ -34,7 +34,7 @@ class _DistributedOptimizer(WrappedOptimizer):
     def step(self, closure=None):
         """closure: computes the gradients anew, as often as the optimizer likes (LBFGS); each time
         they are reduced before it goes on. LBFGS decides by the loss how to, so it gets the mean of
-        the ranks' losses; others get their own."""
+        the ranks' losses (with op=Sum their sum); others get their own."""
         if closure is not None and not self._horon_skip:
             result = super().step(self._synchronized(closure))
             self._forget_synchronizing()
@@ -57,15 +57,17 @@ class _DistributedOptimizer(WrappedOptimizer):
             loss = closure()
             if not self._horon_synchronized:  # nor by the closure itself, to clip
                 self.synchronize()
-            return self._mean(loss) if isinstance(self, torch.optim.LBFGS) else loss
+            return self._of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return reduced
 
-    def _mean(self, loss):
-        if not self._horon_reducer.active:
+    def _of_all(self, loss):
+        reducer = self._horon_reducer
+        if not reducer.active:
             return loss
-        mean = torch.as_tensor(loss).detach().clone()
-        return allreduce_(mean, name="closure.loss", process_set=self._horon_reducer.process_set)
+        total = torch.as_tensor(loss).detach().clone()
+        return allreduce_(total, name="closure.loss", op=Sum if reducer.sums else Average,
+                          process_set=reducer.process_set)
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,

@@ -10,7 +10,7 @@ import torch
 
 from horon import _core
 from horon.errors import HoronInvalidArgument
-from horon.specs import Max
+from horon.specs import Max, Sum
 from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
@@ -48,11 +48,14 @@ class GradientReducer:
         self._hooks = {}  # parameter: its hook, which knows what is under way
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
+        self._clash = 0  # address of a gradient that was already being reduced for another parameter
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._views = self._make_views() if views and self.active else None
         self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
         self._hook_parameters()
+        for parameter in self._hooks:
+            self._note(parameter)
 
     def follow(self, optimizer) -> None:
         """Goes by the optimizer's groups, which load_state_dict() replaces, and leaves the
@@ -68,6 +71,11 @@ class GradientReducer:
     @property
     def process_set(self):
         return self._reduction.process_set
+
+    @property
+    def sums(self) -> bool:
+        """Whether gradients are added, and not averaged."""
+        return self._reduction.op == Sum
 
     @property
     def pending(self) -> bool:
@@ -107,7 +115,8 @@ class GradientReducer:
                 failure = failure or error
         if failure is not None:
             raise failure
-        if place := _core.common_place(list(pending)):
+        if place := self._clash or _core.common_place(list(pending)):
+            self._clash = 0
             self._refuse_sharing(place)
 
     def _make_views(self):
@@ -125,7 +134,6 @@ class GradientReducer:
                     hook.left = self._passes
                     hook.view = self._views.of(parameter) if self._views else None
                     self._hooks[parameter] = hook
-                    self._note(parameter)
                     if not self._dense_anyway(parameter):
                         self._unknown.add(parameter)
                     self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
@@ -159,8 +167,9 @@ class GradientReducer:
             return False
         place = gradient.data_ptr()
         if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
-            self._refuse_sharing(place)
-        parameter.grad = gradient.clone()
+            self._clash = place  # too late
+        else:
+            parameter.grad = gradient.clone()
         return True
 
     def _note(self, parameter):
@@ -204,7 +213,7 @@ class GradientReducer:
         self._fill_gradient(parameter)
         if parameter.grad is not None and parameter.grad.is_sparse:
             self._sparse.add(parameter)
-        shared = in_backward and hook.view is None and self._unshare(parameter, held=2)
+        shared = hook.view is None and self._unshare(parameter, held=2 if in_backward else 1)
         self._note(parameter)
         hook.pending = self._reduction.start(self._name(parameter), parameter,
                                              None if shared else hook)

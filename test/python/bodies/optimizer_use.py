@@ -223,6 +223,32 @@ def check_gradients_that_begin_to_share_memory():
         same(parameter.grad, torch.full((1, 1000), float(hvd.size())))
 
 
+def check_a_new_gradient_that_shares_an_old_ones_memory():
+    """The one goes the short way, the other has not been there before."""
+    if hvd.size() == 1:
+        return
+    old, new = (torch.nn.Parameter(torch.ones(1, 1000)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([old], lr=0.0), [("old", old)], op=hvd.Sum)
+    mine = torch.ones(1000)
+    for _ in range(3):
+        (old.squeeze(0) * mine).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.add_param_group({"params": [new]})
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(3):
+        # Which of the two comes first is the graph's business.
+        ((old.squeeze(0) + new.squeeze(0)) * mine).sum().backward()
+        try:
+            optimizer.step()
+        except hvd.HoronInvalidArgument as error:
+            assert "'old'" in str(error), error
+        else:
+            for parameter in (old, new):
+                same(parameter.grad, torch.full((1, 1000), float(hvd.size())))
+        optimizer.zero_grad()
+
+
 def check_gradients_in_a_buffer_of_the_user():
     """They stay where they were put."""
     flat = torch.zeros(30)
