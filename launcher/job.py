@@ -6,6 +6,7 @@ several hosts.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import select
@@ -80,6 +81,7 @@ class Job:
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
         self._give_up_at = math.inf  # after an interrupt: ranks that nobody hears of any more
+        self._starting = True  # not all ranks are there yet, to be told of each other
         self._waiting = False  # for whoever reads the output
         self._unsaid: list[str] = []  # meanwhile
         self._end_by = math.inf  # after an interrupt
@@ -95,6 +97,7 @@ class Job:
             self._crew.start(
                 guard, Wiring(self._selector, self._on_output, self._on_packet, self._say)
             )
+            self._starting = False
             while self._going_on():
                 self._turn()
         finally:
@@ -104,6 +107,7 @@ class Job:
             self._drain()
             self._crew.clear(self._end_by)
             guard.dismiss()
+            self._say_the_rest()
         return self._verdict()
 
     def _going_on(self) -> bool:
@@ -144,6 +148,7 @@ class Job:
     def _turn(self) -> None:
         for key, _ in self._selector.select(self._patience(self._crew.due())):
             key.data()
+        self._say_the_rest()
         now = time.monotonic()
         self._crew.turn(now)
         self._look_at_ranks()
@@ -206,8 +211,10 @@ class Job:
         first."""
         now = time.monotonic()
         self._on_wakeup()
-        apart, due = self._crew.overhear(now)
-        self._look_at_ranks()
+        apart, due = [], None
+        if not self._starting:
+            apart, due = self._crew.overhear(now)
+            self._look_at_ranks()
         self._end_ranks(now)
         patience_s = min(self._patience(due), max(0.0, self._write_until - now))
         return descriptor in self._ready(descriptor, apart, patience_s)
@@ -227,6 +234,8 @@ class Job:
         try:
             stream.feed(text) if text else stream.end()
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # of what was heard meanwhile
+                raise
             if not isinstance(error, BrokenPipeError):  # nobody reads us: horonrun ... | head
                 self._unwritten = error.strerror
             self._interrupt = self._interrupt or signal.SIGPIPE
@@ -334,9 +343,11 @@ class Job:
         return wanted and any(rank.failed for rank in self._crew.ranks)
 
     def _say(self, sentence: str) -> None:
-        if not self._options.verbose:
-            return
-        self._unsaid.append(sentence)
+        if self._options.verbose:
+            self._unsaid.append(sentence)
+            self._say_the_rest()
+
+    def _say_the_rest(self) -> None:
         while self._unsaid and not self._waiting:  # not into the middle of what is being written
             print(f"horonrun: {self._unsaid.pop(0)}", file=sys.stderr, flush=True)
 

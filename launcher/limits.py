@@ -1,21 +1,23 @@
-"""How many descriptors horonrun may have open: enough for its ranks, which keep the limit that it was
-started with."""
+"""How many descriptors horonrun may have open: enough for its ranks, which keep the limit that it
+was started with."""
 
 from __future__ import annotations
 
 import resource
 
+from .options import Options
 from .refusal import Refusal
 
-_A_RANK = 7  # pipes, socket, flight recorder, result, copies of its output
 _BESIDES = 24
 _GIVEN = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-def reserve(ranks: int) -> None:
-    """Raises the limit for a job of so many ranks, or refuses it."""
+def reserve(options: Options) -> None:
+    """Raises the limit for a job, or refuses it."""
+    each = 2 if options.use_mpi else 4  # connection, or pipes and socket; flight recorder
+    each += 2 * bool(options.output_folder) + (options.task is not None)
     soft, hard = _GIVEN
-    needed = _BESIDES + _A_RANK * ranks
+    ranks, needed = options.np, _BESIDES + each * options.np
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:

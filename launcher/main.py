@@ -178,7 +178,7 @@ def _run_through_mpi(options: Options) -> int:
 def _run_job(options: Options, ranks: Crew) -> int:
     from . import errand, job, limits
 
-    limits.reserve(options.np)
+    limits.reserve(options)
     started = job.Job(options, ranks)
     code = started.run()
     _explain(options, ranks)

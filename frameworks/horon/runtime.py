@@ -17,7 +17,6 @@ from horon.errors import (
 # The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
 os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
 
-_STARTED_BY_HORONRUN = "HORON_LAUNCHER_FD" in os.environ
 _LONGEST_PACKET = 500  # bytes
 
 _exit_registered = False
@@ -39,9 +38,8 @@ def init(comm=None, process_sets=None) -> None:
     whereabouts.start()
     if not _exit_registered:
         atexit.register(_leave)
-        if not _STARTED_BY_HORONRUN:
-            sys.excepthook = _telling_others(sys.excepthook)
         _exit_registered = True
+    _watch_exceptions()
     _check_all_ranks(comm)
     sets_of_ranks.register_static(static_sets)
 
@@ -70,6 +68,12 @@ def describe() -> None:
     _core.describe()
 
 
+def _watch_exceptions() -> None:
+    """Whatever has taken the hook since."""
+    if not getattr(sys.excepthook, "tells_others", False):
+        sys.excepthook = _telling_others(sys.excepthook)
+
+
 def _telling_others(hook):
     """An uncaught exception ends this process: the other ranks need not wait to find that out."""
 
@@ -81,6 +85,7 @@ def _telling_others(hook):
                 tell_horonrun(what)
         hook(kind, value, traceback)
 
+    tell.tells_others = True
     return tell
 
 
@@ -243,5 +248,5 @@ def memory_bytes() -> int:
     return _core.memory_bytes()
 
 
-if _STARTED_BY_HORONRUN:  # also of what comes before init
-    sys.excepthook = _telling_others(sys.excepthook)
+if "HORON_LAUNCHER_FD" in os.environ:  # also of what comes before init
+    _watch_exceptions()

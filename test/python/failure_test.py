@@ -121,6 +121,11 @@ def test_what_a_rank_raises_before_init_is_heard_by_those_in_init():
     assert returned == 1 and "horonrun: rank 1 raised ValueError: no data" in output, output
 
 
+def test_what_a_rank_raises_is_heard_whoever_has_taken_the_hook():
+    _, output = run("raising_with_a_hook_of_others", 2)
+    assert errors(output)[0] == GONE + "rank 1 raised ValueError: bad batch", output
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_what_a_rank_raised_is_cut_between_characters(offset):
     _, output = run("accents", HORON_TEST_OFFSET=str(offset))

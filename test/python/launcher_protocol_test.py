@@ -130,7 +130,7 @@ def test_a_soft_limit_of_descriptors_is_raised_for_many_ranks(script) -> None:
     assert sorted(done.stdout.split()[1::2]) == ["30"] * 12
     done = horonrun("-np", "12", "python", program, before="ulimit -n 30")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == ("horonrun: 12 ranks take 108 descriptors of horonrun: raise ulimit -n "
+    assert done.stderr == ("horonrun: 12 ranks take 72 descriptors of horonrun: raise ulimit -n "
                            "(its hard limit is 30)\n")
 
 

@@ -122,6 +122,9 @@ class DeltaReducer(GradientReducer):
         else:
             super()._ready(parameter)
 
+    def _unshare(self, parameter, held=1):
+        return False  # gradients stay as they are
+
     def _fill_gradient(self, parameter):
         """Nothing: where there is no gradient there is no step, and the delta is zero."""
 

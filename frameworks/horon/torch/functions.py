@@ -11,6 +11,7 @@ from horon.process_sets import global_process_set
 from horon.runtime import rank
 from horon.torch.calls import rows_call, set_id, wait_all
 from horon.torch.exchanges import broadcast_, broadcast_async_
+from horon.torch.optimizer_base import WrappedOptimizer
 
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set) -> None:
@@ -91,17 +92,27 @@ def _take_over(optimizer, state) -> None:
     may know."""
     groups = optimizer.param_groups
     sizes = [len(group["params"]) for group in groups]
-    if (set(state) != {"state", "param_groups"}
+    if (not _loads_as_usual(optimizer) or set(state) != {"state", "param_groups"}
             or [len(group["params"]) for group in state["param_groups"]] != sizes):
-        optimizer.load_state_dict(state)  # of a format of its own; or says what does not fit
+        optimizer.load_state_dict(state)  # in a way of its own; or says what does not fit
         return
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = dict(zip(numbers, (p for group in groups for p in group["params"])))
     optimizer.state.clear()
     for key, value in state["state"].items():
-        optimizer.state[parameters.get(key, key)] = value
+        parameter = parameters.get(key, key)
+        optimizer.state[parameter] = _map_leaves(value, lambda leaf, p=parameter: (
+            leaf.to(p.device) if isinstance(leaf, torch.Tensor) and leaf.is_cuda else leaf))
     for group, new in zip(groups, state["param_groups"]):
         group.update((key, value) for key, value in new.items() if key != "params")
+
+
+def _loads_as_usual(optimizer) -> bool:
+    own = next(kind for kind in type(optimizer).__mro__
+               if "load_state_dict" in vars(kind) and not issubclass(kind, WrappedOptimizer))
+    hooks = (getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks", None)
+             for when in ("pre", "post"))
+    return own is torch.optim.Optimizer and not any(hooks)
 
 
 def _device_of(optimizer):

@@ -9,11 +9,14 @@ Source: BlueFog's adapt-then-combine (Ying et al., 2021), whose hooks do this fo
 On the thread that runs backward and the one that trains, one at a time.
 """
 
+import weakref
+
 import torch
 
 from horon.errors import HoronUnsupported
 from horon.torch.calls import wait_all
 from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
 _TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
@@ -25,26 +28,28 @@ class LayeredGossip(ParameterGossip):
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._step_of = None  # takes the wrapped optimizer's step for one parameter
+        self._step_of = None  # weak reference to what takes the wrapped optimizer's step for one parameter
         self._passes = 1
         self._left = {}  # backward passes until a parameter's step
         self._hooked = set()
+        self._handles = []  # of the hooks
         self._under_way = {}  # parameter: handle of what it becomes; None: it is not mixed now
         self._weight_under_way = None
 
     def follow(self, optimizer):
-        """Its groups are asked for through step_of."""
+        remove_with(optimizer, self._handles)
 
     def attach(self, step_of):
-        """Hooks come with this; step_of(parameter) takes the wrapped optimizer's step for it."""
-        self._step_of = step_of
+        """Hooks come with this; step_of(parameter), a method of the wrapped optimizer, takes its
+        step for it."""
+        self._step_of = weakref.WeakMethod(step_of)
         self._hook_parameters()
 
     def _hook_parameters(self):
         for parameter in self._parameters():
             if parameter.requires_grad and parameter not in self._hooked:
                 self._hooked.add(parameter)
-                parameter.register_post_accumulate_grad_hook(self._ready)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._ready))
 
     # --- during backward --------------------------------------------------------------------------
 
@@ -56,7 +61,7 @@ class LayeredGossip(ParameterGossip):
         self._left[parameter] = left
         if left == 0:
             self._bias_one(parameter)
-            self._step_of(parameter)
+            self._step_of()(parameter)
             self._combine(parameter)
 
     def _bias_one(self, parameter):

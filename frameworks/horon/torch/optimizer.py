@@ -49,13 +49,15 @@ class _DistributedOptimizer(WrappedOptimizer):
     step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
     def _synchronized(self, closure):
-        if self._horon_reducer.pending:  # of a backward pass before; the closure's come on top
+        before = self._horon_reducer.pending  # a backward pass; the closure's come on top, if any
+        if before:
             self.synchronize()
 
         def reduced():
             self._forget_synchronizing()
             loss = closure()
-            if not self._horon_synchronized:  # nor by the closure itself, to clip
+            # Not again what was reduced before, or by the closure itself, to clip.
+            if not (self._horon_synchronized or before and self._horon_reducer.untouched):
                 self.synchronize()
             return self._of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 

@@ -1,5 +1,6 @@
-"""Names of an optimizer's parameters, by which the ranks match gradients."""
+"""An optimizer's parameters: their names, by which the ranks match gradients, and their hooks."""
 
+import weakref
 from collections import Counter
 
 from horon.errors import HoronUnsupported
@@ -14,6 +15,16 @@ def refuse_sharded(param_groups) -> None:
             "collectives run over Horon: import horon.torch.distributed, then "
             "init_process_group('horon', init_method='horon://')"
         )
+
+
+def remove_with(optimizer, handles: list) -> None:
+    """Hooks, those too that come into the list later, go when the optimizer does."""
+    weakref.finalize(optimizer, _remove, handles).atexit = False
+
+
+def _remove(handles):
+    for handle in handles:
+        handle.remove()
 
 
 def name_parameters(param_groups, named_parameters, skip=()) -> dict:

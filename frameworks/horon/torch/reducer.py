@@ -10,11 +10,11 @@ import torch
 
 from horon import _core
 from horon.errors import HoronInvalidArgument
-from horon.specs import Max, Sum
+from horon.specs import Max, Sum, spec_of
 from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
-from horon.torch.parameters import name_parameters, refuse_sharded
+from horon.torch.parameters import name_parameters, refuse_sharded, remove_with
 
 TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -61,7 +61,7 @@ class GradientReducer:
         """Goes by the optimizer's groups, which load_state_dict() replaces, and leaves the
         parameters alone when it is gone: another one may come."""
         self._optimizer = weakref.ref(optimizer)
-        weakref.finalize(optimizer, _remove, self._handles).atexit = False
+        remove_with(optimizer, self._handles)
 
     @property
     def _param_groups(self):
@@ -73,9 +73,15 @@ class GradientReducer:
         return self._reduction.process_set
 
     @property
+    def untouched(self) -> bool:
+        """Whether no backward pass has come since reductions were waited for."""
+        return all(hook.pending is None and hook.left == self._passes
+                   for hook in self._hooks.values())
+
+    @property
     def sums(self) -> bool:
         """Whether gradients are added, and not averaged."""
-        return self._reduction.op == Sum
+        return spec_of(self._reduction.op) == Sum.spec
 
     @property
     def pending(self) -> bool:
@@ -89,6 +95,7 @@ class GradientReducer:
 
     def reset(self) -> None:
         """Forgets what is under way; the runtime keeps its tensors until it is done."""
+        self._clash = 0
         for hook in self._hooks.values():
             hook.pending = None
             hook.left = self._passes
@@ -106,6 +113,7 @@ class GradientReducer:
                 self._start(parameter, hook)
         # The members of a group have the same.
         pending = dict.fromkeys(hook.pending for hook in self._hooks.values())
+        clash = self._clash or _core.common_place(list(pending))
         self.reset()
         failure = None
         for work in pending:
@@ -115,9 +123,8 @@ class GradientReducer:
                 failure = failure or error
         if failure is not None:
             raise failure
-        if place := self._clash or _core.common_place(list(pending)):
-            self._clash = 0
-            self._refuse_sharing(place)
+        if clash:
+            self._refuse_sharing(clash)
 
     def _make_views(self):
         parameters = (p for options in self._param_groups for p in options["params"])
@@ -160,12 +167,14 @@ class GradientReducer:
         what has been the gradient before: its owner may have put it where it lies. `held`: how many
         references a gradient's memory has that is nobody else's."""
         gradient = parameter.grad
-        if gradient is None or gradient.layout != torch.strided or _references(gradient) <= held:
+        place = _place(gradient)
+        if not place or _references(gradient) <= held:
             return False
         last = self._last.get(parameter)
         if last is not None and last() is gradient:
             return False
-        place = gradient.data_ptr()
+        if gradient.untyped_storage().nbytes() > gradient.nbytes:  # a part of somebody's buffer
+            return False
         if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
             self._clash = place  # too late
         else:
@@ -180,7 +189,7 @@ class GradientReducer:
     def _refuse_sharing(self, place):
         names = []
         for parameter, hook in self._hooks.items():
-            if parameter.grad is not None and parameter.grad.data_ptr() == place:
+            if _place(parameter.grad) == place:
                 names.append(self._names.get(parameter, "?"))
                 hook.forget()
         raise HoronInvalidArgument(SHARED.format(*names[:2]))
@@ -249,9 +258,9 @@ class GradientReducer:
         return f"{self.prefix}.{self._names[parameter]}"
 
 
-def _remove(handles):
-    for handle in handles:
-        handle.remove()
+def _place(gradient) -> int:
+    """Address of its elements; 0 if they lie in no one place."""
+    return gradient.data_ptr() if gradient is not None and gradient.layout == torch.strided else 0
 
 
 def _references(gradient) -> int:

@@ -15,6 +15,8 @@ import horon.torch as hvd
 
 if os.environ["HORON_TEST_FAILURE"] == "raising_before_init" and os.environ["HORON_RANK"] == "1":
     raise ValueError("no data")
+if os.environ["HORON_TEST_FAILURE"] == "raising_with_a_hook_of_others":
+    sys.excepthook = sys.__excepthook__
 try:
     hvd.init()
 except hvd.HoronError as error:
@@ -31,6 +33,11 @@ def raising():
     if RANK == hvd.size() - 1:
         raise ValueError("bad batch\nand more")
     reduce("x")
+
+
+def raising_with_a_hook_of_others():
+    """Between import and init something has put its own in place of what was there."""
+    raising()
 
 
 def accents():

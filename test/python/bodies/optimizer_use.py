@@ -85,6 +85,37 @@ def check_state_comes_with_its_types():
     assert master.dtype == torch.float32 and 0.998 < master[0] < 0.9995
 
 
+class Lookahead(torch.optim.Optimizer):
+    """Has another optimizer, to which it leaves state, groups and loading."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.inner.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups
+
+
+def check_state_of_an_optimizer_that_loads_in_its_own_way():
+    model = make_model()
+    optimizer = Lookahead(sgd(model))
+    if hvd.rank() == 0:
+        loss_of(model, batches(1)[0][0]).backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert len(optimizer.inner.state) == 4
+    buffers = [state["momentum_buffer"].reshape(-1) for state in optimizer.inner.state.values()]
+    rows = hvd.allgather(torch.cat(buffers).reshape(1, -1))
+    same(rows, rows[:1].expand_as(rows))
+
+
 def check_hooks_of_steps_run_once():
     for op in (hvd.Average, hvd.Adasum, hvd.Gossip()):
         model = make_model()
@@ -133,6 +164,20 @@ def check_closures():
         same_models(model, alone, 1e-3)
 
 
+def check_a_closure_that_only_looks():
+    """Gradients of a backward pass before it are reduced once."""
+    model, other = make_model(), make_model()
+    steps = [hvd.DistributedOptimizer(sgd(m), [(f"{i}.{n}", p) for n, p in m.named_parameters()],
+                                      op=hvd.Sum) for i, m in enumerate((model, other))]
+    for batch in batches(hvd.size()):
+        for m, optimizer in zip((model, other), steps):
+            optimizer.zero_grad()
+            loss = loss_of(m, batch[hvd.rank()])
+            loss.backward()
+            optimizer.step(*([lambda value=loss: value] if m is other else []))
+    same_models(model, other, 0)
+
+
 def check_clipping_in_a_closure():
     """synchronize() in it is enough."""
     model = make_model()
@@ -168,7 +213,7 @@ def check_a_group_added_after_loading():
 
 def check_wrapping_again():
     """Another optimizer for the same model, under the same names, when the first one is gone."""
-    for op in (hvd.Sum, hvd.Adasum):
+    for op in (hvd.Sum, hvd.Adasum, hvd.Gossip(style="atc")):
         model = make_model()
         for rate in (0.1, 0.01, 0.001):
             optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=rate),
@@ -179,7 +224,7 @@ def check_wrapping_again():
                 optimizer.step()
             del optimizer
             assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
-        assert everywhere_the_same(model)
+        assert op not in (hvd.Sum, hvd.Adasum) or everywhere_the_same(model)
 
 
 def check_gradients_that_share_memory():
@@ -250,18 +295,26 @@ def check_a_new_gradient_that_shares_an_old_ones_memory():
 
 
 def check_gradients_in_a_buffer_of_the_user():
-    """They stay where they were put."""
-    flat = torch.zeros(30)
-    parameters = [torch.nn.Parameter(torch.ones(10)) for _ in range(3)]
-    for i, parameter in enumerate(parameters):
-        parameter.grad = flat[10 * i:10 * (i + 1)]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0),
-                                         [(f"flat.{i}", p) for i, p in enumerate(parameters)])
-    for _ in range(3):
-        sum((i + 1) * p.sum() for i, p in enumerate(parameters)).backward()
-        optimizer.step()
-        same(flat, torch.arange(1.0, 4.0).repeat_interleave(10))
-        flat.zero_()
+    """They stay where they were put, before or after."""
+    for before in (True, False):
+        flat = torch.zeros(30)
+        parameters = [torch.nn.Parameter(torch.ones(10)) for _ in range(3)]
+
+        def place(flat=flat, parameters=parameters):
+            for i, parameter in enumerate(parameters):
+                parameter.grad = flat[10 * i:10 * (i + 1)]
+
+        if before:
+            place()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0), [
+            (f"flat.{before}.{i}", p) for i, p in enumerate(parameters)])
+        if not before:
+            place()
+        for _ in range(3):
+            sum((i + 1) * p.sum() for i, p in enumerate(parameters)).backward()
+            optimizer.step()
+            same(flat, torch.arange(1.0, 4.0).repeat_interleave(10))
+            flat.zero_()
 
 
 def check_wrong_arguments():
