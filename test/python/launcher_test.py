@@ -243,8 +243,9 @@ def test_an_interrupt_before_there_is_a_job(tmp_path: Path) -> None:
     scontrol.write_text(f"#!/bin/sh\n> {tmp_path}/up; exec sleep 8\n")
     scontrol.chmod(0o755)
     slurm = environment(SLURM_JOB_NODELIST="n[1-2]", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    with subprocess.Popen(command_line("true"), env=slurm, stderr=subprocess.PIPE,
-                          text=True) as process:
+    with subprocess.Popen(command_line("true"), env=slurm, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # nohup
+                          ) as process:
         assert wait_until((tmp_path / "up").exists, 10)
         process.send_signal(signal.SIGINT)
         assert process.wait(5) == 130 and process.stderr.read() == ""
