@@ -44,7 +44,7 @@ class Options:
     binding_args: list[str] = field(default_factory=list)
     timestamps: bool = False
     output_folder: str = ""
-    remarks: list[str] = field(default_factory=list)  # on options that do nothing
+    remarks: list[str] = field(default_factory=list)  # for the user, before the job
     task_socket: int | None = None  # to the program that called horon.run
     task: int | None = None  # descriptor of the function that came through it
 
@@ -149,10 +149,15 @@ def _remarks(
     parsed: argparse.Namespace,
     variables: Mapping[str, str],
     environment: Mapping[str, str],
+    hosts: list[Host],
     use_mpi: bool,
 ) -> list[str]:
-    """On what was given and does nothing."""
+    """On what was given and does nothing, and on what was found and decides."""
     found = list(parsed.idle)
+    if hosts and parsed.hosts is None and parsed.hostfile is None:
+        where = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+        found.append(f"Slurm job {environment.get('SLURM_JOB_ID', '?')}: "
+                     f"{sum(host.slots for host in hosts)} ranks on {where}")
     samples = [x for x in variables if x.startswith("HORON_AUTOTUNE_") and not x.endswith("_FILE")]
     if samples and not {"HORON_AUTOTUNE", "HOROVOD_AUTOTUNE"} & {*variables, *environment}:
         found.append(f"{', '.join(samples)} set without --autotune: nothing is tuned")
@@ -229,7 +234,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         binding_args=_words("--binding-args", parsed.binding_args),
         timestamps=parsed.timestamps,
         output_folder=parsed.output_filename,
-        remarks=_remarks(parsed, variables, environment, use_mpi),
+        remarks=_remarks(parsed, variables, environment, hosts, use_mpi),
         task_socket=parsed.task_socket,
     )
 

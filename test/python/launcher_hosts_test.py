@@ -165,6 +165,8 @@ def test_slurm_allocation(tmp_path: Path, mpi_home: str) -> None:
     assert "found Slurm job 7 on node[8-9]; mpirun (Open MPI) 5.0.11 at" in done.stderr
     assert "used: 4 ranks on 192.0.2.8:2, 192.0.2.9:2, started through mpirun" in done.stderr
     assert "-np 4 --bind-to none --host 192.0.2.8:2,192.0.2.9:2 --map-by slot" in done.stdout
+    done = horonrun("--dry-run", "true", **slurm)
+    assert done.stderr == "horonrun: Slurm job 7: 4 ranks on 192.0.2.8:2, 192.0.2.9:2\n"
     done = horonrun("-np", "5", "true", **slurm)
     assert (
         "-np 5 asks for more ranks than the 4 slots that the Slurm allocation offers" in done.stderr
