@@ -120,13 +120,18 @@ def from_slurm(environment: Mapping[str, str]) -> list[Host]:
     return [Host(name, number) for name, number in zip(names, tasks, strict=True)]
 
 
+def listed(hosts: Iterable[Host]) -> str:
+    """As h1:2, h2:2."""
+    return ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
 def place(hosts: list[Host], np: int | None, source: str) -> list[Host]:
     """The hosts with as many slots as they get ranks: filled in order; all slots without np."""
     total = sum(host.slots for host in hosts)
     if np is not None and np > total:
         raise Refusal(
             f"-np {np} asks for more ranks than the {total} slots that {source} "
-            f"({', '.join(f'{host.name}:{host.slots}' for host in hosts)})"
+            f"({listed(hosts)})"
         )
     if np is None and total > MOST_RANKS:
         raise Refusal(f"{source} {total} slots, and a job has at most {MOST_RANKS} ranks: give -np")

@@ -121,11 +121,11 @@ def _run(options: Options) -> int:
 
 
 def _say_what_is_found(options: Options) -> None:
-    from . import mpirun, surroundings
+    from . import hosts, mpirun, surroundings
 
     path = mpirun.find_mpirun(os.environ)
     found = surroundings.described(os.environ, path, mpirun.version(path) if path else "")
-    where = ", ".join(f"{host.name}:{host.slots}" for host in options.hosts) or "this machine"
+    where = hosts.listed(options.hosts) or "this machine"
     way = "mpirun and a keeper for each" if options.use_mpi else "no MPI"
     print(
         f"horonrun: {found}; used: {options.np} ranks on {where}, started through {way}",

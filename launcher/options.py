@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import arguments
-from .hosts import Host, check_names, from_file, from_list, from_slurm, is_this_machine, place
+from .hosts import (
+    Host,
+    check_names,
+    from_file,
+    from_list,
+    from_slurm,
+    is_this_machine,
+    listed,
+    place,
+)
 from .interfaces import addresses_by_name, described
 from .refusal import Refusal
 
@@ -155,9 +164,8 @@ def _remarks(
     """On what was given and does nothing, and on what was found and decides."""
     found = list(parsed.idle)
     if hosts and parsed.hosts is None and parsed.hostfile is None:
-        where = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
         found.append(f"Slurm job {environment.get('SLURM_JOB_ID', '?')}: "
-                     f"{sum(host.slots for host in hosts)} ranks on {where}")
+                     f"{sum(host.slots for host in hosts)} ranks on {listed(hosts)}")
     samples = [x for x in variables if x.startswith("HORON_AUTOTUNE_") and not x.endswith("_FILE")]
     if samples and not {"HORON_AUTOTUNE", "HOROVOD_AUTOTUNE"} & {*variables, *environment}:
         found.append(f"{', '.join(samples)} set without --autotune: nothing is tuned")

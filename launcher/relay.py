@@ -23,9 +23,14 @@ from .standing import Standing
 LONGEST_PACKET = 500  # bytes; a rank reads 512
 
 
+def short_packet(words: str) -> bytes:
+    """As long as may be, of whole characters."""
+    packet = words.encode(errors="replace")[:LONGEST_PACKET]
+    return packet.decode(errors="ignore").encode()
+
+
 def dead_packet(rank: int, sentence: str) -> bytes:
-    packet = f"dead {rank} {sentence}".encode(errors="replace")[:LONGEST_PACKET]
-    return packet.decode(errors="ignore").encode()  # whole characters
+    return short_packet(f"dead {rank} {sentence}")
 
 
 class Relay:

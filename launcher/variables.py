@@ -8,16 +8,16 @@ from collections.abc import Mapping
 
 from .options import Options, cores
 
+# Say which rank a process is: those of a job that starts another one are not for its ranks.
+OF_A_RANK = frozenset("HORON_RANK HORON_SIZE HORON_LOCAL_RANK HORON_LAUNCHER_FD".split())
 # Of a host or a login, not of the job. Keepers have their own, and mpirun sees to some.
-_STAY_HERE = frozenset(
+_STAY_HERE = OF_A_RANK | frozenset(
     "HOME HOSTNAME LOGNAME MAIL OLDPWD PWD SHELL SHLVL TMPDIR USER DISPLAY XAUTHORITY _ "
     "PATH LD_LIBRARY_PATH PYTHONPATH".split()
 )
 _STAY_HERE_PREFIXES = tuple(
     "BASH_FUNC_ DBUS_ OMPI_ OPAL_ PMIX_ PRTE_ SLURM_ SSH_ XDG_".split()
 )
-# Say which rank a process is: those of a job that starts another one are not for its ranks.
-OF_A_RANK = frozenset("HORON_RANK HORON_SIZE HORON_LOCAL_RANK HORON_LAUNCHER_FD".split())
 
 
 def shared_variables(options: Options, environment: Mapping[str, str]) -> dict[str, str]:
@@ -42,4 +42,4 @@ def thread_variables(local_size: int, environment: Mapping[str, str]) -> dict[st
 
 def travels(name: str) -> bool:
     """Whether a variable of horonrun's environment is for the ranks of other hosts, too."""
-    return name not in _STAY_HERE | OF_A_RANK and not name.startswith(_STAY_HERE_PREFIXES)
+    return name not in _STAY_HERE and not name.startswith(_STAY_HERE_PREFIXES)

@@ -273,7 +273,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
 // The socket to horonrun is the rank's own: what a rank starts has its environment only.
 Status CheckStarted(const Config& config, const ProcessState& process) {
   if (config.launcher_fd < 0 || process.launcher) return Status::Ok();
-  struct stat facts {};
+  struct stat facts{};
   const bool there = fstat(static_cast<int>(config.launcher_fd), &facts) == 0;
   if (there && S_ISSOCK(facts.st_mode)) return Status::Ok();
   return Status::InvalidArgument(

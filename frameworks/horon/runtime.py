@@ -17,8 +17,6 @@ from horon.errors import (
 # The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
 os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
 
-_LONGEST_PACKET = 500  # bytes
-
 _exit_registered = False
 _when_left = []
 
@@ -82,24 +80,25 @@ def _telling_others(hook):
             if _exit_registered:
                 _core.abandon(what)
             else:  # the others may be in init, and wait
-                tell_horonrun(what)
+                _tell_horonrun(what)
         hook(kind, value, traceback)
 
     tell.tells_others = True
     return tell
 
 
-def tell_horonrun(what: str) -> None:
+def _tell_horonrun(what: str) -> None:
     """Says so on the socket that horonrun gave to the rank that it started; a program that the rank
     started has the variable, too, but not the socket."""
     import socket
+
+    from horon.launcher.relay import short_packet
 
     try:
         with socket.socket(fileno=os.dup(int(os.environ["HORON_LAUNCHER_FD"]))) as launcher:
             maker = launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
             if int.from_bytes(maker, sys.byteorder) == os.getppid():
-                packet = what.encode(errors="replace")[:_LONGEST_PACKET]
-                launcher.send(packet.decode(errors="ignore").encode())
+                launcher.send(short_packet(what))
     except (OSError, ValueError):
         pass  # horonrun is gone, or it is no socket
 

@@ -50,8 +50,9 @@ Status Negotiator::HearReport(int rank, horon::Report report) {
   const bool again = describe && std::exchange(describe_when_answered_, true);
   if (!describe_when_answered_ || (!judge_->complete() && !again)) return Status::Ok();
   describe_when_answered_ = false;
+  const auto known = judge_->activity(now);
   for (const PendingTensor& tensor : coordinator_->Pending())
-    description_.push_back(DescribePending(tensor, judge_->activity(now), now));
+    description_.push_back(DescribePending(tensor, known, now));
   if (description_.empty()) description_.push_back("nothing waits for a rank to submit it");
   return Status::Ok();
 }

@@ -257,18 +257,23 @@ void StallJudge::JudgeDivergence(const std::vector<PendingTensor>& pending, Find
 void StallJudge::JudgeTime(Time now, const std::vector<PendingTensor>& pending,
                            Findings& findings) {
   std::map<std::string, Time> still;
+  std::vector<std::optional<Activity>> known;  // from the first tensor on that is described
+  const auto describe = [&](const PendingTensor& tensor) {
+    if (known.empty()) known = activity(now);
+    return DescribePending(tensor, known, now);
+  };
   for (const PendingTensor& tensor : pending) {
     const auto age = duration_cast<milliseconds>(now - tensor.since);
     if (limits_.busy.count() > 0 && age >= limits_.busy) {
       findings.failed.emplace_back(
-          tensor.key, Status::Aborted(DescribePending(tensor, activity(now), now) +
+          tensor.key, Status::Aborted(describe(tensor) +
                                       ". It was given up (HORON_STALL_SHUTDOWN_TIME_SECONDS)"));
       continue;
     }
     if (limits_.warn.count() == 0 || age < limits_.warn) continue;
     const auto warned = warned_.find(tensor.key);
     const bool due = warned == warned_.end() || now - warned->second >= limits_.warn;
-    if (due) findings.warnings.push_back(DescribePending(tensor, activity(now), now));
+    if (due) findings.warnings.push_back(describe(tensor));
     still[tensor.key] = due ? now : warned->second;
   }
   warned_ = std::move(still);

@@ -1,8 +1,8 @@
 // libFuzzer on everything that is decoded: negotiation's messages, op specs, values of variables,
 // windows' rows and messages, the file of a tuning, the packets of a shared-memory ring and of the
-// sockets to the launcher and between a node's ranks, and the messages of top-k. The first byte chooses the decoder. Whatever decodes must come back the same
-// when it is encoded and decoded again; nothing may crash, hang or take memory that the bytes do
-// not justify.
+// sockets to the launcher and between a node's ranks, and the messages of top-k. The first byte
+// chooses the decoder. Whatever decodes must come back the same when it is encoded and decoded
+// again; nothing may crash, hang or take memory that the bytes do not justify.
 //
 // Built with clang by CTest (fuzz); by hand: see the command in test/CMakeLists.txt.
 #include <algorithm>

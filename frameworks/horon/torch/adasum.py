@@ -122,7 +122,7 @@ class DeltaReducer(GradientReducer):
         else:
             super()._ready(parameter)
 
-    def _unshare(self, parameter, held=1):
+    def _unshare(self, parameter, in_backward):
         return False  # gradients stay as they are
 
     def _fill_gradient(self, parameter):

@@ -11,6 +11,7 @@ from horon.errors import HoronInvalidArgument
 from horon.torch.tensors import (
     dtype_and_device,
     is_strided,
+    lies_as_it_reads,
     owned_output,
     shape_in_memory,
     stream_of,
@@ -63,7 +64,7 @@ class Call:
     def is_on(self, tensor) -> bool:
         """Whether it reads and writes this dense tensor itself, and no copy."""
         return (isinstance(self._tensors, tuple) and all(t is tensor for t in self._tensors)
-                and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg())
+                and tensor.is_cpu and lies_as_it_reads(tensor))
 
     def then(self, finish):
         """This call, whose result is what finish() makes of it."""
@@ -181,7 +182,7 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={int(root_rank)}"
-    if is_strided(tensor, name) and (tensor.is_neg() or not tensor.is_contiguous()):
+    if is_strided(tensor, name) and not lies_as_it_reads(tensor):
         staged = _private_copy(tensor)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)

@@ -28,7 +28,7 @@ class LayeredGossip(ParameterGossip):
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._step_of = None  # weak reference to what takes the wrapped optimizer's step for one parameter
+        self._step_of = None  # weakly: takes the wrapped optimizer's step for one parameter
         self._passes = 1
         self._left = {}  # backward passes until a parameter's step
         self._hooked = set()

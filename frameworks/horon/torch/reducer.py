@@ -48,7 +48,7 @@ class GradientReducer:
         self._hooks = {}  # parameter: its hook, which knows what is under way
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
-        self._clash = 0  # address of a gradient that was already being reduced for another parameter
+        self._clash = 0  # address of a gradient that was already under way for another parameter
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._views = self._make_views() if views and self.active else None
@@ -161,25 +161,29 @@ class GradientReducer:
         self._sparse.update(p for p, kind in kinds.items() if kind == _SPARSE)
         self._unknown = {p for p, kind in kinds.items() if kind == _NO_GRADIENT}
 
-    def _unshare(self, parameter, held=1):
+    def _unshare(self, parameter, in_backward) -> bool:
         """Backward may give one tensor to two parameters, which it adds up: reduced in place, one
-        gradient would change the other. Such a one gets memory of its own; whether it did. Not
-        what has been the gradient before: its owner may have put it where it lies. `held`: how many
-        references a gradient's memory has that is nobody else's."""
+        gradient would change the other. Such a one gets memory of its own; whether it is one. In
+        backward, autograd still holds what it has made the gradient of."""
+        shared = self._shares(parameter, held=2 if in_backward else 1)
+        if shared:
+            place = _place(parameter.grad)
+            if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
+                self._clash = place  # too late
+            else:
+                parameter.grad = parameter.grad.clone()
+        self._note(parameter)
+        return shared
+
+    def _shares(self, parameter, held) -> bool:
+        """Whether its gradient's memory has more references than `held`. Not what has been the
+        gradient before, or is a part of a buffer: its owner has put it where it lies."""
         gradient = parameter.grad
-        place = _place(gradient)
-        if not place or _references(gradient) <= held:
+        if self._hooks[parameter].view is not None or not _place(gradient):
             return False
         last = self._last.get(parameter)
-        if last is not None and last() is gradient:
-            return False
-        if gradient.untyped_storage().nbytes() > gradient.nbytes:  # a part of somebody's buffer
-            return False
-        if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
-            self._clash = place  # too late
-        else:
-            parameter.grad = gradient.clone()
-        return True
+        return (_references(gradient) > held and not (last is not None and last() is gradient)
+                and gradient.untyped_storage().nbytes() <= gradient.nbytes)
 
     def _note(self, parameter):
         """That this gradient lies where it shall."""
@@ -213,8 +217,7 @@ class GradientReducer:
         return hook.left
 
     def _start(self, parameter, hook, in_backward=False):
-        """Starts the parameter's reduction, or that of its group. In backward, autograd still holds
-        what it has made the gradient of."""
+        """Starts the parameter's reduction, or that of its group."""
         group = self._group_of.get(parameter)
         if group is not None:
             self._start_group(group, parameter if in_backward else None)
@@ -222,17 +225,14 @@ class GradientReducer:
         self._fill_gradient(parameter)
         if parameter.grad is not None and parameter.grad.is_sparse:
             self._sparse.add(parameter)
-        shared = hook.view is None and self._unshare(parameter, held=2 if in_backward else 1)
-        self._note(parameter)
+        shared = self._unshare(parameter, in_backward)
         hook.pending = self._reduction.start(self._name(parameter), parameter,
                                              None if shared else hook)
 
     def _start_group(self, group, last_ready):
         for parameter in group.parameters:
             self._fill_gradient(parameter)
-            if self._hooks[parameter].view is None:
-                self._unshare(parameter, held=2 if parameter is last_ready else 1)
-            self._note(parameter)
+            self._unshare(parameter, in_backward=parameter is last_ready)
         names = [self._name(parameter) for parameter in group.parameters]
         pending = self._reduction.start_group(group.name, names, group.parameters)
         for parameter in group.parameters:

@@ -36,7 +36,8 @@ def reduction_spec(op, average=None) -> str:
 def _name(kind, name, spec, process_set) -> str:
     if name is None and spec.partition(":")[0] in _GO_ON:
         raise HoronInvalidArgument(
-            f"op '{spec}' goes on where its last call with this tensor ended: give the tensor a name"
+            f"op '{spec}' goes on where its last call with this tensor ended: "
+            "give the tensor a name"
         )
     return full_name(kind, name, set_id(process_set))
 

@@ -50,6 +50,11 @@ def stream_of(device: int) -> int:
     return 0 if device < 0 else torch.cuda.current_stream(device).cuda_stream
 
 
+def lies_as_it_reads(tensor: torch.Tensor) -> bool:
+    """Without gaps, in order, and with its signs."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
 def shape_in_memory(tensor: torch.Tensor):
     """Shape of a dense tensor in the order of its memory; None if it must be copied to be sent.
 
