@@ -169,7 +169,7 @@ int horon_shutdown(void) {
 void horon_abandon(const char* what) {
   const auto job = Current();
   if (!job || what == nullptr) return;
-  if (job->watch) job->watch->SayLost(what);
+  job->watch->SayLost(what);
   job->runtime->GiveUp(what);
 }
 

@@ -15,10 +15,9 @@ void Job::Start(RuntimeParts parts) {
   try {
     runtime = std::make_unique<Runtime>(std::move(parts));
   } catch (const std::exception& error) {  // a thread cannot be started; the others count on it
-    if (watch) watch->SayLost(std::string("failed: ") + error.what());
+    watch->SayLost(std::string("failed: ") + error.what());
     throw;
   }
-  if (!watch) return;
   watch->OnDescribe([this] { runtime->Describe(); });
   watch->OnLook([this] { return runtime->WatchOver(); });
 }
@@ -49,14 +48,14 @@ void Job::TellTimes() {
 
 void Job::Leave() {
   FaultPoint(FaultPhase::kShutdown);
-  if (watch) watch->OnDescribe(nullptr);
+  watch->OnDescribe(nullptr);
   runtime->Shutdown();
-  if (watch) watch->OnLook(nullptr);
-  if (watch && runtime->config().explain) TellTimes();
+  watch->OnLook(nullptr);
+  if (runtime->config().explain) TellTimes();
   metrics.reset();
   // MPI_Finalize waits for all ranks, so after a loss it would never return.
   if (runtime->lost() || runtime->stuck()) process->mpi.DoNotFinalize();
-  if (watch) watch->SayBye();
+  watch->SayBye();
   Log(LogLevel::kInfo, "runtime", "left the job");
 }
 

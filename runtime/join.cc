@@ -90,7 +90,6 @@ Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) 
 std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSocket> launcher,
                                  std::shared_ptr<SharedSegment> segment,
                                  std::vector<std::pair<Descriptor, int>> peers) {
-  if (parts.topology.size() == 1 && !launcher) return nullptr;
   const Topology& topology = parts.topology;
   WatchParts watch{std::move(segment),
                    topology.members(topology.node_of(parts.rank)),
@@ -145,10 +144,13 @@ Status CheckAlone(const Config& config) {
 Result<std::unique_ptr<Job>> JoinAlone(const Config& config, ProcessState& process) {
   HORON_TRY(CheckAlone(config));
   auto job = std::make_unique<Job>();
-  RuntimeParts parts = Begin(config, process, 0, Topology::OneNode(1), nullptr);
+  RuntimeParts parts =
+      Begin(config, process, 0, Topology::OneNode(1), std::make_shared<Losses>());
+  job->controller = job->transport = "self";
+  job->watch = MakeWatch(parts, nullptr, nullptr, {});
+  HORON_TRY(job->watch->status());
   Connect(parts, nullptr, nullptr);
   parts.control = parts.route;
-  job->controller = job->transport = "self";
   job->Start(std::move(parts));
   return job;
 }
@@ -176,7 +178,7 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
                                               ShapeOf(config, size), config.start_time));
   }
   job->watch = MakeWatch(parts, launcher, segment, {});
-  if (job->watch) HORON_TRY(job->watch->status());
+  HORON_TRY(job->watch->status());
   if (segment) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
@@ -244,7 +246,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   RuntimeParts parts = Begin(config, process, job->mpi->rank(), std::move(topology), losses);
   early.reset();
   job->watch = MakeWatch(parts, launcher, meeting.segment, std::move(meeting.peers));
-  if (job->watch) HORON_TRY(job->watch->status());
+  HORON_TRY(job->watch->status());
   Transport* node = AddNode(parts, std::move(meeting.segment));
   const bool by_shm = config.controller == "shm" && node != nullptr;
   Transport* mpi = nullptr;

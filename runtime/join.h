@@ -28,7 +28,7 @@ struct ProcessState {
 // from the last to the first.
 struct Job {
   std::unique_ptr<MpiWorld> mpi;
-  std::unique_ptr<Watch> watch;  // null without launcher and other ranks on this node
+  std::unique_ptr<Watch> watch;
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<MetricsWriter> metrics;  // null unless asked for
   ProcessState* process = nullptr;

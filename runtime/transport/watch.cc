@@ -30,7 +30,7 @@ Watch::Watch(WatchParts parts)
 
 Status Watch::status() const {
   if (error_ == 0) return Status::Ok();
-  return Status::Unavailable("the other ranks cannot be watched: " + SystemError(error_));
+  return Status::Unavailable("the job cannot be watched: " + SystemError(error_));
 }
 
 Watch::~Watch() { Stop(); }

@@ -289,3 +289,23 @@ def test_sigusr1_tells_what_is_pending_and_what_the_missing_rank_does(tmp_path):
         fifo.write_text("go", encoding="ascii")
         rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0, seen + rest
+
+
+def test_sigusr1_asks_a_process_alone_without_launcher():
+    """It has a watch thread of its own, in each of its lives; the signal's default would end it."""
+    source = ("import os, signal, sys\n"
+              "import horon.torch as hvd\n"
+              "for _ in range(2):\n"
+              "    hvd.init()\n"
+              "    os.kill(os.getpid(), signal.SIGUSR1)\n"
+              "    assert sys.stdin.readline() == 'on\\n'\n"
+              "    hvd.shutdown()\n")
+    pipes = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", source], text=True, **pipes) as process:
+        for _ in range(2):
+            seen = [process.stderr.readline() for _ in range(2)]
+            assert seen == ["horon: rank 0: no tensor waits for other ranks\n",
+                            "horon: rank 0: nothing waits for a rank to submit it\n"]
+            process.stdin.write("on\n")
+            process.stdin.flush()
+        assert process.wait(LIMIT_S) == 0
