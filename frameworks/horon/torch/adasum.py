@@ -9,6 +9,7 @@ scaling act before the combination, and their state is local to the rank.
 Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 """
 
+import inspect
 import weakref
 
 import torch
@@ -106,7 +107,9 @@ class DeltaReduction:
         self._ready.clear()
 
     def drop(self):
+        """Also the buffers: what is under way may still be written there."""
         self._ready.clear()
+        self._deltas.clear()
 
 
 class DeltaReducer(GradientReducer):
@@ -152,6 +155,24 @@ class _DeltaOptimizer(WrappedOptimizer):
         self._horon_defers = defer
         self._horon_reducer.deferred = defer or self._horon_first
 
+    def synchronize(self):
+        """Who calls this wants to change gradients before step(): local steps are deferred from the
+        next one on. Waits for those that backward() has taken already."""
+        self._horon_defers = True
+        if not self._horon_reducer.deferred:
+            self._wait()
+
+    def _wait(self):
+        try:
+            super().synchronize()
+        except BaseException:
+            self._horon_deltas.drop()
+            raise
+
+    def load_state_dict(self, *args, **kwargs):
+        self._horon_deltas.drop()
+        return super().load_state_dict(*args, **kwargs)
+
     def step(self, closure=None):
         loss = None
         if closure is not None:
@@ -159,20 +180,17 @@ class _DeltaOptimizer(WrappedOptimizer):
                 loss = closure()
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and not self._horon_reducer.deferred:
-            self._horon_reducer.synchronize()
+            self._wait()
             self._horon_deltas.drop()
             raise HoronInvalidArgument(_LATE_SCALER)
         if found_inf is None or not self._overflowed(found_inf):
-            self._combine()
+            if not self._horon_synchronized:
+                self._wait()
+            self._horon_deltas.apply()
         self._horon_synchronized = False
         self._horon_first = False
         self._horon_reducer.deferred = self._horon_defers or found_inf is not None
         return loss
-
-    def _combine(self):
-        if not self._horon_skip and not self._horon_synchronized:
-            self.synchronize()
-        self._horon_deltas.apply()
 
     def _overflowed(self, found_inf) -> bool:
         """Agrees on one flag. If it is set nothing was touched, else gradients are unscaled."""
@@ -181,15 +199,23 @@ class _DeltaOptimizer(WrappedOptimizer):
         reduce_call("adasum.found_inf", Max.spec, flag, process_set, in_place=True).run()
         if flag.item() > 0:
             self._horon_reducer.reset()
-            self._horon_deltas.drop()
-            self._horon_synchronized = False
             return True
-        if self.grad_scale is not None and not self._horon_synchronized:
+        if self.grad_scale is not None:
             with torch.no_grad():
                 for parameter in self._horon_reducer.parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(self.grad_scale.to(parameter.grad.device))
         return False
+
+
+def refuse_closures(optimizer):
+    """Whose step() computes gradients by itself takes no step on one parameter alone."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise HoronInvalidArgument(
+            f"op=Adasum combines the steps of each parameter; {type(optimizer).__name__}.step() "
+            "cannot do without a closure for all of them: use op=hvd.Average with it"
+        )
 
 
 def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups):

@@ -13,7 +13,7 @@ from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.specs import Average, Sum
-from horon.torch.adasum import make_delta_optimizer
+from horon.torch.adasum import make_delta_optimizer, refuse_closures
 from horon.torch.compression import Compression
 from horon.torch.gossip_optimizer import make_gossip_optimizer
 from horon.torch.gradients import Reduction
@@ -47,6 +47,9 @@ class _DistributedOptimizer(WrappedOptimizer):
         return super().step() if closure is None else super().step(closure)
 
     step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
+
+    def defer_local_steps(self, defer=True):
+        """For op=Adasum on several ranks. Here no step is taken before step() anyway."""
 
     def _synchronized(self, closure):
         before = self._horon_reducer.pending  # a backward pass; the closure's come on top, if any
@@ -106,6 +109,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if isinstance(op, Gossip):
         return make_gossip_optimizer(optimizer, reduction, named_parameters,
                                      backward_passes_per_step, groups)
+    if not averages:
+        refuse_closures(optimizer)
     set_size = process_set.size() if process_set.included() else 1
     if not averages and set_size > 1:
         return make_delta_optimizer(optimizer, reduction, named_parameters,

@@ -165,22 +165,67 @@ def check_state_schedulers_and_checks():
 def check_clipping():
     """Gradients that are clipped between backward() and step() count as they are then."""
     data = batches(hvd.size())
+    for announced in (True, False):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+        if announced:
+            optimizer.defer_local_steps()
+        for step in data:
+            optimizer.zero_grad()
+            loss_of(model, step[hvd.rank()]).backward()
+            if not announced:
+                optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            with torch.enable_grad() if announced else optimizer.skip_synchronize():
+                optimizer.step()
+        same_models(model, by_hand(sgd, data, clip=0.05))
+
+
+class Uneven(hvd.Compression.none):
+    """While it is `bad`, rank 0 sends small tensors in another type than the others."""
+
+    bad = False
+
+    @classmethod
+    def compress(cls, tensor):
+        half = cls.bad and hvd.rank() == 0 and tensor.dim() == 1
+        return (tensor.half(), tensor.dtype) if half else (tensor, None)
+
+
+def check_a_failed_step_leaves_nothing_behind():
+    """Some deltas of it were combined already: they are in no later step."""
+    if hvd.size() == 1:
+        return
+    data = batches(hvd.size())
     model = make_model()
-    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
-    if hvd.size() > 1:
-        optimizer.defer_local_steps()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum,
+                                         compression=Uneven)
+    fresh = copy.deepcopy(optimizer.state_dict())
+    for step in data[:2]:  # in step() and, from the second on, in backward()
+        loss_of(model, step[hvd.rank()]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    Uneven.bad = True
+    loss_of(model, data[2][hvd.rank()]).backward()
+    with raises(hvd.HoronInvalidArgument, words=["float16", "float32"]):
+        optimizer.step()
+    Uneven.bad = False
+    model.load_state_dict(make_model().state_dict())
+    optimizer.load_state_dict(fresh)
     for step in data:
         optimizer.zero_grad()
         loss_of(model, step[hvd.rank()]).backward()
-        if hvd.size() == 1:
-            optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-        with optimizer.skip_synchronize() if hvd.size() == 1 else torch.enable_grad():
-            optimizer.step()
-    same_models(model, by_hand(sgd, data, clip=0.05))
+        optimizer.step()
+    same_models(model, by_hand(sgd, data))
 
 
-def amp_steps(unscale):
+def check_a_closure_that_is_needed_is_refused():
+    model = make_model()
+    with raises(hvd.HoronInvalidArgument, words=["Adasum", "LBFGS.step()", "op=hvd.Average"]):
+        hvd.DistributedOptimizer(torch.optim.LBFGS(model.parameters()), op=hvd.Adasum)
+
+
+def amp_steps(unscale, clip=None):
     """One step a batch under GradScaler; rank 0 overflows in the second one."""
     model = make_model()
     optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
@@ -192,9 +237,14 @@ def amp_steps(unscale):
         if i == 1 and hvd.rank() == 0:
             loss = loss * float("inf")
         scaler.scale(loss).backward()
+        if clip is not None:
+            optimizer.synchronize()
         if unscale:
             scaler.unscale_(optimizer)
-        scaler.step(optimizer)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        with torch.enable_grad() if clip is None else optimizer.skip_synchronize():
+            scaler.step(optimizer)
         scaler.update()
         momenta = [s["momentum_buffer"].clone() for s in optimizer.state.values()]
         states.append([p.detach().clone() for p in model.parameters()] + momenta)
@@ -204,9 +254,9 @@ def amp_steps(unscale):
 def check_mixed_precision():
     """An overflow on one rank: no rank's parameters or momenta change by a bit in that step."""
     data = batches(hvd.size())
-    expected = by_hand(sgd, torch.cat([data[:1], data[2:]]))
-    for unscale in (False, True):
-        model, states = amp_steps(unscale)
+    for unscale, clip in ((False, None), (True, None), (True, 0.05)):
+        expected = by_hand(sgd, torch.cat([data[:1], data[2:]]), clip=clip)
+        model, states = amp_steps(unscale, clip)
         for before, after in zip(states[0], states[1]):
             same(before, after)
         same_models(model, expected)
