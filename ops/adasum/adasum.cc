@@ -8,6 +8,7 @@
 // along the rings given, each an order of the set's ranks by their places in it. Source: Maleki et
 // al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cctype>
 #include <numeric>
@@ -25,6 +26,9 @@ using adasum::ZeroPolicy;
 constexpr int64_t kSmallBytes = 64 << 10;
 
 enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing };
+constexpr std::array<const char*, 5> kNames{"inside nodes, then between them",
+                                            "recursive halving", "recursive doubling",
+                                            "binary tree", "rings"};
 using Rings = std::vector<std::vector<int>>;
 
 struct Parameters {
@@ -84,8 +88,9 @@ class Adasum final : public Op {
     Communicator& comm = stage.comm();
     std::vector<int> all(static_cast<size_t>(comm.size()));
     std::iota(all.begin(), all.end(), 0);
+    stage.SetAlgorithm(kNames[static_cast<size_t>(parameters_.algorithm)]);
     if (parameters_.algorithm == Algorithm::kRing) {
-      const Rings rings = parameters_.rings.empty() ? Rings{all} : parameters_.rings;
+      const Rings rings = parameters_.rings.empty() ? Rings{all} : RingsOf(stage);
       co_return co_await share.GoRound(rings);
     }
     const bool reduces_inside =
@@ -94,7 +99,9 @@ class Adasum final : public Op {
       const bool tree = parameters_.algorithm == Algorithm::kTree;
       co_return co_await OverNodes(share, parameters_.local, tree);
     }
-    switch (Choose(stage)) {
+    const Algorithm algorithm = Choose(stage);
+    stage.SetAlgorithm(kNames[static_cast<size_t>(algorithm)]);
+    switch (algorithm) {
       case Algorithm::kDoubling:
         co_return co_await ByDoubling(share, std::move(all));
       case Algorithm::kTree:
@@ -105,6 +112,19 @@ class Adasum final : public Op {
   }
 
  private:
+  // Those who have joined are left out.
+  Rings RingsOf(Stage& stage) const {
+    std::vector<int> rank_at(static_cast<size_t>(stage.set_size()), -1);
+    for (int rank = 0; rank < stage.comm().size(); ++rank)
+      rank_at[static_cast<size_t>(stage.PlaceOf(rank))] = rank;
+    Rings rings = parameters_.rings;
+    for (std::vector<int>& ring : rings) {
+      for (int& place : ring) place = rank_at[static_cast<size_t>(place)];
+      std::erase(ring, -1);
+    }
+    return rings;
+  }
+
   // All of them give the same bits, so it may go by the bucket.
   Algorithm Choose(Stage& stage) const {
     if (parameters_.algorithm != Algorithm::kAuto) return parameters_.algorithm;

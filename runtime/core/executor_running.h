@@ -43,6 +43,12 @@ class Executor::Running final : public GpuBucket {
   double prescale() const override { return entries_[0].request().prescale; }
   double postscale() const override { return entries_[0].request().postscale; }
   int set_size() const override { return static_cast<int>(group_.ranks->size()); }
+  int PlaceOf(int rank) const override {
+    const std::vector<int>& ranks = *group_.ranks;
+    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), comm_.global(rank)) -
+                            ranks.begin());
+  }
+  void SetAlgorithm(const char* name) override { algorithm = name; }
   bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
   std::span<Entry> entries() override { return entries_; }
   Op& op() override { return *entries_[0].what->op; }

@@ -55,6 +55,10 @@ class Stage {
   virtual double postscale() const = 0;
   // Ranks of the process set: what an average divides by. comm() may have fewer (Op::when_joined).
   virtual int set_size() const = 0;
+  // Place in the process set of comm()'s rank `rank`: another one where some have joined.
+  virtual int PlaceOf(int rank) const { return rank; }
+  // How the op goes about it, for the timeline. Lives as long as the process.
+  virtual void SetAlgorithm(const char*) {}
   // Pooled; contents undefined; free when the Buffer goes.
   virtual Result<Buffer> Scratch(int64_t bytes) = 0;
   // Gives segment i an output of `shape` that the Work owns, and sets its `output`.

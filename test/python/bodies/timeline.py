@@ -141,6 +141,22 @@ def check_locked_schedules_say_so():
         assert all(e["args"]["negotiated"] is False for e in scheduled)
 
 
+def check_which_way_adasum_took():
+    path = shared_path()
+    hvd.start_timeline(path)
+    hvd.barrier()
+    for algorithm in ("halving", "doubling", "tree", "ring"):
+        hvd.allreduce(torch.ones(100), name=algorithm, op=hvd.AdasumOp(algorithm=algorithm))
+    hvd.stop_timeline()
+    spans = rows(recorded(path))
+    ways = {tensor: {e["args"]["algorithm"] for (_, t), row in spans.items() if t == tensor
+                     for e in row if e["name"] == "ADASUM"}
+            for tensor in ("halving", "doubling", "tree", "ring")}
+    if hvd.size() > 1 and hvd.local_size() == hvd.size():
+        assert ways == {"halving": {"recursive halving"}, "doubling": {"recursive doubling"},
+                        "tree": {"binary tree"}, "ring": {"rings"}}, ways
+
+
 def check_process_sets_without_rank_0():
     """Their tensors are in it, though rank 0, which says when to record, has none of them."""
     size = hvd.size()

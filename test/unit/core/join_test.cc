@@ -159,7 +159,7 @@ void Rooted(Rank& me, const Round& round, Verdicts& verdicts) {
 // Gradients that are orthogonal are added, and equal ones averaged: whoever has joined counts as no
 // gradient, so nothing changes by it.
 void Adasum(Rank& me, const Round& round, Verdicts& verdicts) {
-  for (const char* algorithm : {"halving", "doubling", "tree"}) {
+  for (const char* algorithm : {"halving", "doubling", "tree", "ring,rings=1.3.0.2/0.1.2.3"}) {
     std::vector<float> own(5000, 0.0f), equal(5000, 3.0f);
     own[static_cast<size_t>(me.rank())] = 2;
     const std::string op = std::string("adasum:algo=") + algorithm;
