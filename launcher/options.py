@@ -145,8 +145,8 @@ def _variables(parsed: argparse.Namespace) -> dict[str, str]:
     variables = dict(parsed.variables)
     if parsed.log_level:
         variables["HORON_LOG"] = parsed.log_level.lower()
-    if parsed.controller == "shm":
-        variables["HORON_CONTROLLER"] = "shm"
+    if parsed.controller is not None:
+        variables["HORON_CONTROLLER"] = parsed.controller
     if parsed.explain:
         variables["HORON_EXPLAIN"] = "1"
     if parsed.tcp:

@@ -1,9 +1,12 @@
 """Process sets: collectives among some of the ranks. Set 0 is all of them."""
 
 import weakref
+from collections.abc import Iterable
 
 from horon import _core, names
 from horon.errors import NOT_INITIALIZED, HoronInvalidArgument, HoronNotInitialized
+
+_NO_RANKS = "a process set is a list of ranks; got {!r}"
 
 
 class ProcessSet:
@@ -16,10 +19,12 @@ class ProcessSet:
     def __init__(self, ranks_or_comm):
         if hasattr(ranks_or_comm, "Get_group"):
             ranks_or_comm = _world_ranks(ranks_or_comm)
+        if not isinstance(ranks_or_comm, Iterable):
+            raise HoronInvalidArgument(_NO_RANKS.format(ranks_or_comm))
         ranks = list(ranks_or_comm)
         for number in ranks:
             if isinstance(number, bool) or not hasattr(number, "__index__"):
-                raise HoronInvalidArgument(f"a process set is a list of ranks; got {number!r}")
+                raise HoronInvalidArgument(_NO_RANKS.format(number))
         self.ranks = sorted(int(number) for number in ranks)
 
     def _require_id(self) -> int:
@@ -98,6 +103,8 @@ def add_process_set(process_set) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a set on all ranks; every rank must call this. Blocks. False for the global set and
     for one that is not registered."""
+    if not isinstance(process_set, ProcessSet):
+        raise HoronInvalidArgument(f"a process set is what add_process_set gave; got {process_set!r}")
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
     _core.remove_process_set(process_set.process_set_id)

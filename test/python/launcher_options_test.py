@@ -197,6 +197,7 @@ def test_config_file_with_every_key(config) -> None:
     found = parse("--config-file", config(FULL), "-np", "2", "--cycle-time-ms", "4", "true")
     assert found.use_mpi and found.command == ["true"]
     assert found.variables == {
+        "HORON_CONTROLLER": "mpi",
         "HORON_FUSION_THRESHOLD": str(32 << 20),
         "HORON_CYCLE_TIME": "4",  # the command line wins
         "HORON_CACHE_CAPACITY": "7",
@@ -224,6 +225,11 @@ def test_command_line_wins_over_the_controller(config) -> None:
     path = config("controller: mpi")
     assert parse("--config-file", path, "-np", "2", "true").use_mpi
     assert not parse("--config-file", path, "--gloo", "-np", "2", "true").use_mpi
+
+
+@pytest.mark.parametrize("option, controller", [("--mpi", "mpi"), ("--gloo", "shm")])
+def test_command_line_tells_the_ranks_the_controller(option: str, controller: str) -> None:
+    assert parse("-np", "2", option, "true").variables == {"HORON_CONTROLLER": controller}
 
 
 @pytest.mark.parametrize(

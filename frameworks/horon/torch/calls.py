@@ -15,6 +15,7 @@ from horon.torch.tensors import (
     owned_output,
     shape_in_memory,
     stream_of,
+    whole_number,
 )
 
 _DEVICE = 3  # place in a request
@@ -181,7 +182,7 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
-    spec = f"broadcast:root={int(root_rank)}"
+    spec = f"broadcast:root={whole_number(root_rank, 'root_rank')}"
     if is_strided(tensor, name) and not lies_as_it_reads(tensor):
         staged = _private_copy(tensor)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged

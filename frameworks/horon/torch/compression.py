@@ -26,8 +26,9 @@ class _Narrow(Compressor):
 
     @classmethod
     def compress(cls, tensor):
-        if tensor.dtype.is_floating_point and tensor.dtype != cls.wire_dtype:
-            return tensor.to(cls.wire_dtype), tensor.dtype
+        dtype = getattr(tensor, "dtype", cls.wire_dtype)  # the call refuses what is no tensor
+        if dtype.is_floating_point and dtype != cls.wire_dtype:
+            return tensor.to(cls.wire_dtype), dtype
         return tensor, None
 
     @staticmethod

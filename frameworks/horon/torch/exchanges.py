@@ -18,6 +18,7 @@ from horon.torch.calls import (
     set_id,
 )
 from horon.torch.compression import Compression
+from horon.torch.tensors import whole_number
 
 
 def allgather(tensor, name=None, process_set=global_process_set):
@@ -84,7 +85,7 @@ def _plain_splits(splits):
     if splits is None:
         return None
     if not isinstance(splits, torch.Tensor):
-        return tuple(map(int, splits))
+        return tuple(whole_number(part, "each of splits") for part in splits)
     if splits.dim() != 1 or splits.is_floating_point() or splits.is_complex():
         raise HoronInvalidArgument(
             "alltoall expects splits to be a list or a 1D tensor of whole numbers, not a tensor of "

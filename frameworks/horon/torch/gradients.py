@@ -3,6 +3,8 @@
 What start() returns is under way: its wait() blocks, then puts the reduced gradient in p.grad.
 """
 
+import math
+
 import torch
 
 from horon.specs import Average, Sum, spec_of
@@ -23,6 +25,8 @@ class Reduction:
             return
         if self.spec != Average.spec:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
+        if not 0 < abs(predivide) < math.inf:
+            raise ValueError(f"gradient_predivide_factor cannot be {predivide!r}")
         # Dividing in part before the sum keeps narrow types in range.
         self.spec = Sum.spec
         self.prescale = 1.0 / predivide

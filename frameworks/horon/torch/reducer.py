@@ -52,7 +52,9 @@ class GradientReducer:
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         self._views = self._make_views() if views and self.active else None
-        self._group_of = make_groups(groups, self._names, reduction.process_set, self.active)
+        mine = {parameter for options in param_groups for parameter in options["params"]}
+        names = {parameter: name for parameter, name in self._names.items() if parameter in mine}
+        self._group_of = make_groups(groups, names, reduction.process_set, self.active)
         self._hook_parameters()
         for parameter in self._hooks:
             self._note(parameter)

@@ -1,5 +1,7 @@
 """What the runtime needs to know of a torch tensor: element type, device, shape, where it lies."""
 
+import operator
+
 import torch
 from torch.utils.dlpack import from_dlpack
 
@@ -27,6 +29,13 @@ def is_strided(tensor: torch.Tensor, name: str) -> bool:
             "allgather_object and broadcast_object for other objects"
         )
     return tensor.layout is torch.strided
+
+
+def whole_number(value, what) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise HoronInvalidArgument(f"{what} is a whole number, not {value!r}") from None
 
 
 def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:

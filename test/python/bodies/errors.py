@@ -85,6 +85,8 @@ def check_what_is_no_tensor():
                  hvd.reducescatter, lambda rows: hvd.broadcast(rows, 0)):
         with raises(hvd.HoronInvalidArgument, ValueError, words=["is a list, not a tensor"]):
             call([1, 2])
+    with raises(hvd.HoronInvalidArgument, ValueError, words=["is a list, not a tensor"]):
+        hvd.allreduce([1, 2], compression=hvd.Compression.fp16)
     still_works()
 
 
@@ -291,6 +293,19 @@ def check_wrong_arguments():
     for splits in (torch.ones(1, hvd.size(), dtype=torch.int32), torch.ones(hvd.size())):
         with raises(hvd.HoronError, ValueError, words=["1D"]):
             hvd.alltoall(torch.ones(hvd.size()), splits=splits)
+    with raises(hvd.HoronError, ValueError, words=["each of splits is a whole number, not 1.5"]):
+        hvd.alltoall(torch.ones(2 * hvd.size()), splits=[1.5] * hvd.size())
+    with raises(hvd.HoronError, ValueError, words=["root_rank is a whole number, not 0.9"]):
+        hvd.broadcast(torch.ones(2), 0.9)
+    for sets in (hvd.ProcessSet, hvd.add_process_set):
+        with raises(hvd.HoronError, ValueError, words=["is a list of ranks; got 0"]):
+            sets(0)
+    with raises(hvd.HoronError, ValueError, words=["add_process_set gave; got [0]"]):
+        hvd.remove_process_set([0])
+    inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    for factor in (0, float("nan")):
+        with raises(ValueError, words=["gradient_predivide_factor cannot be"]):
+            hvd.DistributedOptimizer(inner, gradient_predivide_factor=factor)
     for call in (hvd.alltoall, hvd.reducescatter):
         with raises(hvd.HoronError, ValueError, words=["scalar"]):
             call(torch.tensor(1.0))

@@ -100,6 +100,22 @@ def check_compression_predivide_and_groups():
     same_models(model, alone)
 
 
+def check_groups_of_an_optimizer_that_has_a_part_of_the_model():
+    size = hvd.size()
+    for groups in (1, 2):
+        model = make_model()
+        head = list(model.parameters())[-2:]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(head, lr=0.1),
+                                             model.named_parameters(), groups=groups)
+        loss_of(model, batches(size)[0][hvd.rank()]).backward()
+        own = [p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+        for p, gradient in list(zip(model.parameters(), own))[:-2]:
+            same(p.grad, gradient)
+        for p, gradient in zip(head, own[-2:]):
+            close(p.grad, hvd.allreduce(gradient, name="own"), 1e-6)
+
+
 def check_decentralised_and_sparse_ops_train():
     for op in (hvd.Dissemination(), hvd.TopK(ratio=0.5), "topk:ratio=1"):
         model = train(op=op)

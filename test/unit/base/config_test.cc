@@ -36,6 +36,13 @@ TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob")
   CHECK_FALSE(Read({{"HORON_LEND", "off"}}).value().lend);
 }
 
+TEST_CASE("a knob's own name wins over Horovod's other name for it") {
+  CHECK(Read({{"HORON_LOG_LEVEL", "debug"}, {"HORON_LOG", "error"}}).value().log == "error");
+  CHECK_FALSE(Read({{"HORON_HIERARCHICAL_ALLREDUCE", "1"}, {"HORON_HIERARCHICAL", "0"}})
+                  .value()
+                  .hierarchical);
+}
+
 TEST_CASE("a wrong value is an error that names the variable and the value") {
   const std::map<std::string, std::string> wrong = {
       {"HORON_FUSION_THRESHOLD", "abc"}, {"HORON_FUSION_THRESHOLD ", "-1"},
