@@ -118,9 +118,15 @@ class LayeredGossip(ParameterGossip):
             self.weight.copy_(weight.wait())
 
     def finish(self, average=False):
+        self._check_between_steps()
+        super().finish(average)
+
+    def _discard(self):
+        self._check_between_steps()
+
+    def _check_between_steps(self):
         if self.pending:
             raise HoronUnsupported("backward has begun a step: call optimizer.step() first")
-        super().finish(average)
 
     def check_step(self, skips, scaled):
         if skips or scaled:

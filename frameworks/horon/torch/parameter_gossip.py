@@ -127,6 +127,12 @@ class ParameterGossip:
         GroupCall(calls, "gossip.average").run()
         self.weight.fill_(1)
 
+    def _discard(self):
+        """Waits for what is under way, to which its tensors are lent, and forgets it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending[0].wait()
+
     def finish(self, average=False):
         """Takes in what is under way; afterwards no part of anybody's sum is in flight."""
         self.bias()
@@ -147,7 +153,8 @@ class ParameterGossip:
         return {"weight": self.weight.item(), "round": self._round, "steps": self._steps}
 
     def load(self, state):
-        self.finish()
+        """The model's parameters may be loaded before or after."""
+        self._discard()
         self.weight.fill_(state["weight"])
         self._round, self._steps = state["round"], state["steps"]
         self._first = True

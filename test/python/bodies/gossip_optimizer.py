@@ -145,6 +145,27 @@ def check_checkpoints_go_on_bit_by_bit():
         same(flat(other), flat(model))
 
 
+def check_loading_drops_the_exchange_under_way():
+    """Whichever of the two is loaded first; what was under way belongs to other parameters."""
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for op in (hvd.Gossip("osgp", topology=push), hvd.Gossip("dpsgd", overlap=True)):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:3])
+        saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        want = flat(model)
+        for parameters_first in (True, False):
+            train(model, optimizer, data()[3:])
+            if parameters_first:
+                model.load_state_dict(saved[1])
+            optimizer.load_state_dict(saved[0])
+            if not parameters_first:
+                model.load_state_dict(saved[1])
+            same(flat(model), want)
+            optimizer.finish_gossip()
+            same(flat(model), want)
+            assert optimizer.state_dict()["horon_gossip"] == saved[0]["horon_gossip"]
+
+
 def check_gradients_are_mixed_before_the_step():
     size = hvd.size()
     graph = topology.Topology(size)
