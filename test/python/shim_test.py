@@ -6,7 +6,7 @@ from conftest import only_in_full_tier
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use",
        "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
-       "gossip_optimizer", "bluefog"]
+       "gossip_optimizer", "gossip_by_nodes", "bluefog"]
 OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip", "tracking",
               "advice"]
 
@@ -49,6 +49,11 @@ def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
     launch(4, *ALL, "windows", *OPTIMIZERS, "gossip_grad", launcher="mpirun",
            env={"HORON_LOCAL_SIZE": "2"})
+
+
+@pytest.mark.parametrize("np, each", [(3, 2), (4, 3)])
+def test_pretended_nodes_of_different_sizes(launch, needs_mpi, np, each):
+    launch(np, "gossip_by_nodes", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(each)})
 
 
 @pytest.mark.parametrize("np", [2, 3])

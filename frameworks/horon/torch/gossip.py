@@ -12,7 +12,7 @@ from horon.gossip import Gossip, graph_of
 from horon.mixing import Push
 from horon.names import full_name
 from horon.process_sets import global_process_set
-from horon.runtime import cross_rank, cross_size, is_homogeneous
+from horon.runtime import cross_rank
 from horon.torch.calls import GroupCall, Handle, reduce_call, rows_call, set_id
 from horon.torch.gossip_modules import (  # noqa: F401
     AllReduceDataParallel,
@@ -21,6 +21,7 @@ from horon.torch.gossip_modules import (  # noqa: F401
     SimpleGossipDataParallel,
 )
 from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
+from horon.torch.participants import count_participants, nodes_are_even
 from horon.torch.tensors import dtype_and_device
 
 
@@ -35,7 +36,7 @@ def _weights(given, weight=1.0) -> dict:
 def _participant(process_set, hierarchical) -> int:
     if not hierarchical:
         return process_set.rank()
-    if set_id(process_set) != 0 or not is_homogeneous():
+    if not nodes_are_even(process_set):
         raise HoronUnsupported("hierarchical needs all ranks, and equally many on every node")
     return cross_rank()
 
@@ -119,22 +120,24 @@ def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hi
     of the topology. Push-sum weights go along where the mixing needs them. Every round is checked
     to be the same on all ranks.
     """
-    participants = cross_size() if hierarchical else process_set.size()
-    graph = graph_of(topology, participants, mixing)
-    rounds = _rounds_of(graph, rounds, tol)
+    graph = graph_of(topology, count_participants(process_set, hierarchical), mixing)
+    rounds = _rounds_of(graph, rounds, tol, least=int(hierarchical))
     push_sum = not graph.rows_sum_to_one
     if not graph.columns_sum_to_one:
         raise HoronInvalidArgument(
             f"with {graph!r} gossip approaches a weighted mean: use mixing that conserves the sum, "
             "such as horon.mixing.Push() or MetropolisHastings()")
     spec = Gossip(topology=graph, hierarchical=hierarchical).spec
+    first, share = (_by_ranks(graph, process_set)
+                    if hierarchical and not nodes_are_even(process_set) else (spec, 1.0))
     name = full_name("gossip_average", name, set_id(process_set))
     dtype_and_device(tensor, name)  # refuses what cannot be copied so
     value = tensor.detach().clone(memory_format=torch.contiguous_format)
     weight = torch.ones(1, dtype=torch.float64)
     for t in range(rounds):
-        # The first one says that it is round 0; the others follow.
-        calls = [reduce_call(name, spec, value, process_set, in_place=True, round=-(t == 0))]
+        # The first one of a spec says which round it is; the others follow.
+        now = (first, share, -1) if t == 0 else (spec, 1.0, int(t == 1 and first != spec))
+        calls = [reduce_call(name, now[0], value, process_set, now[1], in_place=True, round=now[2])]
         if push_sum:
             calls.append(reduce_call(f"{name}.weight", spec, weight, process_set, in_place=True,
                                      round=-(t == 0)))
@@ -142,11 +145,18 @@ def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hi
     return value.div_(weight.to(value.dtype)) if push_sum else value
 
 
-def _rounds_of(graph, rounds, tol) -> int:
+def _by_ranks(graph, process_set) -> tuple:
+    """(spec, scale) of a first round in which a node counts by its ranks: it begins with their sum,
+    over a node's mean number of ranks."""
+    spec = Gossip(topology=graph, hierarchical=True, local_op="sum").spec
+    return spec, graph.n / process_set.size()
+
+
+def _rounds_of(graph, rounds, tol, least) -> int:
     if rounds is not None and tol is not None:
         raise HoronInvalidArgument("give rounds or tol, not both")
     if tol is not None:
-        return graph.rounds_for(tol)
+        return max(least, graph.rounds_for(tol))  # inside nodes ranks need one even so
     if rounds is None and graph.period == 0:
         raise HoronInvalidArgument(f"{graph!r} never repeats: give rounds or tol")
     return graph.period if rounds is None else int(rounds)

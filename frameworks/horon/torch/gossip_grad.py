@@ -23,10 +23,11 @@ import torch
 from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
-from horon.runtime import local_size, size
+from horon.runtime import is_homogeneous, local_size
 from horon.torch.futures import future_of
 from horon.torch.hooks import Reduce
 from horon.torch.parameter_gossip import DRIFT
+from horon.torch.participants import count_nodes
 
 
 _UNIT = "_fsdp_wrapped_module."  # in a parameter's name, once for each unit around it
@@ -58,15 +59,11 @@ class GossipGraDState:
         if not isinstance(self.topology, Topology):
             raise HoronInvalidArgument(
                 f"topology is {topology!r}: use Topology.CUBE or Topology.DISSEMINATION")
-        several = size() > local_size()
-        inside = (local_size() if several else 1) if proc_per_node is None else proc_per_node
-        if inside not in (1, local_size()):
-            raise HoronUnsupported(f"proc_per_node={inside}: use 1, or the {local_size()} ranks of "
-                                   "a node; HORON_LOCAL_SIZE pretends other nodes")
+        by_node = _by_node(proc_per_node, process_set)
         graph = self.topology.value
         if random_seed is not None:
             graph += f",rotate=1,seed={int(random_seed)}"
-        op = Gossip("gossipgrad", topology=graph, hierarchical=inside > 1)
+        op = Gossip("gossipgrad", topology=graph, hierarchical=by_node)
         self.reduce = Reduce(op, named_parameters=named_parameters, process_set=process_set)
         self._units = itertools.cycle(range(num_modules))
         warnings.warn(DRIFT, stacklevel=2)
@@ -74,6 +71,19 @@ class GossipGraDState:
     def average_unit(self, gradient):
         """The gradient of the FSDP unit whose turn it is. In place; blocking."""
         self.reduce.run(f"unit.{next(self._units)}", gradient)
+
+
+def _by_node(proc_per_node, process_set) -> bool:
+    """Whether nodes take part as one, which is the same on all ranks."""
+    if proc_per_node is None:
+        return 1 < count_nodes(process_set) < process_set.size()
+    if proc_per_node != 1 and not is_homogeneous():
+        raise HoronUnsupported(f"proc_per_node={proc_per_node}: the nodes have different numbers "
+                               "of ranks; use None for all ranks of a node, or 1")
+    if proc_per_node not in (1, local_size()):
+        raise HoronUnsupported(f"proc_per_node={proc_per_node}: use 1, or the {local_size()} ranks "
+                               "of a node; HORON_LOCAL_SIZE pretends other nodes")
+    return proc_per_node > 1
 
 
 def gossip_grad_hook(state: GossipGraDState, bucket, output=None):

@@ -8,10 +8,10 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument
-from horon.runtime import cross_size
 from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.parameters import name_parameters
+from horon.torch.participants import count_participants
 
 DRIFT = (
     "gossip of gradients alone lets the ranks' parameters drift apart: give "
@@ -29,11 +29,10 @@ class ParameterGossip:
         self._param_groups = param_groups
         self._names = name_parameters(param_groups, named_parameters)
         self._set = process_set
-        participants = cross_size() if op.hierarchical else process_set.size()
-        self._mixes = op.what != "gradients" and participants > 1
-        graph = op.graph(participants)
-        _check(op, graph)
-        self.push_sum = op.push_sum and self._mixes and not graph.rows_sum_to_one
+        self._mixes = op.what != "gradients" and process_set.size() > 1
+        self._graph = op.graph(count_participants(process_set, op.hierarchical))
+        _check(op, self._graph)
+        self.push_sum = op.push_sum and self._mixes and not self._graph.rows_sum_to_one
         self.weight = torch.ones(1, dtype=torch.float64)
         self._round = 0  # of every parameter: exchanges started
         self._first = True  # the next exchange says its round, so that all ranks prove it

@@ -18,7 +18,6 @@ J. Optim. 2017; Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE TSP 2019; Tang
 import torch
 
 from horon.errors import HoronInvalidArgument
-from horon.runtime import cross_size
 from horon.torch.parameter_gossip import ParameterGossip
 
 
@@ -97,11 +96,11 @@ class PushDiging(_Remembering):
 class ExactDiffusion(_Remembering):
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
-        graph = op.graph(cross_size() if op.hierarchical else process_set.size())
-        if self._mixes and (graph.period != 1 or not graph.is_symmetric):
+        if self._mixes and (self._graph.period != 1 or not self._graph.is_symmetric):
             raise HoronInvalidArgument(
-                f"{graph!r} changes from round to round or is not symmetric, which exact_diffusion "
-                "needs: take SymmetricExponential, Ring or another static graph, or algorithm='gt'")
+                f"{self._graph!r} changes from round to round or is not symmetric, which "
+                "exact_diffusion needs: take SymmetricExponential, Ring or another static graph, "
+                "or algorithm='gt'")
 
     @torch.no_grad()
     def before_step(self):
