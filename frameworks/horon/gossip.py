@@ -80,8 +80,13 @@ class Gossip(Op):
         if algorithm == "exact_diffusion":
             topology = topology or "symmetric_exponential"
             mixing = Lazy(mixing or getattr(topology, "mixing", Natural()))
-        if isinstance(topology, Topology) and mixing is not None:
-            topology, mixing = topology.with_mixing(mixing), None
+        if mixing is not None and mixing.matrices and topology is None:
+            raise HoronInvalidArgument(
+                f"{mixing!r} weighs the links of a topology: name that, or give topology="
+                "horon.topology.from_matrix(...) without mixing")
+        if mixing is not None and (mixing.matrices or isinstance(topology, Topology)):
+            n = topology.n if isinstance(topology, Topology) else len(mixing.matrices[0])
+            topology, mixing = graph_of(topology, n, mixing), None
         self.topology, self.mixing = topology, mixing
         self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:

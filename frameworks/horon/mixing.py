@@ -6,11 +6,14 @@ Rows of a mixing matrix are receivers. Where rows and columns sum to 1, gossip k
 all participants approach it; where only columns do, push-sum finds it.
 """
 
+from horon.errors import HoronInvalidArgument
+
 
 class Mixing:
-    """`parameters` is what the runtime reads."""
+    """`parameters` is what the runtime reads; or weights are `matrices`, one a round."""
 
     parameters = ""
+    matrices = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -43,10 +46,17 @@ class Lazy(Mixing):
 
     def __init__(self, inner: Mixing = Natural()):
         self.inner = inner
-        self.parameters = ",".join(filter(None, (inner.parameters, "lazy=1")))
+        self.matrices = [_half_stays(matrix) for matrix in inner.matrices]
+        if not self.matrices:
+            self.parameters = ",".join(filter(None, (inner.parameters, "lazy=1")))
 
     def __repr__(self) -> str:
         return f"Lazy({self.inner!r})"
+
+
+def _half_stays(matrix) -> list:
+    return [[(weight + (i == j)) / 2 for j, weight in enumerate(row)]
+            for i, row in enumerate(matrix)]
 
 
 class Custom(Mixing):
@@ -57,6 +67,10 @@ class Custom(Mixing):
 
     def __init__(self, *matrices):
         self.matrices = [[[float(weight) for weight in row] for row in m] for m in matrices]
+        n = len(self.matrices[0]) if self.matrices else 0
+        if n == 0 or any(len(m) != n or any(len(row) != n for row in m) for m in self.matrices):
+            raise HoronInvalidArgument("give a matrix for each round, at least one: a list of as "
+                                       "many rows as there are participants, all as long")
 
     def __repr__(self) -> str:
         return f"Custom({len(self.matrices)} rounds)"

@@ -23,7 +23,7 @@ class Topology:
     def __init__(self, n: int, parameters: str = "graph=auto", mixing=None):
         self.n = int(n)
         self.mixing = mixing or mixings.Natural()
-        if isinstance(self.mixing, mixings.Custom):
+        if self.mixing.matrices:
             plain = Topology(n, parameters)
             parameters = _edges_of_matrices(plain, self.mixing.matrices)
         self.links = parameters
@@ -168,9 +168,12 @@ def _edge_text(sender, to, weight=None) -> str:
 
 def _edges_of_matrices(topology: Topology, matrices) -> str:
     """The parameters of a graph with the links of `topology` and the weights of `matrices`."""
-    if len(matrices) != topology.period:
+    given = (len(matrices), len(matrices[0]))
+    if given != (topology.period, topology.n):
         raise HoronInvalidArgument(
-            f"{topology!r} has {topology.period} rounds, but {len(matrices)} matrices were given"
+            f"{topology!r} has {topology.period} rounds of {topology.n} participants, but given "
+            f"are {given[0]} matrices for {given[1]}: horon.topology.from_matrix() makes a graph "
+            "of matrices alone"
         )
     for t, matrix in enumerate(matrices):
         links = {(s, r) for s, r, _ in topology.edges(t)}

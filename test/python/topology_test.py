@@ -70,10 +70,34 @@ def test_weights():
     assert topology.from_matrix(own).matrix() == own
     with pytest.raises(ValueError, match="participant 2 does not send to 0"):
         chain.with_mixing(mixing.Custom([[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]]))
-    with pytest.raises(ValueError, match="has 1 rounds, but 2 matrices"):
+    with pytest.raises(ValueError, match="1 rounds of 3 .* 2 matrices for 3"):
         chain.with_mixing(mixing.Custom(own, own))
     with pytest.raises(ValueError, match="sum to 0.9"):
         topology.from_matrix([[0.5, 0.4], [0.5, 0.5]])
+
+
+def test_weights_of_ones_own_are_not_lost():
+    own = [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]
+    half = [[0.75, 0.125, 0.125], [0.125, 0.75, 0.125], [0.125, 0.125, 0.75]]
+    custom = mixing.Custom(own)
+    assert topology.Ring(3, mixing=mixing.Lazy(custom)).matrix() == half
+    for given in ("ring", topology.Ring(3)):
+        for weights, want in ((custom, own), (mixing.Lazy(custom), half)):
+            op = horon.Gossip("dpsgd", given, weights)
+            assert op.graph(3).matrix() == want
+            assert op.spec == f"gossip:{topology.from_matrix(want).parameters}"
+            with pytest.raises(ValueError, match="for 3 participants; there are 4"):
+                op.graph(4)
+        assert horon.Gossip("exact_diffusion", given, custom).graph(3).matrix() == half
+    weighed = topology.Ring(3, mixing=custom)
+    assert horon.Gossip("exact_diffusion", weighed).graph(3).matrix() == half
+    with pytest.raises(ValueError, match="weighs the links of a topology.*from_matrix"):
+        horon.Gossip("dpsgd", mixing=mixing.Custom([[1]]))
+    with pytest.raises(ValueError, match="1 rounds of 4 participants.*for 3"):
+        horon.Gossip("dpsgd", topology.Ring(4), custom)
+    for wrong in ((), ([],), ([[1, 0]],), ([[1]], [[1, 0], [0, 1]])):
+        with pytest.raises(ValueError, match="a matrix for each round"):
+            mixing.Custom(*wrong)
 
 
 def test_refusals_are_horons():
