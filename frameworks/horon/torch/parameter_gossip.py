@@ -167,5 +167,9 @@ def _check(op, graph):
     if not op.push_sum and not graph.rows_sum_to_one:
         raise HoronInvalidArgument(
             f"{op.algorithm} on {graph!r} needs rows that sum to 1: use algorithm='sgp'")
+    if op.what != "parameters" and not graph.rows_sum_to_one:
+        raise HoronInvalidArgument(
+            f"what={op.what!r} on {graph!r} needs rows that sum to 1, because gradients have no "
+            "push-sum weight: use horon.mixing.MetropolisHastings(), or what='parameters'")
     if op.what == "gradients" and not op.global_average_every:
         warnings.warn(DRIFT, stacklevel=4)

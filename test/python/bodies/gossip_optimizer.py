@@ -199,6 +199,10 @@ def check_warning_and_refusals():
             begin(hvd.Gossip("dpsgd", topology="star", mixing=mixing.Push()))
         with raises(ValueError, words=["does not keep the sum"]):
             begin(hvd.Gossip("sgp", topology="star", mixing=mixing.Uniform()))
+        for what in ("gradients", "both"):
+            with raises(ValueError, words=["needs rows that sum to 1", f"what={what!r}"]):
+                begin(hvd.Gossip("sgp", topology="star", mixing=mixing.Push(), what=what,
+                                 global_average_every=10))
     with raises(ValueError, words=["compression is for gradients"]):
         begin(hvd.Gossip(), compression=hvd.Compression.fp16)
 
