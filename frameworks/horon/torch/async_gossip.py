@@ -45,10 +45,10 @@ class AsyncGossip:
     push_sum = False
     waits_for_nobody = True
 
-    def __init__(self, op, param_groups, process_set):
+    def __init__(self, op, param_groups, named_parameters, process_set):
         _check(op, process_set)
         self._op = op
-        self._flat = FlatParameters(param_groups)
+        self._flat = FlatParameters(param_groups, named_parameters)
         self._shown = self._flat.new()  # the parameters when they were last the window's
         self._change = [torch.empty_like(flat) for flat in self._shown]
         self._steps = self._round = 0
@@ -157,8 +157,8 @@ class AsyncGossip:
 class PairGossip(AsyncGossip):
     """AD-PSGD: averages of pairs, at most one begun by this rank at a time."""
 
-    def __init__(self, op, param_groups, process_set):
-        super().__init__(op, param_groups, process_set)
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        super().__init__(op, param_groups, named_parameters, process_set)
         graph = graph_of(op.topology or pairs_graph(size()), size(), op.mixing)
         self._turns = turns_of(graph, rank())
         if size() > 1:
@@ -181,8 +181,8 @@ class PushGossip(AsyncGossip):
 
     push_sum = True
 
-    def __init__(self, op, param_groups, process_set):
-        super().__init__(op, param_groups, process_set)
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        super().__init__(op, param_groups, named_parameters, process_set)
         graph = graph_of(op.topology, size(), op.mixing)
         if not graph.columns_sum_to_one:
             raise HoronInvalidArgument(

@@ -4,13 +4,22 @@ One for each dtype that sums are kept in: float64 for itself, float32 for all na
 training thread.
 """
 
+import hashlib
+import itertools
+
 import torch
 
-from horon.errors import HoronUnsupported
+from horon.errors import HoronMismatch, HoronUnsupported
+from horon.torch.exchanges import allgather
+from horon.torch.functions import allgather_object
+from horon.torch.parameters import name_parameters
 
 
 class FlatParameters:
-    def __init__(self, param_groups):
+    """Made by all ranks together, which must have the same parameters in the same order: what lies
+    at one place of the flat tensors is mixed."""
+
+    def __init__(self, param_groups, named_parameters=None):
         self._parameters = {}  # by the dtype of their flat tensor
         for parameter in (p for group in param_groups for p in group["params"]):
             if not parameter.is_floating_point():
@@ -18,6 +27,9 @@ class FlatParameters:
                     f"a parameter is {parameter.dtype}: only floating-point ones can be gossiped")
             wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
             self._parameters.setdefault(wide, []).append(parameter)
+        names = name_parameters(param_groups, named_parameters)
+        _check_alike([f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
+                      for group in param_groups for p in group["params"]])
 
     def dtypes(self) -> list:
         return list(self._parameters)
@@ -47,3 +59,22 @@ class FlatParameters:
             for parameter in parameters:
                 yield parameter, flat[at:at + parameter.numel()].view(parameter.shape)
                 at += parameter.numel()
+
+
+def _check_alike(layout):
+    """All ranks get the error, or none. The lists travel only where they differ."""
+    digest = hashlib.sha256("\n".join(layout).encode()).digest()
+    digests = allgather(torch.tensor([list(digest)], dtype=torch.uint8), name="gossip.layout")
+    if (digests == digests[0]).all():
+        return
+    layouts = allgather_object(layout, name="gossip.layout")
+    for number, views in enumerate(itertools.zip_longest(*layouts, fillvalue="missing")):
+        if len(set(views)) > 1:
+            told = ", ".join(f"{view} on {_ranks_with(view, views)}" for view in sorted(set(views)))
+            raise HoronMismatch(f"Mismatched parameters: number {number} is {told}. Give the "
+                                "optimizer the same parameters in the same order on all ranks.")
+
+
+def _ranks_with(view, views) -> str:
+    ranks = [rank for rank, other in enumerate(views) if other == view]
+    return f"rank{'s' * (len(ranks) > 1)} {ranks}"

@@ -135,7 +135,7 @@ def make_gossip(op, param_groups, named, process_set):
         return AdvisedGossip(param_groups, named, process_set, make_gossip)
     if op.waits_for_nobody:
         kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
-        return kind(op, param_groups, process_set)
+        return kind(op, param_groups, named, process_set)
     if op.style == "atc":
         return LayeredGossip(op, param_groups, named, process_set)
     kind = _WITH_MEMORY.get(op.algorithm, ParameterGossip)

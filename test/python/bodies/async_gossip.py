@@ -199,6 +199,23 @@ def check_a_slow_rank_slows_nobody_else():
         assert best >= 0.9, f"{algorithm}: {best:.2f} of the rate without a slow rank"
 
 
+def check_parameters_in_another_order():
+    """They would be mixed element by element; every rank hears which is the first."""
+    if hvd.size() == 1:
+        return
+    last = hvd.size() - 1
+    a, b = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(2))
+    more = torch.nn.Parameter(torch.zeros(1))
+    ordered, turned = [("a", a), ("b", b)], [("b", b), ("a", a)]
+    for algorithm in ALGORITHMS:
+        for others, number in ((turned, 0), ([*ordered, ("more", more)], 2),
+                               ([("a", a), ("b", more)], 1)):
+            named = others if hvd.rank() == last else ordered
+            with raises(hvd.HoronMismatch, words=[f"number {number} is", f"on rank [{last}]"]):
+                hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named,
+                                         op=hvd.Gossip(algorithm))
+
+
 def check_refusals():
     with raises(hvd.HoronInvalidArgument, words=["waits for nobody"]):
         begin(hvd.Gossip("adpsgd", global_average_every=3))
