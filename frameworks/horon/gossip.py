@@ -51,11 +51,12 @@ class Gossip(Op):
     parameters are averaged exactly. style, of dpsgd and sgp: "atc", adapt then combine a parameter
     at a time while backward goes on (no clipping, no GradScaler); "cta", combine then adapt, the
     same as overlap=True. hierarchical: nodes take part as one; local_op: "average" or
-    "sum" inside.
+    "sum" (of gradients) inside.
     """
 
     __slots__ = ("algorithm", "style", "topology", "mixing", "what", "overlap", "push_sum",
-                 "sync_freq", "global_average_every", "hierarchical", "advised", "_links")
+                 "sync_freq", "global_average_every", "hierarchical", "local_op", "advised",
+                 "_links")
 
     def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
                  sync_freq=0, global_average_every=0, hierarchical=False, local_op="average",
@@ -91,9 +92,16 @@ class Gossip(Op):
         self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:
             raise HoronInvalidArgument("sync_freq and global_average_every count steps from 0 up")
+        if self.sync_freq and not (self.overlap or self.waits_for_nobody):
+            raise HoronInvalidArgument("sync_freq is how long an exchange may overlap with steps: "
+                                       "give overlap=True, or leave it out")
+        self.local_op = _choice("local_op", local_op, _INSIDE)
+        if self.local_op != "average" and not self.hierarchical:
+            raise HoronInvalidArgument("local_op is what the ranks of a node do first: give "
+                                       "hierarchical=True, or leave it out")
         parts = [self._links]
         if self.hierarchical:
-            parts += ["hierarchical=1", f"inside={_choice('local_op', local_op, _INSIDE)}"]
+            parts += ["hierarchical=1", f"inside={self.local_op}"]
         parts = ",".join(filter(None, parts))
         super().__init__("gossip:" + parts if parts else "gossip")
 

@@ -49,6 +49,7 @@ class Topology:
 
     def peers(self, i: int, t: int = 0) -> tuple:
         """(whom i sends to, whom i hears) in round t, ascending."""
+        _from_0_to("the participant", i, self.n)
         out, heard = self._all_peers(t)[i]
         return sorted(out), sorted(heard)
 
@@ -64,10 +65,15 @@ class Topology:
         is the exact mean, 1 nothing gained. Graphs that never repeat need `rounds`."""
         if rounds is None and self.period == 0:
             raise HoronInvalidArgument(f"{self!r} never repeats: say over how many rounds")
-        return self._graph.contraction(first, self.period if rounds is None else rounds)
+        rounds = self.period if rounds is None else rounds
+        if first < 0 or rounds < 0:
+            raise HoronInvalidArgument(f"first is {first}, rounds is {rounds}: both from 0 up")
+        return self._graph.contraction(first, rounds)
 
     def rounds_for(self, tol: float, first: int = 0, most: int = 100000) -> int:
         """The fewest rounds that leave at most `tol` of the disagreement."""
+        if first < 0:
+            raise HoronInvalidArgument(f"first is {first}: rounds count from 0")
         rounds = self._graph.rounds_for(first, float(tol), most)
         if rounds < 0:
             raise HoronInvalidArgument(f"{self!r} does not reach {tol} within {most} rounds")
@@ -162,7 +168,15 @@ class Topology:
         return plot(self, range(min(self.period or 4, 4)) if rounds is None else rounds)
 
 
+def _from_0_to(what, given, count) -> None:
+    if given not in range(count):
+        raise HoronInvalidArgument(f"{what} is {given!r}: use one of 0 to {count - 1}")
+
+
 def _edge_text(sender, to, weight=None) -> str:
+    if weight is not None and weight < 0:
+        raise HoronInvalidArgument(f"the weight from {sender} to {to} is {weight}: weights must "
+                                   "not be negative, or values move apart")
     return f"{sender}>{to}" if weight is None else f"{sender}>{to}*{float(weight)!r}"
 
 
@@ -203,6 +217,12 @@ def _parameters_of_edges(rounds) -> str:
 def Custom(n: int, *rounds, mixing=None) -> Topology:
     """A graph of one's own: for each round a list of (from, to), or of (from, to, weight) where
     (i, i, weight) is one's own weight. Everybody's value must reach everybody over the rounds."""
+    rounds = [list(edges) for edges in rounds]
+    if n == 1 and not any(rounds):
+        rounds = [[(0, 0, 1.0)]] * max(1, len(rounds))
+    if n > 1 and not any(rounds):
+        raise HoronInvalidArgument(f"a graph of {n} participants needs edges: give a list of "
+                                   "(from, to) for each round")
     return Topology(n, _parameters_of_edges(rounds), mixing)
 
 
@@ -215,6 +235,8 @@ def from_matrix(*matrices) -> Topology:
 def from_networkx(*graphs, mixing=None) -> Topology:
     """One round for each graph, with nodes 0 to n-1. Undirected edges go both ways; edges with a
     `weight` bring it along, if all have one."""
+    if not graphs:
+        raise HoronInvalidArgument("give a graph for each round, at least one")
     rounds = []
     for graph in graphs:
         edges = list(graph.edges(data="weight"))
@@ -279,5 +301,9 @@ GRAPHS = (DynamicDirectedExponential, DynamicBipartiteExponential, DynamicDirect
 
 def graph_by_id(number: int, n: int, peers: int = 1, mixing=None) -> Topology:
     """The graph of that number, 0 to 5; `peers` a round for number 5."""
+    _from_0_to("the graph's number", number, len(GRAPHS))
+    if peers != 1 and GRAPHS[number] is not MPeerExponential:
+        raise HoronInvalidArgument(f"peers is for number {GRAPHS.index(MPeerExponential)}: "
+                                   f"graph {number} has its own")
     options = {"k": peers} if GRAPHS[number] is MPeerExponential else {}
     return GRAPHS[number](n, mixing, **options)

@@ -113,6 +113,39 @@ def test_refusals_are_horons():
         horon.Gossip(topology=topology.Ring(4)).graph(8)
 
 
+def test_refusals_say_what_to_do():
+    own = [[1.5, -0.5], [-0.5, 1.5]]
+    for call, words in (
+        (lambda: topology.Ring(5).peers(7), "participant is 7: use one of 0 to 4"),
+        (lambda: topology.Ring(5).peers(-1), "participant is -1: use one of 0 to 4"),
+        (lambda: topology.Ring(5).contraction(rounds=-1), "rounds is -1"),
+        (lambda: topology.Base(5).contraction(first=-1), "first is -1"),
+        (lambda: topology.Base(5).rounds_for(0.1, first=-1), "first is -1"),
+        (lambda: topology.graph_by_id(9, 4), "number is 9: use one of 0 to 5"),
+        (lambda: topology.graph_by_id(-1, 4), "number is -1: use one of 0 to 5"),
+        (lambda: topology.graph_by_id(0, 4, peers=2), "peers is for number 5"),
+        (lambda: topology.Custom(3, []), "needs edges"),
+        (lambda: topology.Custom(3), "needs edges"),
+        (lambda: topology.from_matrix(), "at least one"),
+        (lambda: topology.from_networkx(), "at least one"),
+        (lambda: topology.Ring(2, mixing=mixing.Custom(own)), "must not be negative"),
+        (lambda: topology.from_matrix(own), "must not be negative"),
+        (lambda: topology.Custom(2, [(0, 1, -0.5)]), "must not be negative"),
+        (lambda: horon.Gossip("dpsgd", sync_freq=2), "give overlap=True"),
+        (lambda: horon.Gossip("dpsgd", local_op="sum"), "give hierarchical=True"),
+        (lambda: horon.Gossip("dpsgd", local_op="mean"), "use one of average, sum"),
+    ):
+        with pytest.raises(horon.HoronInvalidArgument, match=words):
+            call()
+
+
+def test_graphs_of_one():
+    for graph in (topology.Custom(1), topology.Custom(1, []), topology.Custom(1, [], []),
+                  topology.from_matrix([[1]]), topology.Ring(1)):
+        assert graph.edges() == [(0, 0, 1.0)] and graph.contraction() == 0
+    assert topology.Custom(1, [], []).period == 2
+
+
 def test_specs():
     assert horon.Gossip().spec == "gossip"
     assert horon.Gossip("sgp", topology="ring").spec == "gossip:graph=ring"

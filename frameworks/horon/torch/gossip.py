@@ -45,6 +45,9 @@ def _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hier
                    name, process_set, in_place):
     name = full_name("neighbor_allreduce", name, set_id(process_set))
     if src_weights is None and dst_weights is None:
+        if self_weight is not None or sums != "any":
+            raise HoronInvalidArgument("self_weight and sums go with src_weights and dst_weights: "
+                                       "without these the topology has the weights")
         spec = Gossip(topology=topology, hierarchical=hierarchical).spec
         return reduce_call(name, spec, tensor, process_set, in_place=in_place)
     if src_weights is None or dst_weights is None or topology is not None:

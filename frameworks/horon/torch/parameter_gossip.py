@@ -171,5 +171,9 @@ def _check(op, graph):
         raise HoronInvalidArgument(
             f"what={op.what!r} on {graph!r} needs rows that sum to 1, because gradients have no "
             "push-sum weight: use horon.mixing.MetropolisHastings(), or what='parameters'")
+    if op.what != "gradients" and op.local_op == "sum":
+        raise HoronInvalidArgument(
+            "local_op='sum' would multiply the parameters by a node's ranks in each step: leave it "
+            "out; it is for what='gradients'")
     if op.what == "gradients" and not op.global_average_every:
         warnings.warn(DRIFT, stacklevel=4)

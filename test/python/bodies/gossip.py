@@ -162,6 +162,9 @@ def check_disagreement_shows_both_views():
         hvd.allreduce(value, name="n", op=hvd.Gossip(topology=topology.Ring(size + 1)))
     with raises(ValueError, words=["needs a floating data type"]):
         hvd.allreduce(value.int(), name="whole", op=hvd.Gossip())
+    for more in ({"self_weight": 0.5}, {"sums": "both"}):
+        with raises(ValueError, words=["go with src_weights and dst_weights"]):
+            hvd.neighbor_allreduce(value, topology="ring", name="more", **more)
     close(hvd.gossip_average(value), value)  # and on it goes
 
 

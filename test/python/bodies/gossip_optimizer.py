@@ -203,6 +203,8 @@ def check_warning_and_refusals():
             with raises(ValueError, words=["needs rows that sum to 1", f"what={what!r}"]):
                 begin(hvd.Gossip("sgp", topology="star", mixing=mixing.Push(), what=what,
                                  global_average_every=10))
+    with raises(ValueError, words=["multiply the parameters"]):
+        begin(hvd.Gossip(hierarchical=True, local_op="sum"))
     with raises(ValueError, words=["compression is for gradients"]):
         begin(hvd.Gossip(), compression=hvd.Compression.fp16)
 
