@@ -31,6 +31,7 @@ class LayeredGossip(ParameterGossip):
         self._step_of = None  # weakly: takes the wrapped optimizer's step for one parameter
         self._passes = 1
         self._left = {}  # backward passes until a parameter's step
+        self._used = {}  # parameter: (its gradient, the version of it that the step was taken with)
         self._hooked = set()
         self._handles = []  # of the hooks
         self._under_way = {}  # parameter: handle of what it becomes; None: it is not mixed now
@@ -57,11 +58,13 @@ class LayeredGossip(ParameterGossip):
     def _ready(self, parameter):
         left = self._left.get(parameter, self._passes) - 1
         if left < 0:
+            self._used.clear()  # this pass has changed them, and says so here
             raise AssertionError(TOO_MANY)
         self._left[parameter] = left
         if left == 0:
             self._bias_one(parameter)
             self._step_of()(parameter)
+            self._used[parameter] = parameter.grad, parameter.grad._version
             self._combine(parameter)
 
     def _bias_one(self, parameter):
@@ -129,7 +132,10 @@ class LayeredGossip(ParameterGossip):
             raise HoronUnsupported("backward has begun a step: call optimizer.step() first")
 
     def check_step(self, skips, scaled):
-        if skips or scaled:
+        used, self._used = self._used, {}
+        changed = any(parameter.grad is not gradient or gradient._version != version
+                      for parameter, (gradient, version) in used.items())
+        if skips or scaled or changed:
             raise HoronUnsupported(_TOO_LATE)
 
     # --- in a reducer's place ---------------------------------------------------------------------
@@ -144,6 +150,7 @@ class LayeredGossip(ParameterGossip):
 
     def reset(self):
         self._left.clear()
+        self._used.clear()
 
     def set_passes(self, passes):
         self._passes = passes

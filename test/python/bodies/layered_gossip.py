@@ -147,6 +147,14 @@ def check_refusals():
     with raises(hvd.HoronUnsupported, words=["during backward"]), optimizer.skip_synchronize():
         optimizer.step()
     optimizer.step()
+    for change in (lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6),
+                   lambda: setattr(model[0].weight, "grad", model[0].weight.grad.clamp(-1, 1))):
+        optimizer.zero_grad()
+        loss_of(model, data()[0][hvd.rank()]).backward()
+        change()
+        with raises(hvd.HoronUnsupported, words=["neither be clipped"]):
+            optimizer.step()
+        optimizer.step()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(loss_of(model, data()[0][hvd.rank()])).backward()
     with raises(hvd.HoronUnsupported, words=["unscaled"]):
