@@ -65,6 +65,16 @@ def test_the_graph_that_agrees_soonest_is_taken(hosts, name, rounds):
     assert slower.step_s > 1.5 * advice.chosen.step_s
 
 
+def test_whose_host_a_rank_is_on():
+    """[local rank, number across hosts, ranks of the host, seconds] of each rank, as gathered."""
+    pytest.importorskip("torch")
+    from horon.torch.link_probe import _hosts
+
+    one_and_two = [[0, 0, 1, 0.1], [0, 1, 2, 0.1], [1, 0, 2, 0.1]]
+    assert _hosts(one_and_two) == [0, 1, 1]
+    assert _hosts([[0, 0, 2, 0.1], [0, 1, 2, 0.1], [1, 0, 2, 0.1], [1, 1, 2, 0.1]]) == [0, 1, 0, 1]
+
+
 def test_two_hosts_have_nothing_to_gain():
     assert plan(job(2, 1), links(2, GIGABIT)).chosen.name == ALLREDUCE
 

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 
 from horon.advice import Job, Links
-from horon.runtime import cross_rank, local_rank, rank, size
+from horon.runtime import cross_rank, local_rank, local_size, rank, size
 from horon.specs import Max, Sum
 from horon.torch.exchanges import allgather, barrier
 from horon.torch.gossip import neighbor_allreduce
@@ -27,9 +27,9 @@ _STEPS = 3
 def look(parameters, backward) -> tuple:
     """(Job, Links) for horon.advice.plan, the same on all ranks."""
     compute = _timed_steps(backward) if callable(backward) else float(backward)
-    layout = _of_all_ranks([local_rank(), cross_rank(), compute])
+    layout = _of_all_ranks([local_rank(), cross_rank(), local_size(), compute])
     hosts = _hosts(layout)
-    job = Job(tuple(hosts), _bytes_of(parameters), tuple(seconds for _, _, seconds in layout))
+    job = Job(tuple(hosts), _bytes_of(parameters), tuple(seconds for *_, seconds in layout))
     return job, _Probe(hosts, layout).links()
 
 
@@ -55,19 +55,17 @@ def _of_all_ranks(numbers) -> list:
 
 
 def _hosts(layout) -> list:
-    """Of each rank the host's number, in the order of their first ranks."""
-    hosts, first = [], {}
-    for r, (local, cross, _) in enumerate(layout):
-        if local == 0:
-            first[cross] = len(first)
-        hosts.append(first[cross])
-    return hosts
+    """Of each rank the host's number, in the order of their first ranks. Its number across hosts
+    is among those that have its local rank."""
+    sizes = [each for local, _, each, _ in layout if local == 0]
+    return [[host for host, each in enumerate(sizes) if each > local][int(cross)]
+            for local, cross, *_ in layout]
 
 
 class _Probe:
     def __init__(self, hosts, layout):
         self._hosts = hosts
-        self._leaders = [r for r, (local, _, _) in enumerate(layout) if local == 0]
+        self._leaders = [r for r, (local, *_) in enumerate(layout) if local == 0]
         self._until = time.perf_counter() + _SECONDS
 
     def links(self) -> Links:
