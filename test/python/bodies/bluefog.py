@@ -58,6 +58,90 @@ def check_neighbor_allreduce():
     bf.hierarchical_neighbor_allreduce(mine)
 
 
+def lists_agree(rounds, size):
+    """rounds: one iterator a rank. Whom each sends to hears it, in every round."""
+    for _ in range(2 * size):
+        now = [next(one) for one in rounds]
+        for rank, (sends, hears) in enumerate(now):
+            assert all(rank in now[to][1] for to in sends), now
+            assert all(rank in now[sender][0] for sender in hears), now
+        yield now
+
+
+def check_inner_and_outer_turns():
+    """Rings: by hand. Exponential: every rank meets each counterpart at a power of two."""
+    if networkx is None:
+        return
+    generators = (topology_util.GetInnerOuterRingDynamicSendRecvRanks,
+                  topology_util.GetInnerOuterExpo2DynamicSendRecvRanks)
+    for size, local in ((1, 1), (4, 2), (8, 4), (12, 3), (20, 4), (6, 6), (5, 1)):
+        for make in generators:
+            met = [set() for _ in range(size)]
+            for now in lists_agree([make(size, local, rank) for rank in range(size)], size):
+                assert all(len(sends) <= 1 and len(hears) <= 1 for sends, hears in now)
+                for rank, (sends, _) in enumerate(now):
+                    met[rank].update(sends)
+            machines = size // local
+            far = [2**k for k in range(8) if 2**k < machines]
+            if make is generators[0]:
+                far = far[:1]
+            for rank in range(size):
+                assert met[rank] >= {(rank + d * local) % size for d in far}, (size, local, rank)
+    ring = topology_util.GetInnerOuterRingDynamicSendRecvRanks(12, 3, 4)
+    assert [next(ring) for _ in range(4)] == [([5], [5]), ([7], [1]), ([3], [3]), ([5], [5])]
+    with raises(ValueError, words=["do not divide"]):
+        topology_util.GetInnerOuterRingDynamicSendRecvRanks(8, 3, 0)
+
+
+def check_turns_of_machines():
+    if networkx is None:
+        return
+    turns = topology_util.GetExp2DynamicSendRecvMachineRanks(10, 2, 5, 1)
+    assert [next(turns) for _ in range(4)] == [([3], [1]), ([4], [0]), ([1], [3]), ([3], [1])]
+    assert next(topology_util.GetExp2DynamicSendRecvMachineRanks(2, 2, 1, 1)) == ([], [])
+    with raises(ValueError, words=["machines with 2 ranks"]):
+        topology_util.GetExp2DynamicSendRecvMachineRanks(10, 2, 5, 0)
+
+
+def check_inner_and_outer_graphs():
+    if networkx is None:
+        return
+    ring, expo = (make(16, 2) for make in (topology_util.InnerOuterRingGraph,
+                                           topology_util.InnerOuterExpo2Graph))
+    assert sorted(ring.successors(5)) == [4, 5, 7] and sorted(expo.successors(5)) == [
+        4, 5, 7, 9, 13]
+    for graph in (ring, expo, topology_util.InnerOuterRingGraph(4, 4),
+                  topology_util.InnerOuterExpo2Graph(1, 1)):
+        assert topology_util.IsRegularGraph(graph)
+        for rank in graph.nodes:
+            own, heard = topology_util.GetRecvWeights(graph, rank)
+            assert abs(own + sum(heard.values()) - 1) < 1e-12
+    with raises(ValueError, words=["do not divide"]):
+        topology_util.InnerOuterRingGraph(8, 3)
+    assert [x for x in range(1, 30) if topology_util.isPowerOf(x, 3)] == [1, 3, 9, 27]
+    assert topology_util.isPowerOf(1000, 10) and not topology_util.isPowerOf(1001, 10)
+    for x, base in ((0, 2), (4, 1), (4, 2.0)):
+        with raises(ValueError, words=["isPowerOf"]):
+            topology_util.isPowerOf(x, base)
+
+
+def check_lists_from_the_other_side():
+    if networkx is None:
+        return
+    bf.init()
+    size, rank = bf.size(), bf.rank()
+    onwards = [(rank + 1) % size] if size > 1 else []
+    back = [(rank - 1) % size] if size > 1 else []
+    assert bf.InferSourceFromDestinationRanks(onwards) == back
+    for infer, given, want in ((bf.InferSourceFromDestinationRanks, onwards, back),
+                               (bf.InferDestinationFromSourceRanks, back, onwards)):
+        found, matrix = infer(given, construct_adjacency_matrix=True)
+        assert found == want and abs(matrix.sum(axis=0) - 1).max() < 1e-12
+        assert all(matrix[i, (i + 1) % size] > 0 for i in range(size))
+    with raises(ValueError, words=["without one's own"]):
+        bf.InferSourceFromDestinationRanks([rank])
+
+
 def check_optimizers_bring_ranks_together():
     if networkx is None:
         return

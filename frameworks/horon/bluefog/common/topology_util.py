@@ -3,20 +3,33 @@
 import networkx
 
 from horon import topology as topologies
+from horon.bluefog.common.one_peer import (  # noqa: F401
+    GetDynamicOnePeerSendRecvRanks,
+    GetExp2DynamicSendRecvMachineRanks,
+    GetInnerOuterExpo2DynamicSendRecvRanks,
+    GetInnerOuterRingDynamicSendRecvRanks,
+)
+from horon.errors import HoronInvalidArgument
 
 
 def ExponentialTwoGraph(size):
     return topologies.StaticExponential(size).to_networkx()
 
 
+def isPowerOf(x, base) -> bool:
+    """Whether x is 1, base, base^2, ..., of whole numbers from 1 and from 2 on."""
+    if not isinstance(base, int) or base < 2 or x < 1:
+        raise HoronInvalidArgument(f"isPowerOf({x!r}, {base!r}): x is at least 1, base a whole "
+                                   "number of at least 2")
+    while x % base == 0:
+        x //= base
+    return x == 1
+
+
 def ExponentialGraph(size, base=2):
     """Sends to those 1, base, base^2, ... further on, in equal parts."""
-    offsets, far = [], 1
-    while far < size:
-        offsets.append(far)
-        far *= base
-    edges = [(i, (i + offset) % size) for i in range(size) for offset in offsets]
-    return topologies.Custom(size, edges).to_networkx() if edges else _alone()
+    return _in_equal_parts(size, [(i, (i + offset) % size) for i in range(size)
+                                  for offset in _powers(size, base)])
 
 
 def SymmetricExponentialGraph(size, base=4):
@@ -48,8 +61,39 @@ def FullyConnectedGraph(size):
     return topologies.FullyConnected(size).to_networkx()
 
 
-def _alone():
-    return topologies.Ring(1).to_networkx()
+def _powers(size, base) -> list:
+    """1, base, base^2, ... below size."""
+    return [far for far in range(1, size) if isPowerOf(far, base)]
+
+
+def _inner_outer(world_size, local_size, distances):
+    """All to all inside a machine of local_size ranks, and to counterparts `distances` machines
+    further on, in equal parts."""
+    if world_size % local_size != 0:
+        raise HoronInvalidArgument(
+            f"machines of {local_size} ranks do not divide {world_size} ranks")
+    firsts = range(0, world_size, local_size)
+    inside = [(first + i, first + j) for first in firsts for i in range(local_size)
+              for j in range(local_size) if i != j]
+    outside = [(i, (i + far * local_size) % world_size) for i in range(world_size)
+               for far in distances]
+    return _in_equal_parts(world_size, inside + outside)
+
+
+def InnerOuterRingGraph(world_size, local_size):
+    """Ranks meet all others of their machine, and send to their counterpart on the next one."""
+    machines = world_size // local_size
+    return _inner_outer(world_size, local_size, [1] if machines > 1 else [])
+
+
+def InnerOuterExpo2Graph(world_size, local_size):
+    """The same with machines 1, 2, 4, ... further on."""
+    return _inner_outer(world_size, local_size, _powers(world_size // local_size, 2))
+
+
+def _in_equal_parts(size, edges):
+    graph = topologies.Custom(size, edges) if edges else topologies.Ring(1)
+    return graph.to_networkx()
 
 
 def IsTopologyEquivalent(one, other) -> bool:
@@ -73,21 +117,3 @@ def GetSendWeights(graph, rank):
     """(own weight, {destination: weight})."""
     weights = {d: data["weight"] for _, d, data in graph.out_edges(rank, data=True)}
     return weights.pop(rank, 0.0), weights
-
-
-def _turns(graph, rank):
-    """Whom `rank` sends to, one after the other: by distance."""
-    size = graph.number_of_nodes()
-    return sorted((d for d in graph.successors(rank) if d != rank),
-                  key=lambda other: (other - rank) % size)
-
-
-def GetDynamicOnePeerSendRecvRanks(graph, self_rank):
-    """Yields ([whom to send to], [whom to hear]) forever: one out-neighbor of the graph a turn."""
-    turns = {rank: _turns(graph, rank) for rank in graph.nodes}
-    turn = 0
-    while True:
-        sends = {rank: others[turn % len(others)] for rank, others in turns.items() if others}
-        mine = [sends[self_rank]] if self_rank in sends else []
-        yield mine, sorted(rank for rank, to in sends.items() if to == self_rank)
-        turn += 1

@@ -44,6 +44,10 @@ from horon.bluefog.torch.state import (
     set_machine_topology,
     set_topology,
 )
+from horon.bluefog.torch.topology_util import (
+    InferDestinationFromSourceRanks,
+    InferSourceFromDestinationRanks,
+)
 from horon.bluefog.torch.windows import (
     get_current_created_window_names,
     get_win_version,
