@@ -142,6 +142,61 @@ def check_lists_from_the_other_side():
         bf.InferSourceFromDestinationRanks([rank])
 
 
+def check_pairs_do_not_wait_for_others():
+    """First only two ranks, then all: each with both neighbors on a ring, at once and as each
+    likes, with the first call begun before the other rank knows of it."""
+    if networkx is None:
+        return
+    bf.init()
+    size, rank = bf.size(), bf.rank()
+    mine = torch.full((5,), float(rank))
+    if size == 1:
+        with raises(ValueError, words=["cannot meet"]):
+            bf.pair_gossip(mine, 0)
+        return
+    if rank < 2:
+        other = 1 - rank
+        close(bf.pair_gossip(mine, other, 0.25, 0.75),
+              torch.full((5,), 0.25 * rank + 0.75 * other))
+    bf.barrier()
+    sides = sorted({(rank - 1) % size, (rank + 1) % size}, reverse=rank % 2 == 0)
+    for _ in range(2):
+        handles = [bf.pair_gossip_nonblocking(mine, other) for other in sides]
+        for handle, other in zip(handles, sides):
+            close(bf.synchronize(handle), torch.full((5,), (rank + other) / 2))
+            assert bf.poll(handle)
+    same(mine, torch.full((5,), float(rank)))
+    if rank == 0:
+        handle = bf.pair_gossip_nonblocking(mine, size - 1, name="late")
+        assert not bf.poll(handle)  # the other one begins after the barrier
+    bf.barrier()
+    if rank == size - 1:
+        handle = bf.pair_gossip_nonblocking(mine, 0, name="late")
+    if rank in (0, size - 1):
+        close(bf.wait(handle), torch.full((5,), (size - 1) / 2))
+
+
+def check_what_scripts_ask():
+    if networkx is None:
+        return
+    bf.init()
+    assert bf.get_skip_negotiate_stage() is False
+    bf.set_skip_negotiate_stage(True)
+    assert bf.get_skip_negotiate_stage() is True
+    bf.set_skip_negotiate_stage(False)
+    assert bf.unified_mpi_window_model_supported() is True
+    assert isinstance(bf.mpi_threads_supported(), bool)
+    mean = (bf.size() - 1) / 2
+    for form in (lambda m: m.state_dict(), lambda m: m.named_parameters(), lambda m:
+                 m.parameters(), lambda m: list(m.named_parameters())):
+        model = torch.nn.Linear(2, 3)
+        for parameter in model.parameters():
+            parameter.data.fill_(bf.rank())
+        bf.allreduce_parameters(form(model))
+        for parameter in model.parameters():
+            close(parameter.data, torch.full_like(parameter.data, mean))
+
+
 def check_optimizers_bring_ranks_together():
     if networkx is None:
         return

@@ -17,6 +17,7 @@ from horon.bluefog.torch.collectives import (
     neighbor_allreduce,
     neighbor_allreduce_nonblocking,
     pair_gossip,
+    pair_gossip_nonblocking,
 )
 from horon.bluefog.torch.optimizers import (
     CommunicationType,
@@ -60,6 +61,7 @@ from horon.bluefog.torch.windows import (
     win_free,
     win_get,
     win_get_nonblocking,
+    win_lock,
     win_mutex,
     win_poll,
     win_put,
@@ -83,6 +85,7 @@ from horon.torch import (
     is_homogeneous,
     local_rank,
     local_size,
+    mpi_threads_supported,
     nccl_built,
     poll,
     rank,
@@ -91,6 +94,7 @@ from horon.torch import (
     synchronize,
     synchronize as wait,
 )
+from horon.torch.calls import wait_all
 
 
 def init(topology_fn=None, is_weighted=False) -> None:
@@ -101,5 +105,25 @@ def init(topology_fn=None, is_weighted=False) -> None:
     set_topology(None if topology_fn is None else topology_fn(size()), is_weighted)
 
 
+def allreduce_parameters(params) -> None:
+    """The parameters become their means over all ranks, in place; blocking. `params`:
+    model.state_dict(), model.named_parameters(), or any tensors or (name, tensor) pairs."""
+    pairs = sorted(params.items()) if isinstance(params, dict) else params
+    pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in pairs]
+    wait_all([allreduce_nonblocking_(tensor.detach(), name=name) for name, tensor in pairs])
+
+
+def unified_mpi_window_model_supported() -> bool:
+    """Whether what was delivered to a window is seen without further ado: always, whatever the
+    MPI library's memory model, for windows are not MPI's here."""
+    return True
+
+
 def set_skip_negotiate_stage(value) -> None:
     """Accepted for scripts that call it; what is agreed once costs no messages anyway."""
+    state.skips_negotiation = bool(value)
+
+
+def get_skip_negotiate_stage() -> bool:
+    """What was set last; False at first."""
+    return state.skips_negotiation

@@ -2,10 +2,14 @@
 
 import horon.torch as hvd
 from horon.bluefog.torch import state
+from horon.errors import HoronInvalidArgument
 from horon.process_sets import ProcessSet, add_process_set
-from horon.runtime import rank, size
+from horon.runtime import rank, size, when_left
+from horon.torch.pairs import Pair
 
 _node_sets = {}
+_pairs = {}  # by their two ranks
+when_left(_pairs.clear)
 
 
 def _node_set(is_hierarchical_local):
@@ -110,9 +114,28 @@ def hierarchical_neighbor_allreduce_nonblocking(tensor, *, self_weight=None,
         self_weight, src_machine_weights, dst_machine_weights, name))
 
 
+def pair_gossip_nonblocking(tensor, target_rank, self_weight=None, pair_weight=None, name=None):
+    """self_weight * tensor + pair_weight * the target's; half each by default. The target calls
+    with this rank, in any order with its other pairs; the other ranks take no notice. The tensor
+    must not change until synchronize(handle), which gives a new one."""
+    me, target = rank(), int(target_rank)
+    if target == me or not 0 <= target < size():
+        raise HoronInvalidArgument(f"rank {me} of {size()} cannot meet rank {target_rank}")
+    ranks = tuple(sorted((me, target)))
+    pair = _pairs.setdefault(ranks, Pair(ranks))
+    own = 0.5 if self_weight is None else self_weight
+    theirs = 0.5 if pair_weight is None else pair_weight
+
+    def make(pair_set):
+        other = 1 - pair_set.rank()
+        return hvd.neighbor_allreduce_async(tensor, self_weight=own, dst_weights=[other],
+                                            src_weights={other: theirs}, name=name,
+                                            process_set=pair_set)
+
+    return pair.start(make)
+
+
 def pair_gossip(tensor, target_rank, self_weight=None, pair_weight=None, name=None):
-    """Weights default to a half each. The target calls with this rank."""
-    weights = (0.5 if self_weight is None else self_weight,
-               0.5 if pair_weight is None else pair_weight)
-    return hvd.neighbor_allreduce(tensor, self_weight=weights[0], dst_weights=[target_rank],
-                                  src_weights={target_rank: weights[1]}, name=name)
+    """pair_gossip_nonblocking, and its result."""
+    return hvd.synchronize(pair_gossip_nonblocking(tensor, target_rank, self_weight, pair_weight,
+                                                   name))

@@ -33,6 +33,7 @@ class _Topology:
 
 
 _ranks, _machines = _Topology(), _Topology()
+skips_negotiation = False  # as told: it changes nothing
 windows = {}  # by name: they keep the neighbors that they were made with
 
 

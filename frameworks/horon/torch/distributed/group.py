@@ -17,8 +17,8 @@ from horon.process_sets import ProcessSet, global_process_set
 from horon.runtime import init, rank, size
 from horon.torch.calls import GroupCall, barrier_call, broadcast_call, reduce_call, rows_call
 from horon.torch.distributed.names import spec_of_reduce_op
-from horon.torch.distributed.pairs import Pair
 from horon.torch.distributed.work import Pending
+from horon.torch.pairs import Pair
 
 _SLOTS = 64  # calls of one kind in flight at once
 _MESSAGES = 512  # the same of one direction and tag: all sends may come before the first recv

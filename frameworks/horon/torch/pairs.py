@@ -1,4 +1,4 @@
-"""send and recv: broadcasts in a process set of the two ranks.
+"""What two ranks do without the others: collectives in a process set of the two.
 
 A set is formed when its two first meet, by a thread: a rank that sends to the next one and receives
 from the one before must not wait for the first before it has called the second.
@@ -9,9 +9,10 @@ import threading
 from horon import _core
 from horon.errors import HoronInvalidArgument, HoronMismatch
 from horon.process_sets import ProcessSet
+from horon.torch.calls import Handle
 
 
-class Later:
+class Later(Handle):
     """The handle of a call that has not started yet. `make` starts it."""
 
     def __init__(self, make):
