@@ -78,3 +78,11 @@ else:
         for name in dir()
         if not name.startswith("_") and not isinstance(globals()[name], _Module)
     ]
+
+    def __getattr__(name: str) -> object:
+        """gossip_average, which needs torch."""
+        if name == "gossip_average":
+            from horon.torch.gossip import gossip_average
+
+            return gossip_average
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
