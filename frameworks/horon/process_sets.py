@@ -100,6 +100,17 @@ def add_process_set(process_set) -> ProcessSet:
     return process_set
 
 
+def form_process_set(ranks) -> ProcessSet:
+    """The set of these ranks, which all of them ask for, and nobody else: the others take no
+    notice. Blocks until they have. Of all ranks: the global set. It lasts as long as the job."""
+    ranks = sorted(ranks)
+    if len(ranks) == _core.size():
+        return global_process_set
+    process_set = ProcessSet(ranks)
+    process_set.process_set_id = _core.form_process_set(tuple(ranks))
+    return process_set
+
+
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a set on all ranks; every rank must call this. Blocks. False for the global set and
     for one that is not registered."""

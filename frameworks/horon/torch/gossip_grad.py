@@ -25,6 +25,7 @@ from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.runtime import is_homogeneous, local_size
 from horon.torch.futures import future_of
+from horon.torch.gossip_grad_groups import groups_for
 from horon.torch.hooks import Reduce
 from horon.torch.parameter_gossip import DRIFT
 from horon.torch.participants import count_nodes
@@ -44,17 +45,26 @@ class Topology(enum.Enum):
 class GossipGraDState:
     """What gossip_grad_hook is to do. One for each model; the same on all ranks.
 
-    proc_per_node: ranks that average among each other first and take part as one: all of a node,
-    or 1 (None: where all are on one node). random_seed: the participants' order changes by it after
-    each period; None: it stays. named_parameters: names make messages readable. num_modules:
-    of FSDP, how many of its units have gradients (get_num_modules): in each backward pass they come
-    in the same order, by which they are told apart. DDP does without.
+    proc_per_node: ranks that average among each other first and take part as one: all of a node, or
+    1 (None: where all are on one node), or any number that divides the ranks, consecutive ones then
+    (state.groups has their process sets). virtual_topology: the lowest rank of each group, in the
+    order in which they meet; it stays. local_group, master_group: other groups, as process sets of
+    this rank: those that it averages with, and those that it gossips with. random_seed: the
+    participants' order changes by it after each period; None: it stays. named_parameters: names
+    make messages readable. num_modules: of FSDP, how many of its units have gradients
+    (get_num_modules): in each backward pass they come in the same order, by which they are told
+    apart. DDP does without.
     """
 
     def __init__(self, num_modules=1, topology=None, proc_per_node=None, random_seed=2403,
-                 named_parameters=(), process_set=global_process_set):
+                 named_parameters=(), process_set=global_process_set, virtual_topology=None,
+                 local_group=None, master_group=None):
         if not isinstance(num_modules, int) or num_modules < 1:
             raise HoronInvalidArgument(f"num_modules is {num_modules!r}: it counts from 1")
+        self.groups = groups_for(proc_per_node, virtual_topology, local_group, master_group,
+                                 process_set)
+        if self.groups is not None:
+            proc_per_node, named_parameters = 1, list(named_parameters)
         self.topology = Topology.DISSEMINATION if topology is None else topology
         if not isinstance(self.topology, Topology):
             raise HoronInvalidArgument(
@@ -65,6 +75,9 @@ class GossipGraDState:
             graph += f",rotate=1,seed={int(random_seed)}"
         op = Gossip("gossipgrad", topology=graph, hierarchical=by_node)
         self.reduce = Reduce(op, named_parameters=named_parameters, process_set=process_set)
+        if self.groups is not None:
+            name = self.topology.value
+            self.reduce = self.groups.reduce(name, graph.removeprefix(name), named_parameters)
         self._units = itertools.cycle(range(num_modules))
         warnings.warn(DRIFT, stacklevel=2)
 

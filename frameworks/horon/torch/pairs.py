@@ -8,7 +8,7 @@ import threading
 
 from horon import _core
 from horon.errors import HoronInvalidArgument, HoronMismatch
-from horon.process_sets import ProcessSet
+from horon.process_sets import form_process_set
 from horon.torch.calls import Handle
 
 
@@ -66,9 +66,9 @@ class Pair:
         return make(self._set)
 
     def _form(self):
-        formed, error = ProcessSet(list(self._ranks)), None
+        formed = error = None
         try:
-            formed.process_set_id = _core.form_process_set(tuple(self._ranks))
+            formed = form_process_set(self._ranks)
         except HoronInvalidArgument as refused:  # by all ranks together
             error = HoronMismatch(str(refused))
         except Exception as failed:

@@ -9,6 +9,7 @@ from torch_distributed import group_of_all
 
 import horon.torch as hvd
 from horon import topology
+from horon.process_sets import form_process_set
 from horon.torch.gossip_grad import (
     GossipGraDState,
     Topology,
@@ -59,6 +60,55 @@ def check_gradients_of_known_size():
                 want = (matrix @ means)[hvd.rank() // inside]
                 for layer in model.module.layers:
                     close(layer.weight.grad, want.expand(1, 1))
+
+
+def expect_steps(state, groups, matrices):
+    """In each step the matrix of participants mixes the means of their groups' gradients."""
+    model = wrapped(state)
+    mean = torch.tensor([[r + 0.5 for r in group] for group in groups]).mean(1)
+    mine = next(i for i, group in enumerate(groups) if hvd.rank() in group)
+    for matrix in matrices:
+        model.zero_grad()
+        model(hvd.rank() + 0.5).backward()
+        want = (torch.tensor(matrix) @ mean)[mine]
+        for layer in model.module.layers:
+            close(layer.weight.grad, want.expand(1, 1))
+
+
+def check_groups_of_two_in_a_told_order():
+    """On one node as well; by hand: the participant at place v of the order hears the one 1, then 2
+    places before it."""
+    n = hvd.size() // 2
+    if hvd.size() % 2 != 0 or n < 2:
+        return
+    groups = [[2 * i, 2 * i + 1] for i in range(n)]
+    leaders = [0, *range(2 * n - 2, 0, -2)]
+    places = {leader // 2: v for v, leader in enumerate(leaders)}
+    matrices = []
+    for far in [1, 2][:(n - 1).bit_length()] * 2:
+        heard = {i: leaders[(v - far) % n] // 2 for i, v in places.items()}
+        matrices.append([[0.5 * (j == i) + 0.5 * (j == heard[i]) for j in range(n)]
+                         for i in range(n)])
+    expect_steps(made(virtual_topology=leaders), groups, matrices)
+    state = made(proc_per_node=2, virtual_topology=leaders)
+    assert state.groups.local_group.ranks == groups[hvd.rank() // 2]
+    assert state.groups.master_group.ranks == list(range(hvd.rank() % 2, hvd.size(), 2))
+    expect_steps(state, groups, matrices)
+
+
+def check_ranks_and_other_groups_in_a_told_order():
+    """Single ranks from last to first; and groups that are not consecutive."""
+    n = hvd.size()
+    back = topology.OnePeerHypercube(n)
+    turned = [[row[::-1] for row in back.matrix(t)[::-1]] for t in range(2)]
+    expect_steps(made(topology=Topology.CUBE, virtual_topology=list(range(n))[::-1]),
+                 [[r] for r in range(n)], turned)
+    if n != 4:
+        return
+    far = [form_process_set(ranks) for ranks in ([0, 2], [1, 3]) if hvd.rank() in ranks]
+    near = [form_process_set(ranks) for ranks in ([0, 1], [2, 3]) if hvd.rank() in ranks]
+    expect_steps(made(local_group=far[0], master_group=near[0], random_seed=None),
+                 [[0, 2], [1, 3]], [[[0.5, 0.5], [0.5, 0.5]]] * 2)
 
 
 def unsharded(module, **options):
@@ -116,8 +166,14 @@ def check_assertions():
         GossipGraDState(topology="cube")
     with raises(ValueError, words=["num_modules is 0"]):
         GossipGraDState(num_modules=0)
-    with raises(hvd.HoronUnsupported, words=["HORON_LOCAL_SIZE"]):
-        GossipGraDState(proc_per_node=hvd.local_size() + 1)
+    with raises(ValueError, words=["no groups of"]):
+        GossipGraDState(proc_per_node=hvd.size() + 1)
+    with raises(ValueError, words=["both, or none"]):
+        GossipGraDState(local_group=hvd.global_process_set)
+    with raises(ValueError, words=["virtual_topology"]):
+        made(virtual_topology=[1] * hvd.size())
+    with raises(ValueError, words=["proc_per_node=3"]):
+        GossipGraDState(proc_per_node=3, virtual_topology=list(range(hvd.size())))
     with raises(hvd.HoronUnsupported, words=["NO_SHARD"]):
         gossip_grad_hook(made(), torch.ones(4), torch.ones(2))
     assert get_num_modules(Known()) == 3

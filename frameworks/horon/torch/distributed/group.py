@@ -11,9 +11,8 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from horon import _core
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.process_sets import ProcessSet, global_process_set
+from horon.process_sets import form_process_set
 from horon.runtime import init, rank, size
 from horon.torch.calls import GroupCall, barrier_call, broadcast_call, reduce_call, rows_call
 from horon.torch.distributed.names import spec_of_reduce_op
@@ -39,14 +38,6 @@ def make_group(options, _=None):
     return HoronGroup(options.group_rank, ranks, options.group_id)
 
 
-def _set_of(ranks):
-    if len(ranks) == size():
-        return global_process_set
-    process_set = ProcessSet(ranks)
-    process_set.process_set_id = _core.form_process_set(tuple(ranks))
-    return process_set
-
-
 def _listed(tensors) -> list:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
@@ -59,7 +50,7 @@ class HoronGroup(dist.ProcessGroup):
     def __init__(self, group_rank, ranks, group_id):
         super().__init__(group_rank, len(ranks))
         self._ranks = ranks
-        self._set = _set_of(ranks)
+        self._set = form_process_set(ranks)
         self._prefix = f"pg.{group_id}"
         self._calls = defaultdict(int)
         self._last = weakref.WeakValueDictionary()  # by name
