@@ -1,5 +1,6 @@
 // "gossip": after t rounds every value is what W(t) ... W(0) says, element by element.
 #include <cmath>
+#include <cstdio>
 
 #include "ops/gossip/contraction.h"
 #include "test/support/op_runner.h"
@@ -67,7 +68,7 @@ double Epsilon(DataType dtype) {
 
 TEST_CASE("every topology: rounds are the products of its matrices", "[gossip]") {
   for (const Claim& claim : kCatalogue) {
-    for (int n = 1; n <= 9; ++n) {
+    for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 31, 32}) {
       if (!Allowed(claim.sizes, n)) continue;
       const std::string op = std::string("gossip:") + claim.parameters;
       INFO(op << " of " << n);
@@ -79,6 +80,70 @@ TEST_CASE("every topology: rounds are the products of its matrices", "[gossip]")
         now =
             Run(runner, *claim.parameters ? op : "gossip", OpTensor::Make(DataType::kFloat64, now));
         REQUIRE(LargestGap(now, Times(Product(graph, 0, t + 1), start)) < 1e-14);
+      }
+    }
+  }
+}
+
+TEST_CASE("gossip with everybody is allreduce's average", "[gossip]") {  // M5
+  for (const DataType dtype : kFloats) {
+    for (const int n : {1, 2, 3, 5, 8, 13, 16, 32}) {
+      INFO(NameOf(dtype) << " of " << n);
+      std::vector<Values> start = Start(n, 50);
+      for (Values& one : start) one = test::Decode(dtype, test::Encode(dtype, one));
+      OpRunner runner(Topology::OneNode(n), 2);
+      const auto gossip = Run(runner, "gossip:graph=complete", OpTensor::Make(dtype, start));
+      const auto average = Run(runner, "average", OpTensor::Make(dtype, start));
+      const double bound = dtype == DataType::kFloat64 ? n * Epsilon(dtype) : 2 * Epsilon(dtype);
+      REQUIRE(LargestGap(gossip, average) <= bound);
+      for (const Values& one : gossip) REQUIRE(LargestGap({one}, {gossip[0]}) <= bound);
+    }
+  }
+}
+
+// The op of the same graph whose participant i is label[i].
+std::string Relabelled(const Graph& graph, const std::vector<int>& label) {
+  std::string op = "gossip:graph=custom,n=" + std::to_string(graph.size()) + ",edges=";
+  for (int64_t t = 0; t < graph.period(); ++t) {
+    const Round round = graph.At(t);
+    if (t > 0) op += '/';
+    for (int i = 0; i < round.size(); ++i) {
+      std::vector<Neighbor> from = round.from[static_cast<size_t>(i)];
+      from.push_back({i, round.self[static_cast<size_t>(i)]});
+      for (const Neighbor& one : from) {
+        char text[64];
+        std::snprintf(text, sizeof(text), "%d>%d*%.17g", label[static_cast<size_t>(one.rank)],
+                      label[static_cast<size_t>(i)], one.weight);
+        if (op.back() != '=' && op.back() != '/') op += ';';
+        op += text;
+      }
+    }
+  }
+  return op;
+}
+
+TEST_CASE("ranks in another order: the same values, in that order", "[gossip]") {  // M7
+  for (const Claim& claim : kCatalogue) {
+    for (const int n : {4, 6}) {
+      if (!Allowed(claim.sizes, n)) continue;
+      const Graph graph = MakeGraph(claim.parameters, n);
+      if (graph.period() == 0) continue;  // custom graphs repeat
+      const std::vector<int> label = Shuffled(n, 11, 1);
+      const std::string other = Relabelled(graph, label);
+      INFO(claim.parameters << " of " << n << " as " << other);
+      const auto moved = [&](const std::vector<Values>& values) {
+        std::vector<Values> to(values.size());
+        for (size_t i = 0; i < values.size(); ++i) to[static_cast<size_t>(label[i])] = values[i];
+        return to;
+      };
+      OpRunner runner(Topology::OneNode(n), 2), relabelled(Topology::OneNode(n), 2);
+      std::vector<Values> now = Start(n, 20), there = moved(now);
+      const std::string op = std::string("gossip:") + claim.parameters;
+      for (int64_t t = 0; t < std::min<int64_t>(6, graph.period() + 1); ++t) {
+        now =
+            Run(runner, *claim.parameters ? op : "gossip", OpTensor::Make(DataType::kFloat64, now));
+        there = Run(relabelled, other, OpTensor::Make(DataType::kFloat64, there));
+        REQUIRE(LargestGap(moved(now), there) < 1e-15);
       }
     }
   }

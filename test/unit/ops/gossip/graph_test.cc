@@ -1,6 +1,9 @@
 // What holds for every topology, every number of participants and every round; and the peers that
 // each is known for.
+#include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numeric>
 #include <set>
 
 #include "test/unit/ops/gossip/graphs.h"
@@ -57,6 +60,121 @@ TEST_CASE("every topology: peers agree, weights sum to 1, for n = 1..130", "[gos
         if (period > 0 && t < period) REQUIRE(graph.At(t + period) == round);
       }
       if (period > 0) REQUIRE(Connected(graph));
+    }
+  }
+}
+
+bool Dyadic(double weight) { return std::ldexp(weight, 40) == std::floor(std::ldexp(weight, 40)); }
+
+// Sums of a round's weights by receiver and by sender, and whether all weights are dyadic.
+struct Sums {
+  std::vector<double> rows, columns;
+  bool dyadic = true;
+  explicit Sums(const Round& round) : rows(round.self), columns(round.self) {
+    for (const double self : round.self) dyadic = dyadic && Dyadic(self);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const Neighbor& from : round.from[i]) {
+        rows[i] += from.weight, columns[static_cast<size_t>(from.rank)] += from.weight;
+        dyadic = dyadic && Dyadic(from.weight);
+      }
+    }
+  }
+};
+
+// Whether all are 1: to the bit where the weights are dyadic, else to n rounding errors.
+bool SumToOne(const std::vector<double>& sums, bool dyadic) {
+  const double bound = dyadic ? 0 : static_cast<double>(sums.size()) * 0x1p-52;
+  return std::all_of(sums.begin(), sums.end(),
+                     [&](double sum) { return std::fabs(sum - 1) <= bound; });
+}
+
+TEST_CASE("every topology: sums of weights are exact if these are dyadic, else to rounding",
+          "[gossip]") {  // T2
+  int exact = 0, rounded = 0;
+  for (const Claim& claim : kCatalogue) {
+    for (int n = 1; n <= kSizes; ++n) {
+      if (!Allowed(claim.sizes, n)) continue;
+      INFO(claim.parameters << " of " << n);
+      const Graph graph = MakeGraph(claim.parameters, n);
+      const int64_t rounds = graph.period() == 0 ? 9 : std::min<int64_t>(graph.period(), 20);
+      for (int64_t t = 0; t < rounds; ++t) {
+        const Sums sums(graph.At(t));
+        REQUIRE(SumToOne(sums.rows, sums.dyadic));
+        REQUIRE(SumToOne(sums.columns, sums.dyadic));
+        ++(sums.dyadic ? exact : rounded);
+      }
+    }
+  }
+  CHECK((exact > 1000 && rounded > 1000));
+}
+
+TEST_CASE("push-sum's weights keep their sum: to the bit if dyadic, else to rounding",
+          "[gossip]") {  // M2
+  for (const Claim& claim : kCatalogue) {
+    for (const int n : {1, 2, 3, 4, 6, 8, 12, 16, 32, 128}) {
+      if (!Allowed(claim.sizes, n)) continue;
+      const std::string parameters = claim.parameters;
+      INFO(parameters << " of " << n);
+      const Graph graph =
+          MakeGraph(parameters + (parameters.empty() ? "" : ",") + "mixing=push", n);
+      std::vector<double> weights(static_cast<size_t>(n));
+      for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(1 + i % 3);
+      const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+      bool dyadic = true;
+      for (int64_t t = 0; t < 6;
+           ++t) {  // so far dyadic ones of 128 need no more than a double's bits
+        const Round round = graph.At(t);
+        dyadic = dyadic && Sums(round).dyadic;
+        std::vector<double> after(weights.size());
+        for (size_t i = 0; i < weights.size(); ++i) {
+          after[i] = round.self[i] * weights[i];
+          for (const Neighbor& from : round.from[i])
+            after[i] += from.weight * weights[static_cast<size_t>(from.rank)];
+        }
+        weights = std::move(after);
+        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        const double bound = dyadic ? 0 : static_cast<double>(t + 1) * n * total * 0x1p-52;
+        REQUIRE(std::fabs(sum - total) <= bound);
+      }
+    }
+  }
+}
+
+int PowersBelow(int n, int base) {
+  int count = 0;
+  for (int far = 1; far < n; far *= base) ++count;
+  return count;
+}
+
+TEST_CASE("a round has as many peers as are declared for that many participants",
+          "[gossip]") {  // T5
+  struct Line {
+    const char* parameters;
+    int (*declared)(int n);
+  };
+  for (const Line& line :
+       {Line{"graph=complete", [](int n) { return n - 1; }},
+        Line{"graph=star", [](int n) { return n - 1; }},
+        Line{"graph=ring", [](int n) { return std::min(2, n - 1); }},
+        Line{"graph=torus", [](int n) { return std::min(4, n - 1); }},
+        Line{"graph=static_exponential", [](int n) { return PowersBelow(n, 2); }},
+        Line{"graph=symmetric_exponential", [](int n) { return 2 * PowersBelow(n, 2); }},
+        Line{"graph=symmetric_exponential,b=3", [](int n) { return 2 * PowersBelow(n, 3); }},
+        Line{"graph=m_peer_exponential,k=5", [](int n) { return std::min(5, n - 1); }},
+        Line{"graph=base,k=6", [](int n) { return std::min(6, n - 1); }},
+        Line{"", [](int n) { return std::min(1, n - 1); }}}) {
+    for (int n = 1; n <= kSizes; ++n) {
+      INFO(line.parameters << " of " << n);
+      const Graph graph = MakeGraph(line.parameters, n);
+      for (int64_t t = 0; t < graph.period(); ++t) {
+        const Round round = graph.At(t);
+        size_t most = 0;
+        for (int i = 0; i < n; ++i) {
+          const Row row = RowOf(round, i);
+          most = std::max({most, row.from.size(), row.to.size()});
+        }
+        REQUIRE(most <= static_cast<size_t>(line.declared(n)));
+      }
     }
   }
 }
