@@ -74,7 +74,7 @@ def check_inner_and_outer_turns():
         return
     generators = (topology_util.GetInnerOuterRingDynamicSendRecvRanks,
                   topology_util.GetInnerOuterExpo2DynamicSendRecvRanks)
-    for size, local in ((1, 1), (4, 2), (8, 4), (12, 3), (20, 4), (6, 6), (5, 1)):
+    for size, local in ((1, 1), (3, 3), (8, 4), (12, 3), (20, 4), (6, 6), (5, 1)):
         for make in generators:
             met = [set() for _ in range(size)]
             for now in lists_agree([make(size, local, rank) for rank in range(size)], size):
@@ -91,6 +91,8 @@ def check_inner_and_outer_turns():
     assert [next(ring) for _ in range(4)] == [([5], [5]), ([7], [1]), ([3], [3]), ([5], [5])]
     with raises(ValueError, words=["do not divide"]):
         topology_util.GetInnerOuterRingDynamicSendRecvRanks(8, 3, 0)
+    with raises(ValueError, words=["2 ranks these never meet"]):
+        topology_util.GetInnerOuterExpo2DynamicSendRecvRanks(8, 2, 0)
 
 
 def check_turns_of_machines():

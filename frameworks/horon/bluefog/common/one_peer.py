@@ -1,7 +1,6 @@
 """Whom to send to and whom to hear, round by round: ([destinations], [sources]) for ever.
 
-Ranks lie in blocks of local_size a machine. On machines of one or two ranks a rank may have nobody
-to meet in a round; both lists are empty then.
+Ranks lie in blocks of local_size a machine. Who has nobody to meet in a round gets empty lists.
 """
 
 import itertools
@@ -14,17 +13,25 @@ def _rounds(graph, rank):
     return (graph.peers(rank, t) for t in itertools.count())
 
 
+def _inner_outer(make, world_size, local_size, rank):
+    if local_size == 2:
+        raise HoronInvalidArgument(
+            "on machines of 2 ranks these never meet, for one of them is outside at a time: use "
+            "GetDynamicOnePeerSendRecvRanks or hierarchical_neighbor_allreduce")
+    return _rounds(make(world_size, local=local_size), rank)
+
+
 def GetInnerOuterRingDynamicSendRecvRanks(world_size, local_size, self_rank):
     """In turn one rank of each machine sends to its counterpart on the next machine; the others
     send to the next one inside."""
-    return _rounds(topologies.InnerOuterRing(world_size, local=local_size), self_rank)
+    return _inner_outer(topologies.InnerOuterRing, world_size, local_size, self_rank)
 
 
 def GetInnerOuterExpo2DynamicSendRecvRanks(world_size, local_size, self_rank):
     """The same with distances 1, 2, 4, ... inside and outside. Unlike BlueFog's, the distance
     outside grows once all ranks of a machine have been there, so that every rank meets its
     counterparts at all of them."""
-    return _rounds(topologies.InnerOuterExponential(world_size, local=local_size), self_rank)
+    return _inner_outer(topologies.InnerOuterExponential, world_size, local_size, self_rank)
 
 
 def GetExp2DynamicSendRecvMachineRanks(world_size, local_size, self_rank, local_rank):
