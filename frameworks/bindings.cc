@@ -121,6 +121,11 @@ void StartTimeline(const std::string& path, bool mark_cycles, uint64_t first, ui
       [&] { return horon_start_timeline(path.c_str(), mark_cycles ? 1 : 0, first, end); });
 }
 
+bool NoteInTimeline(const py::str& row, const py::str& activity, int64_t begun, int64_t ended) {
+  return horon_note_in_timeline(horon_python::Utf8(row).c_str(),
+                                horon_python::Utf8(activity).c_str(), begun, ended) != 0;
+}
+
 bool AwaitInquiry() {
   const py::gil_scoped_release released;
   return horon_await_inquiry() != 0;
@@ -173,6 +178,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("describe", &horon_describe);
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"),
              py::arg("first_step"), py::arg("end_step"));
+  module.def("note_in_timeline", &NoteInTimeline, py::arg("row"), py::arg("activity"),
+             py::arg("begun"), py::arg("ended"));
   module.def("await_inquiry", &AwaitInquiry);
   module.def("tell_doing",
              [](const py::str& text) { horon_tell_doing(horon_python::Utf8(text).c_str()); });

@@ -138,6 +138,10 @@ int horon_start_timeline(const char* path, int mark_cycles, uint64_t first_step,
 int horon_stop_timeline(void) {
   return Command([](Runtime& runtime) { return runtime.StopTimeline(); });
 }
+int horon_note_in_timeline(const char* row, const char* activity, int64_t begun, int64_t ended) {
+  const auto job = Current();
+  return job && job->runtime->NoteInTimeline({row, activity, begun, ended}) ? 1 : 0;
+}
 int64_t horon_memory_bytes(void) {
   const auto job = Current();
   return job ? job->runtime->memory_bytes() : 0;

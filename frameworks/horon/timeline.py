@@ -32,6 +32,12 @@ def stop_timeline() -> None:
     _core.stop_timeline()
 
 
+def note(row: str, activity: str, begun: int, ended: int) -> bool:
+    """Records that this rank's program did `activity` between two times of time.monotonic_ns(), in
+    the row of that name. False when nothing is recorded. Any thread; never waits."""
+    return _core.note_in_timeline(row, activity, begun, ended)
+
+
 def _window(steps: Sequence[int] | None) -> tuple[int, int]:
     if steps is None:
         return 0, 0

@@ -83,6 +83,8 @@ class Runtime {
   Status StartConfiguredTimeline();
   // The same for the end; blocks until what this rank recorded is in the file.
   Status StopTimeline();
+  // A span of the program's own, on this rank; false: nothing is recorded. Any thread.
+  bool NoteInTimeline(TimelineNote&& note) { return timeline_.Note(std::move(note)); }
   // As HORON_AUTOTUNE and HORON_AUTOTUNE_FILE say; rank 0's count. kInvalidArgument: a file cannot
   // be read or written. Returns at once.
   Status StartConfiguredTuning();

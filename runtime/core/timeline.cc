@@ -34,12 +34,14 @@ void Timeline::Obey(const TimelineOrder& order) {
   } else {
     questions_left_ = kQuestions;
   }
+  TakeNotes(now_->notes());
   recording_.store(true, std::memory_order_relaxed);
   progress_->Reached(order.number);
 }
 
 void Timeline::End(uint64_t number) {
   recording_.store(false, std::memory_order_relaxed);
+  TakeNotes(nullptr);
   if (!now_) {
     progress_->Reached(number);
     return;
@@ -64,6 +66,19 @@ void Timeline::MarkCycle(int64_t now) {
   TimelineEvent cycle;
   cycle.started = now;
   Add(std::move(cycle));
+}
+
+void Timeline::TakeNotes(std::shared_ptr<TimelineNotes> notes) {
+  MutexLock lock(notes_mutex_);
+  notes_ = std::move(notes);
+}
+
+bool Timeline::Note(TimelineNote&& note) {
+  MutexLock lock(notes_mutex_);
+  if (!notes_) return false;
+  const bool taken = notes_->Put(std::move(note));
+  (taken ? events_ : dropped_).Add();
+  return taken;
 }
 
 int64_t Timeline::AskClock() {

@@ -5,8 +5,8 @@
 // own makes JSON (timeline_event.h, timeline_file.h); nothing on the road waits for a file. Ranks
 // that do not share rank 0's clock ask it what it says before anything is written.
 //
-// Obey, Add, Mark, the clock's part: holder of the baton. recording: any thread. Await, Close: user
-// threads.
+// Obey, Add, Mark, the clock's part: holder of the baton. recording, Note: any thread. Await,
+// Close: user threads.
 #pragma once
 
 #include <atomic>
@@ -37,6 +37,8 @@ class Timeline {
   bool Wants(uint64_t step);
   void Add(TimelineEvent&& event);
   void MarkCycle(int64_t now);
+  // Any thread. False if nothing is recorded, or too much.
+  bool Note(TimelineNote&& note);
 
   // Whether rank 0 is to be asked what its clock says, and that it was, with the time of asking.
   bool wants_clock() const { return questions_left_ > 0 && !asked_; }
@@ -52,12 +54,15 @@ class Timeline {
  private:
   static constexpr int kQuestions = 8;
   void End(uint64_t number);
+  void TakeNotes(std::shared_ptr<TimelineNotes> notes);
 
   int rank_;
   bool same_clock_;
   Counter &events_, &dropped_;
   std::shared_ptr<TimelineProgress> progress_;
   std::atomic<bool> recording_{false};
+  Mutex notes_mutex_;
+  std::shared_ptr<TimelineNotes> notes_ HORON_GUARDED_BY(notes_mutex_);  // null: not recording
   // Holder of the baton, and Close.
   std::unique_ptr<TimelineRecording> now_;
   std::vector<std::unique_ptr<TimelineRecording>> ended_;  // whose threads may still write

@@ -116,15 +116,18 @@ TimelineText::Row& TimelineText::RowOf(const SharedRegistration& what, std::stri
   row.of = what;
   row.collective = CollectiveOf(*what);
   row.about = About(*what);
-  if (!added) return row;
-  row.number = static_cast<int>(rows_.size());
-  row.place = "\",\"ph\":\"X\"" + Place(row.number) + ",\"ts\":";
   const Request& r = what->request;
   const std::string set =
       r.process_set == 0 ? "" : " (process set " + std::to_string(r.process_set) + ")";
-  out += "{\"name\":\"thread_name\",\"ph\":\"M\"" + Place(row.number) +
-         ",\"args\":{\"name\":" + JsonText(r.name + set) + "}},\n";
+  if (added) Begin(row, r.name + set, out);
   return row;
+}
+
+void TimelineText::Begin(Row& row, const std::string& name, std::string& out) {
+  row.number = static_cast<int>(rows_.size());
+  row.place = "\",\"ph\":\"X\"" + Place(row.number) + ",\"ts\":";
+  out += "{\"name\":\"thread_name\",\"ph\":\"M\"" + Place(row.number) +
+         ",\"args\":{\"name\":" + JsonText(name) + "}},\n";
 }
 
 // Ends in its arguments, which the caller closes.
@@ -148,6 +151,16 @@ void TimelineText::Write(const TimelineEvent& event, std::string& out) {
   out += "{\"name\":\"CYCLE_START\",\"ph\":\"i\",\"s\":\"p\"" + Place(0) + ",\"ts\":";
   Time(event.started, out);
   out += '}';
+}
+
+void TimelineText::Write(const TimelineNote& note, std::string& out) {
+  if (!out.empty()) out += ",\n";
+  const auto [known, added] = rows_.try_emplace("\n" + note.row);
+  if (added) Begin(known->second, note.row, out);
+  const std::string name = JsonText(note.activity);
+  Span(known->second, std::string_view(name).substr(1, name.size() - 2), note.begun, note.ended,
+       out);
+  out += "}}";
 }
 
 // Before it runs: how long the runtime did not know of it, and how long the ranks took to agree, or

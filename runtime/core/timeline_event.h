@@ -26,6 +26,12 @@ struct TimelineEvent {
   bool ok = true;
 };
 
+// What a program says that it did, from `begun` to `ended`, in a row of its own.
+struct TimelineNote {
+  std::string row, activity;
+  int64_t begun = 0, ended = 0;
+};
+
 class TimelineText {
  public:
   struct Clock {
@@ -39,6 +45,7 @@ class TimelineText {
   std::string Opening(const std::string& host, int64_t epoch_us) const;
   // Appends the JSON of an event to `out`, ",\n" between objects.
   void Write(const TimelineEvent& event, std::string& out);
+  void Write(const TimelineNote& note, std::string& out);
   // An event that says how many were lost because the ring was full.
   void WriteDropped(uint64_t dropped, int64_t now, std::string& out) const;
 
@@ -50,6 +57,7 @@ class TimelineText {
   };
   void WriteTensor(const TimelineEvent& event, std::string& out);
   Row& RowOf(const SharedRegistration& what, std::string& out);
+  void Begin(Row& row, const std::string& name, std::string& out);
   void WritePhases(const Row& row, const TimelineEvent& event, std::string& out) const;
   void Span(const Row& row, std::string_view name, int64_t begin, int64_t end,
             std::string& out) const;
@@ -58,7 +66,8 @@ class TimelineText {
 
   int rank_;
   Clock clock_;
-  std::unordered_map<std::string, Row> rows_;  // by key; number 0 is the cycles'
+  // By key, programs' own by "\n" and their name; number 0 is the cycles'.
+  std::unordered_map<std::string, Row> rows_;
 };
 
 // `text` as a JSON string, quotes included.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
@@ -43,6 +44,18 @@ bool TimelineProgress::Await(uint64_t number, std::chrono::milliseconds limit) {
     if (changed_.wait_until(mutex_, until) == std::cv_status::timeout) break;
   }
   return reached_ >= number;
+}
+
+bool TimelineNotes::Put(TimelineNote&& note) {
+  MutexLock lock(mutex_);
+  if (notes_.size() == kMost) return false;
+  notes_.push_back(std::move(note));
+  return true;
+}
+
+std::vector<TimelineNote> TimelineNotes::Take() {
+  MutexLock lock(mutex_);
+  return std::exchange(notes_, {});
 }
 
 TimelineRecording::TimelineRecording(int rank, const TimelineOrder& order,
@@ -124,6 +137,10 @@ void TimelineRecording::Drain(TimelineFile& file, TimelineText& text) {
   std::string out;
   while (std::optional<TimelineEvent> event = ring_.Take()) {
     text.Write(*event, out);
+    if (out.size() >= kPiece && !Append(file, out)) return;
+  }
+  for (const TimelineNote& note : notes_->Take()) {
+    text.Write(note, out);
     if (out.size() >= kPiece && !Append(file, out)) return;
   }
   const uint64_t dropped = ring_.dropped();

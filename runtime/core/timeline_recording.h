@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/bounded_ring.h"
 #include "runtime/base/mutex.h"
@@ -30,6 +31,19 @@ class TimelineProgress {
   uint64_t reached_ HORON_GUARDED_BY(mutex_) = 0;
 };
 
+// What programs note in one recording, for the thread that writes it. Any thread.
+class TimelineNotes {
+ public:
+  // False if there are too many that are not written yet.
+  bool Put(TimelineNote&& note);
+  std::vector<TimelineNote> Take();
+
+ private:
+  static constexpr size_t kMost = 1 << 14;
+  Mutex mutex_;
+  std::vector<TimelineNote> notes_ HORON_GUARDED_BY(mutex_);
+};
+
 class TimelineRecording {
  public:
   static constexpr size_t kPlaces = 1 << 14;
@@ -43,6 +57,7 @@ class TimelineRecording {
   void SetClock(int64_t offset, int64_t bound);
   // The thread writes what there is, says that it has reached this order, and ends.
   void End(uint64_t number);
+  const std::shared_ptr<TimelineNotes>& notes() const { return notes_; }
   bool written() const { return written_.load(std::memory_order_acquire); }
   uint64_t dropped() const { return ring_.dropped(); }
 
@@ -57,6 +72,7 @@ class TimelineRecording {
   int rank_;
   TimelineOrder order_;
   std::shared_ptr<TimelineProgress> progress_;
+  std::shared_ptr<TimelineNotes> notes_ = std::make_shared<TimelineNotes>();
   BoundedRing<TimelineEvent> ring_;
   uint64_t dropped_told_ = 0;
   Mutex mutex_;

@@ -393,6 +393,10 @@ HORON_API int horon_start_timeline(const char* path, int mark_cycles, uint64_t f
                                    uint64_t end_step);
 /* Ends it. On rank 0 what it recorded is in the file then. Harmless when nothing is recorded. */
 HORON_API int horon_stop_timeline(void);
+/* In this rank's timeline: that the program did `activity` from `begun` to `ended`, in ns of
+ * CLOCK_MONOTONIC, in a row of that name. Returns 1, or 0 when nothing is recorded. Any thread. */
+HORON_API int horon_note_in_timeline(const char* row, const char* activity, int64_t begun,
+                                     int64_t ended);
 /* Bytes of memory that the runtime holds: pools, its share of the segment touched at most. */
 HORON_API int64_t horon_memory_bytes(void);
 /* Calls `visit` for each knob of the configuration table. */

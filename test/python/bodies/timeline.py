@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from collections import defaultdict
 from contextlib import contextmanager
 
@@ -10,7 +11,14 @@ import torch
 from common import raises, shared_folder
 
 import horon.torch as hvd
+from horon import timeline
 from horon.errors import HoronInvalidArgument
+
+try:
+    import horon.bluefog.torch as bf
+except ImportError:
+    print("timeline: BlueFog's names not checked, networkx is not installed")
+    bf = None
 
 OWN_LIFE = True
 PHASES = ["QUEUE", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "PACK", "WIRE", "UNPACK"]
@@ -178,6 +186,34 @@ def check_process_sets_without_rank_0():
         for tensor, name in (("aside", "ALLREDUCE"), ("gathered", "ALLGATHER")):
             runs = [e for e in spans[rank, f"{tensor} {where}"] if e["name"] == name]
             assert [e["args"]["step"] for e in runs] == [0, 1, 2] * (rank in members), (rank, runs)
+
+
+def check_what_programs_note():
+    hvd.init()
+    path, n = shared_path(), hvd.size()
+    assert not timeline.note("x", "nothing is recorded", 0, 1)
+    hvd.start_timeline(path)
+    hvd.barrier()
+    begun = time.monotonic_ns()
+    hvd.allreduce(torch.ones(5), name="x")
+    assert timeline.note("x", 'my "mark"', begun, time.monotonic_ns())
+    if bf is not None:
+        assert bf.timeline_start_activity("y", "outer")
+        with bf.timeline_context("y", "inner"):
+            time.sleep(0.01)
+        assert bf.timeline_end_activity("y") and not bf.timeline_end_activity("y")
+    hvd.barrier()
+    hvd.stop_timeline()
+    spans = rows(recorded(path))
+    for rank in range(n):
+        mark, run = ([e for e in spans[rank, "x"] if e["name"] == name][0]
+                     for name in ('my "mark"', "ALLREDUCE"))
+        assert mark["ts"] <= run["ts"] + 0.002
+        assert run["ts"] + run["dur"] <= mark["ts"] + mark["dur"] + 0.002
+        if bf is not None:
+            outer, inner = spans[rank, "y"]
+            assert (outer["name"], inner["name"]) == ("outer", "inner")
+            assert 10_000 <= inner["dur"] <= outer["dur"]
 
 
 def check_windows_restarts_and_errors():

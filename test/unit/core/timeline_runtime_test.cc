@@ -144,6 +144,34 @@ TEST_CASE("of a window of steps nothing else is recorded, of cycles only when as
   CHECK(recorded.Count({"CYCLE_START"}) > 0);
 }
 
+TEST_CASE("a program's own spans are in the timeline while it is recorded") {
+  const Recorded recorded;
+  Verdicts verdicts;
+  {
+    World world(2);
+    world.Run([&](Rank& me) {
+      const auto note = [&](const char* activity) {
+        return me.runtime().NoteInTimeline({"batch", activity, SteadyNow(), SteadyNow()});
+      };
+      EXPECT(!note("before"), "noted before the beginning");
+      EXPECT(me.runtime().StartTimeline(recorded.Order()).ok(), "not started");
+      Meet(me, "begin", verdicts);
+      for (int i = 0; i < 3; ++i) EXPECT(note("during"), "not noted");
+      Meet(me, "noted", verdicts);
+      EXPECT(me.runtime().StopTimeline().ok(), "not stopped");
+      Meet(me, "end", verdicts);
+      EXPECT(!note("after"), "noted after the end");
+      me.runtime().Shutdown();
+    });
+  }
+  RequireNone(verdicts);
+  for (int r = 0; r < 2; ++r) {
+    CHECK(recorded.Count({"\"during\"", Of(r)}) == 3);
+    CHECK(recorded.Count({"thread_name", "\"batch\"", Of(r)}) == 1);
+  }
+  CHECK(recorded.Count({"before"}) + recorded.Count({"after"}) == 0);
+}
+
 TEST_CASE("a timeline that cannot be made is an error on rank 0, and the job goes on") {
   World world(2);
   Verdicts verdicts;

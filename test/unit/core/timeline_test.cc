@@ -194,5 +194,23 @@ TEST_CASE("a tensor's phases follow each other, in rank 0's time") {
   CHECK(out.find("thread_name") == std::string::npos);  // the row has its name already
 }
 
+TEST_CASE("what programs note has rows of its own, beside a tensor of the same name") {
+  OpTable ops;
+  TimelineText text(3, {.offset = 500, .bound = 10, .epoch = 0});
+  std::string out;
+  text.Write(SampleEvent(ops), out);
+  out.clear();
+  for (const char* activity : {"read \"x\"", "forward"})
+    text.Write(TimelineNote{"w", activity, 1000, 3000}, out);
+  INFO(out);
+  for (const char* want :
+       {"{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":3,\"tid\":2,\"args\":{\"name\":\"w\"}},\n",
+        "\n{\"name\":\"read "
+        "\\\"x\\\"\",\"ph\":\"X\",\"pid\":3,\"tid\":2,\"ts\":1.500,\"dur\":2.000",
+        "}},\n{\"name\":\"forward\",\"ph\":\"X\",\"pid\":3,\"tid\":2,"})
+    CHECK(out.find(want) != std::string::npos);
+  CHECK(out.find("thread_name") == out.rfind("thread_name"));
+}
+
 }  // namespace
 }  // namespace horon

@@ -5,6 +5,11 @@ A machine is a node.
 
 import horon.torch as hvd
 from horon.bluefog.torch import state
+from horon.bluefog.torch.activities import (
+    timeline_context,
+    timeline_end_activity,
+    timeline_start_activity,
+)
 from horon.bluefog.torch.collectives import (
     allreduce,
     allreduce_,
