@@ -6,7 +6,7 @@ from conftest import only_in_full_tier
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use",
        "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
-       "gossip_optimizer", "gossip_by_nodes", "bluefog"]
+       "gossip_optimizer", "gossip_by_nodes", "bluefog", "bluefog_scripts"]
 OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip", "tracking",
               "advice"]
 
@@ -54,6 +54,10 @@ def test_pretended_nodes(launch, needs_mpi):
 @pytest.mark.parametrize("np, each", [(3, 2), (4, 3)])
 def test_pretended_nodes_of_different_sizes(launch, needs_mpi, np, each):
     launch(np, "gossip_by_nodes", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(each)})
+
+
+def test_bluefogs_scripts_on_nodes_of_three(launch, needs_mpi):
+    launch(6, "bluefog_scripts", launcher="mpirun", env={"HORON_LOCAL_SIZE": "3"})
 
 
 @pytest.mark.parametrize("np", [2, 3])
