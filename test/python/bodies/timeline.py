@@ -192,6 +192,7 @@ def check_what_programs_note():
     hvd.init()
     path, n = shared_path(), hvd.size()
     assert not timeline.note("x", "nothing is recorded", 0, 1)
+    hvd.barrier()
     hvd.start_timeline(path)
     hvd.barrier()
     begun = time.monotonic_ns()

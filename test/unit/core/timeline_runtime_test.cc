@@ -154,6 +154,7 @@ TEST_CASE("a program's own spans are in the timeline while it is recorded") {
         return me.runtime().NoteInTimeline({"batch", activity, SteadyNow(), SteadyNow()});
       };
       EXPECT(!note("before"), "noted before the beginning");
+      Meet(me, "ready", verdicts);
       EXPECT(me.runtime().StartTimeline(recorded.Order()).ok(), "not started");
       Meet(me, "begin", verdicts);
       for (int i = 0; i < 3; ++i) EXPECT(note("during"), "not noted");
