@@ -4,8 +4,9 @@
     python test/bench/allreduce_bench.py --np 2 --json bench.json --plot bench.png
 
 Each library has ranks of its own, which sleep while another is measured. One round measures every
-library once, in turn, and is tagged with how near the machine's cores were to each other just then:
-only numbers of the same round are compared. docs/benchmarks.md explains how to read the output.
+library once, in an order that turns from round to round, and is tagged with how near the machine's
+cores were to each other before and after: only numbers of the same round are compared.
+docs/benchmarks.md explains how to read the output.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import report
 import workloads
-from groups import LOOPS, NEEDS, Group, Missing, compiled
+from groups import LOOPS, NEEDS, Group, Missing, compiled, turned
 
 LIBRARIES = [name for name in NEEDS if name != "gossip"]  # no allreduce: nodes_bench.py has it
 
@@ -80,12 +81,15 @@ class Bench:
             if probe:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
+        before, _ = self.pingpong.ask()
         for number in range(self.options.rounds):
-            regime, _ = self.pingpong.ask()
-            for library in iterations:
-                seconds = self.measure(library, workload, iterations[library])
-                if seconds:
-                    row.rounds.append(report.Round(library, number, regime, seconds))
+            taken = {library: self.measure(library, workload, iterations[library])
+                     for library in turned(list(iterations), number)}
+            after, _ = self.pingpong.ask()
+            regime = before if before == after else "MIXED"
+            row.rounds += [report.Round(library, number, regime, seconds)
+                           for library, seconds in taken.items() if seconds]
+            before = after
         return row
 
     def wanted(self, workload: workloads.Workload) -> list[str]:

@@ -28,6 +28,12 @@ class Missing(Exception):
     """A library that cannot be measured here, and why."""
 
 
+def turned(libraries: list[str], number: int) -> list[str]:
+    """The order of one round: each library comes first in one of as many rounds."""
+    first = number % max(len(libraries), 1)
+    return libraries[first:] + libraries[:first]
+
+
 def mpirun() -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     found = shutil.which("mpirun", path=path)

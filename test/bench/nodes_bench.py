@@ -23,7 +23,7 @@ from pathlib import Path
 import bars
 import report
 import workloads
-from groups import HERE, HORON, Group, Missing, mpirun
+from groups import HERE, HORON, Group, Missing, mpirun, turned
 
 WORLD = HERE.parent / "support" / "world.sh"
 LIBRARIES = ["horon", "gossip", "gloo", "mpi"]
@@ -81,8 +81,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
             missing[library] = str(why)
             groups.pop(library, None)
     for number in range(options.rounds):
-        for library, group in groups.items():
-            seconds = group.measure(workload, row.dtype, options.iterations)
+        for library in turned(list(groups), number):
+            seconds = groups[library].measure(workload, row.dtype, options.iterations)
             row.rounds.append(report.Round(library, number, "hosts", seconds))
     for group in groups.values():
         group.stop()

@@ -14,7 +14,7 @@ class Round:
 
     library: str
     round: int
-    regime: str      # NEAR, FAR or unknown
+    regime: str      # NEAR, FAR, MIXED (it changed meanwhile) or unknown
     seconds: list[float]
 
 
