@@ -164,7 +164,7 @@ def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) ->
     if options.markdown:
         Path(options.markdown).write_text(table + missing)
     if options.json:
-        Path(options.json).write_text(json.dumps(report.as_json(rows, facts)))
+        Path(options.json).write_text(json.dumps(report.as_json(rows, base, facts)))
     if options.plot:
         title = f"allreduce, {options.np} ranks, {options.dtype}, {facts['processor']}"
         report.plot(rows, measured, options.plot, title)

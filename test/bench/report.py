@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import comb
 from statistics import median
 
 from workloads import BYTES, Workload, link_share
@@ -16,6 +18,39 @@ class Round:
     round: int
     regime: str      # NEAR, FAR, MIXED (it changed meanwhile) or unknown
     seconds: list[float]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The order statistics between which the median of what these are drawn from lies, with 95 % or
+    more, whatever its distribution. None for fewer than six."""
+    values, below, cut = sorted(values), 0, 0
+    while (below := below + comb(len(values), cut)) <= 0.025 * 2 ** len(values):
+        cut += 1
+    return (values[cut - 1], values[-cut]) if cut else None
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+@dataclass
+class Ratio:
+    """Of two libraries' times, one value for each round in which both were measured."""
+
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    def __str__(self) -> str:
+        found = interval(self.values)
+        between = f" ({three_digits(found[0])}-{three_digits(found[1])})" if found else ""
+        return three_digits(self.median) + between
+
+    def as_json(self) -> dict:
+        return {"median": self.median, "interval": interval(self.values),
+                "rounds": len(self.values)}
 
 
 @dataclass
@@ -44,13 +79,17 @@ class Row:
         """GB/s over each rank's link: an allreduce must move 2(n-1)/n of the size, and so on."""
         return self.algbw(seconds) * link_share(self.workload.kind, self.np)
 
-    def ratio(self, library: str, base: str) -> float | None:
-        """How many times the base's time this library takes: the median over rounds, each of which
-        ran both within seconds of each other."""
+    def ratio(self, library: str, base: str) -> Ratio | None:
+        """How many times the base's time this library takes, in each round, which ran both within
+        seconds of each other."""
         mine, theirs = ({r.round: median(r.seconds) for r in self.rounds if r.library == name}
                         for name in (library, base))
         ratios = [mine[n] / theirs[n] for n in mine if n in theirs]
-        return median(ratios) if ratios else None
+        return Ratio(ratios) if ratios else None
+
+    def within(self, regime: str) -> Row:
+        return Row(self.workload, self.dtype, self.np,
+                   [r for r in self.rounds if r.regime == regime])
 
 
 def text_of_time(seconds: float | None) -> str:
@@ -87,46 +126,74 @@ def regimes(rows: list[Row]) -> list[str]:
 
 
 def markdown(rows: list[Row], libraries: list[str], base: str, loops: tuple[str, ...] = ()) -> str:
-    """Medians by library and, behind the base's column, how much longer each other one takes. Of
-    the loops, the best one for private tensors, as a share of the base's time."""
-    loops = tuple(loop for loop in loops if loop in libraries)
-    others = [library for library in libraries if library != base and library not in loops]
+    """For each regime the medians by library, then how much longer than the base each other one
+    takes. Of the loops, the best one for private tensors, as a share of the base's time."""
     lines = []
     for regime in regimes(rows):
-        lines += [f"Regime {regime}:", ""]
-        head = ["reduced", *(f"{library} time" for library in libraries), f"{base} busbw"]
-        head += [f"{library} / {base}" for library in others]
-        head += [f"best loop / {base}"] if loops else []
-        lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for row in rows:
-            rounds = [r for r in row.rounds if r.regime == regime]
-            if rounds:
-                here = Row(row.workload, row.dtype, row.np, rounds)
-                cells = cells_of(here, libraries, base, others, loops)
-                lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
+        here = [row.within(regime) for row in rows]
+        here = [row for row in here if row.rounds]
+        lines += [f"Regime {regime}, time:", "", *times_table(here, libraries, base), "",
+                  f"Regime {regime}, ratio of times (95 % interval):", "",
+                  *ratios_table(here, libraries, base, loops), ""]
     return "\n".join(lines)
 
 
-def cells_of(row: Row, libraries: list[str], base: str, others: list[str],
-             loops: tuple[str, ...]) -> list[str]:
-    own = row.median(base)
-    cells = [row.workload.name, *(text_of_time(row.median(library)) for library in libraries)]
-    cells.append(f"{row.busbw(own):.2f} GB/s" if own else "-")
-    ratios = [row.ratio(library, base) for library in others]
-    if loops:
-        private = [row.ratio(loop, base) for loop in loops if loop != "in-place"]
-        ratios.append(min((ratio for ratio in private if ratio), default=None))
-    return cells + [f"{ratio:.2f}" if ratio else "-" for ratio in ratios]
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Its lines, without columns that say nothing."""
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    lines = [[cells[i] for i in kept] for cells in (head, ["---"] * len(head), *rows)]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-def as_json(rows: list[Row], about: dict) -> dict:
+def times_table(rows: list[Row], libraries: list[str], base: str) -> list[str]:
+    head = ["reduced", "rounds", *libraries, f"{base} busbw"]
+    cells = []
+    for row in rows:
+        own = row.median(base)
+        cells.append([row.workload.name, str(len({r.round for r in row.rounds})),
+                      *(text_of_time(row.median(library)) for library in libraries),
+                      f"{row.busbw(own):.2f} GB/s" if own else "-"])
+    return table(head, cells)
+
+
+def ratios_table(rows: list[Row], libraries: list[str], base: str,
+                 loops: tuple[str, ...]) -> list[str]:
+    others = [library for library in libraries if library != base and library not in loops]
+    pairs = [(library, base) for library in others]
+    pairs += [("in-place", "horon-shared")] if "in-place" in libraries else []
+    head = ["reduced", *(f"{library} / {under}" for library, under in pairs), f"best loop / {base}"]
+    cells = []
+    for row in rows:
+        ratios = [row.ratio(*pair) for pair in pairs] + [best_loop(row, base, loops)]
+        cells.append([row.workload.name, *(str(ratio or "-") for ratio in ratios)])
+    return table(head, cells)
+
+
+def best_loop(row: Row, base: str, loops: tuple[str, ...]) -> Ratio | None:
+    """Of those for private tensors."""
+    ratios = [row.ratio(loop, base) for loop in loops if loop != "in-place"]
+    return min(filter(None, ratios), key=lambda ratio: ratio.median, default=None)
+
+
+def as_json(rows: list[Row], base: str, about: dict) -> dict:
     return {**about, "rows": [{
         "name": row.workload.name, "bytes": row.bytes, "count": row.workload.count,
         "tensors": len(row.workload.shapes), "kind": row.workload.kind,
-        "dtype": row.dtype, "np": row.np,
+        "dtype": row.dtype, "np": row.np, "ratios": ratios_of(row, base),
         "rounds": [vars(r) for r in row.rounds],
     } for row in rows]}
+
+
+def ratios_of(row: Row, base: str) -> dict:
+    """By regime and library, over the base."""
+    found: dict = {}
+    for regime in regimes([row]):
+        here = row.within(regime)
+        for library in dict.fromkeys(r.library for r in here.rounds):
+            ratio = here.ratio(library, base)
+            if ratio and library != base:
+                found.setdefault(regime, {})[library] = ratio.as_json()
+    return found
 
 
 def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:

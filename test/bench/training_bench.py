@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import random
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from report import Ratio
 
 import horon.torch as hvd
 
@@ -104,11 +104,8 @@ class GlooJob(Job):
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """95 % of the medians of samples drawn from these."""
-    draws = random.Random(1)
-    medians = sorted(median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return medians[50], medians[-51]
+JOBS = {"nothing, a barrier a step": MeetingJob, "Horon": HoronJob,
+        "Horon, gradient_as_bucket_view": HoronViewsJob, "gloo, DistributedDataParallel": GlooJob}
 
 
 def share_kept(job: Job, alone: Job, pairs: int, steps: int) -> dict:
@@ -119,7 +116,7 @@ def share_kept(job: Job, alone: Job, pairs: int, steps: int) -> dict:
         without = alone.steps(steps)
         seconds.append(job.steps(steps))
         ratios.append(without / seconds[-1])
-    return {"steps/s": 1 / median(seconds), "share": median(ratios), "range": interval(ratios)}
+    return {"steps/s": 1 / median(seconds), "share": Ratio(ratios)}
 
 
 def thread_times() -> dict[str, tuple[float, int]]:
@@ -159,14 +156,11 @@ def main() -> None:
     keep_freed_memory()
     hvd.init()
     alone = Job()
-    lines = ["| gradients over | steps/s | share of the steps without communication | 95 % |",
-             "|---|---|---|---|"]
-    for name, kind in (("nothing, a barrier a step", MeetingJob), ("Horon", HoronJob), ("Horon, gradient_as_bucket_view", HoronViewsJob),
-                       ("gloo, DistributedDataParallel", GlooJob)):
+    lines = ["| gradients over | steps/s | share of the steps without communication (95 %) |",
+             "|---|---|---|"]
+    for name, kind in JOBS.items():
         got = share_kept(kind(), alone, options.pairs, options.steps)
-        low, high = got["range"]
-        lines.append(f"| {name} | {got['steps/s']:.1f} | {got['share']:.3f} | "
-                     f"{low:.3f} to {high:.3f} |")
+        lines.append(f"| {name} | {got['steps/s']:.1f} | {got['share']} |")
     if options.idle:
         share, switches = idle_cost(options.idle)
         lines += ["", f"Idle for {options.idle:.0f} s: {share:.3%} of a core, {switches:.2f} "
