@@ -1,94 +1,108 @@
-"""Adasum beside Average, in one run: medians over interleaved repetitions.
+#!/usr/bin/env python3
+"""Adasum beside Average and a C++ loop, interleaved in one run.
 
-    horonrun -np 2 python test/bench/adasum_bench.py [--repeat 15] [--markdown FILE]
+    python test/bench/adasum_bench.py --rounds 30 --json adasum.json --markdown adasum.md
 
-Each row is one set of tensors in one dtype, reduced in place and asynchronously, as the hooks of an
-optimizer do; a repetition is one pass of every op in turn, so that what else the machine does falls
-on all alike. Two times for each: from the first submit to the last result on the slowest rank, and
-processor time, the mean of the ranks, which a busy machine changes less. `loop` is what one rank
-must compute for an Adasum of two, and nothing else: dots of two halves and their combination, in
-PyTorch on one thread.
+Every op has ranks of its own, which sleep while another is measured, as in allreduce_bench.py. The
+loop is what an Adasum of two ranks must compute and move (reference/adasum.cc). docs/benchmarks.md
+explains how to read the output.
 """
 
+from __future__ import annotations
+
 import argparse
-import statistics
-import time
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import torch
-from workloads import gradient_order, resnet50_shapes
+import quoted
+import report
+from interleaved import Bench, Seat, add_options
+from workloads import Workload, gradient_order, resnet50_shapes
 
-import horon.torch as hvd
-
-SETS = {
-    "1 MiB": [(1 << 18,)],
-    "64 MiB": [(1 << 24,)],
-    "ResNet-50": list(gradient_order(resnet50_shapes())),
+SETS = [Workload("1 MiB", ((1 << 18,),)), Workload("64 MiB", ((1 << 24,),)),
+        Workload("ResNet-50", gradient_order(resnet50_shapes()))]
+SEATS = {
+    "Adasum": Seat("adasum", 2, "float32"), "Average": Seat("average", 2, "float32"),
+    "two-pass loop": Seat("two-pass", 2, "float32"),
+    "Adasum, float16": Seat("adasum", 2, "float16"),
+    "Average, float16": Seat("average", 2, "float16"),
+    "Adasum, bfloat16": Seat("adasum", 2, "bfloat16"),
+    "Average, bfloat16": Seat("average", 2, "bfloat16"),
+    "Adasum, 3 ranks": Seat("adasum", 3, "float32"),
+    "Adasum, 4 ranks": Seat("adasum", 4, "float32"),
+    "Average, 4 ranks": Seat("average", 4, "float32"),
 }
-OPS = {"average": hvd.Average, "adasum": hvd.Adasum}
-HEADS = ["dtype", "Average ms", "Adasum ms", "ratio", "Average cpu", "Adasum cpu", "ratio", "loop"]
 
 
-def run(tensors, op, name) -> tuple:
-    """Seconds on the slowest rank, and of processor time on the mean rank; all begin together."""
-    hvd.barrier()
-    wall, cpu = time.perf_counter(), time.process_time()
-    handles = [
-        hvd.allreduce_async_(tensor, op=op, name=f"{name}.{i}") for i, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        hvd.synchronize(handle)
-    mine = torch.tensor([time.perf_counter() - wall, time.process_time() - cpu]).double()
-    slowest = hvd.allreduce(mine, op=hvd.Max)
-    return slowest[0].item(), hvd.allreduce(mine)[1].item()
+@dataclass
+class Comparison:
+    what: str
+    over: str
+    goals: dict[str, float] = field(default_factory=dict)  # by set: at most so many times as long
 
 
-def loop(tensors) -> float:
-    halves = [tensor.flatten().split((tensor.numel() + 1) // 2) for tensor in tensors]
-    pairs = [(parts[0], parts[-1]) for parts in halves if parts[0].numel() == parts[-1].numel()]
-    start = time.process_time()
-    for a, b in pairs:
-        dot, aa, bb = torch.dot(a, b), torch.dot(a, a), torch.dot(b, b)
-        torch.mul(a, 1 - dot / (2 * aa)).add_(b, alpha=1 - (dot / (2 * bb)).item())
-    return time.process_time() - start
+HALF = dict.fromkeys((workload.name for workload in SETS), 0.7)
+COMPARISONS = [
+    Comparison("Adasum", "Average", {"1 MiB": 2, "64 MiB": 2, "ResNet-50": 1.6}),
+    Comparison("Adasum", "two-pass loop", {"64 MiB": 1.2}),
+    Comparison("Adasum, float16", "Adasum", HALF),
+    Comparison("Adasum, float16", "Average, float16"),
+    Comparison("Adasum, bfloat16", "Adasum", HALF),
+    Comparison("Adasum, bfloat16", "Average, bfloat16"),
+    Comparison("Adasum, 4 ranks", "Average, 4 ranks"),
+    Comparison("Adasum, 3 ranks", "Adasum, 4 ranks",
+               dict.fromkeys((workload.name for workload in SETS), 1.5)),
+]
+HEAD = ["reduced", "rounds", "what", "time", "over", "its time", "ratio (95 %)", "goal",
+        "Horovod's Adasum, quoted"]
 
 
-def measure(name, shapes, dtype, repeat) -> list:
-    """A row's cells."""
-    generator = torch.Generator().manual_seed(hvd.rank())
-    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    times, loops = {op: [] for op in OPS}, []
-    for turn in range(repeat + 2):
-        taken = {label: run(tensors, op, f"{name}.{dtype}.{label}") for label, op in OPS.items()}
-        if turn < 2:
-            continue
-        for label in OPS:
-            times[label].append(taken[label])
-        loops.append(loop(tensors))
-    cells = []
-    for which in (0, 1):
-        ms = [1e3 * statistics.median(t[which] for t in times[op]) for op in OPS]
-        cells += [f"{ms[0]:.2f}", f"{ms[1]:.2f}", f"{ms[1] / ms[0]:.2f}"]
-    return cells + [f"{1e3 * statistics.median(loops):.2f}"]
+def line_of(row: report.Row, compared: Comparison) -> list[str]:
+    ratio, goal = row.ratio(compared.what, compared.over), compared.goals.get(row.workload.name)
+    seat = SEATS[compared.what]
+    horovod = quoted.ADASUM.get((row.workload.name, seat.np)) if seat.dtype == "float32" else None
+    return [row.workload.name, str(len(ratio.values) if ratio else 0), compared.what,
+            report.text_of_time(row.median(compared.what)), compared.over,
+            report.text_of_time(row.median(compared.over)), str(ratio or "-"), str(goal or "-"),
+            horovod or "-"]
 
 
-def main():
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--repeat", type=int, default=15)
-    arguments.add_argument("--markdown")
-    options = arguments.parse_args()
-    torch.set_num_threads(1)
-    hvd.init()
-    lines = [f"| {hvd.size()} ranks | " + " | ".join(HEADS) + " |", "|---" * 9 + "|"]
-    for name, shapes in SETS.items():
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            cells = measure(name, shapes, dtype, options.repeat)
-            lines.append(f"| {name} | {str(dtype)[6:]} | " + " | ".join(cells) + " |")
-    if hvd.rank() == 0:
-        print("\n".join(lines))
-        if options.markdown:
-            with open(options.markdown, "w") as file:
-                file.write("\n".join(lines) + "\n")
-    hvd.shutdown()
+def markdown(rows: list[report.Row], missing: dict[str, str]) -> str:
+    lines = []
+    for regime in report.regimes(rows):
+        here = [row.within(regime) for row in rows]
+        cells = [line_of(row, compared) for row in here if row.rounds for compared in COMPARISONS]
+        lines += [f"Regime {regime}:", "", *report.table(HEAD, cells), ""]
+    return "\n".join(lines) + report.named(missing)
 
 
-main()
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [workload.name for workload in SETS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    add_options(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
+        bench = Bench(options, SEATS, Path(folder))
+        try:
+            rows = [bench.run(workload) for workload in SETS if workload.name in options.only]
+            facts = bench.about()
+        finally:
+            bench.stop()
+    text = markdown(rows, facts["missing"])
+    print(f"\n{text}")
+    if options.markdown:
+        Path(options.markdown).write_text(text)
+    if options.json:
+        Path(options.json).write_text(json.dumps(report.as_json(rows, "Average", facts)))
+
+
+if __name__ == "__main__":
+    main()

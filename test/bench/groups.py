@@ -15,11 +15,12 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-HORON = ("horon", "horon-shared", "gossip")
+HORON = ("horon", "horon-shared", "gossip", "average", "adasum")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), "gloo": ["torch"], "gloo-buckets": ["torch"],
          "mpi": ["mpi4py", "torch", "numpy"], "streamed": ["torch"], "staged": ["torch"],
-         "in-place": ["torch"]}
-LOOPS = ("streamed", "staged", "in-place")  # no libraries: what the memory allows (loops.py)
+         "in-place": ["torch"], "two-pass": ["torch"]}
+# No libraries: what the memory allows (loops.py).
+LOOPS = ("streamed", "staged", "in-place", "two-pass")
 WORD_BYTES = 64  # of the shared barrier, for each rank
 START_S, MEASURE_S, STOP_S = 120.0, 300.0, 20.0
 
@@ -56,19 +57,19 @@ def compiled(source: str, result: Path, *flags: str) -> str:
 class Group:
     """Long-lived ranks of one library. They sleep unless they measure."""
 
-    def __init__(self, library: str, np: int, folder: Path, launcher: str) -> None:
+    def __init__(self, library: str, np: int, folder: Path, launcher: str, name: str) -> None:
         for module in NEEDS[library]:
             if importlib.util.find_spec(module) is None:
                 raise Missing(f"no Python module {module}")
-        self.library, self.np, self.folder = library, np, folder
+        self.library, self.np, self.folder, self.name = library, np, folder, name
         self.channels: list = []
         self.memory = None  # a file in memory that its ranks share
         self.note = ""
-        self.words = folder / f"{library}.words"
+        self.words = folder / f"{name}.words"
         self.words.write_bytes(bytes(WORD_BYTES * np))
-        self.log = folder / f"{library}.log"
+        self.log = folder / f"{name}.log"
         self.listener = socket.socket(socket.AF_UNIX)
-        self.address = str(folder / f"{library}.socket")
+        self.address = str(folder / f"{name}.socket")
         self.listener.bind(self.address)
         self.listener.listen(np)
         self.processes = self.start(launcher)
@@ -99,9 +100,10 @@ class Group:
     def meeting_place(self) -> dict[str, str]:
         """Where ranks without a launcher find each other."""
         if self.library not in LOOPS:
-            return {"BENCH_STORE": str(self.folder / f"{self.library}.store")}
-        built = compiled("reference/loops.cc", self.folder / "loops.so", "-O3", "-march=native",
-                         "-shared", "-fPIC")
+            return {"BENCH_STORE": str(self.folder / f"{self.name}.store")}
+        source = "adasum" if self.library == "two-pass" else "loops"
+        built = compiled(f"reference/{source}.cc", self.folder / f"{source}.so", "-O3",
+                         "-march=native", "-fopenmp-simd", "-shared", "-fPIC")
         self.memory = tempfile.NamedTemporaryFile(prefix="horon-bench-", dir="/dev/shm")
         # Sparse: what is not used costs nothing.
         self.memory.truncate(HEADER + 4 * FLOATS * self.np)

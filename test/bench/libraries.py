@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from loops import InPlace, Staged, Streamed
+from loops import InPlace, Staged, Streamed, TwoPass
 
 
 class Outputs:
@@ -30,22 +30,25 @@ class Outputs:
 class Horon:
     """The public Python API, as a script uses it."""
 
+    OP = "Sum"
+
     def __init__(self) -> None:
         import horon.torch as hvd
 
         hvd.init()
         self.hvd, self.rank, self.size = hvd, hvd.rank(), hvd.size()
+        self.op = getattr(hvd, self.OP)
         self.names: dict[str, list[str]] = {}  # of a set's tensors, as an optimizer has them ready
         self.note = f"controller {hvd.controller()}, transport {hvd.transport()}"
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
         hvd = self.hvd
         if len(tensors) == 1:
-            hvd.allreduce_(tensors[0], op=hvd.Sum, name=name)
+            hvd.allreduce_(tensors[0], op=self.op, name=name)
             return
         if name not in self.names:
             self.names[name] = [f"{name}.{i}" for i in range(len(tensors))]
-        handles = [hvd.allreduce_async_(tensor, op=hvd.Sum, name=own)
+        handles = [hvd.allreduce_async_(tensor, op=self.op, name=own)
                    for tensor, own in zip(tensors, self.names[name])]
         for handle in handles:
             hvd.synchronize(handle)
@@ -99,6 +102,19 @@ class HoronShared(Horon):
         counts = [torch.Size(shape).numel() for shape in shapes]
         arena = SharedArena(sum(SharedArena.bytes_for(count, dtype) for count in counts))
         return [arena.take(count, dtype).view(shape) for count, shape in zip(counts, shapes)]
+
+
+class Average(Horon):
+    OP = "Average"
+
+    def result(self, values: list[float], name: str) -> float:
+        return sum(values) / len(values)
+
+
+class Adasum(Average):
+    """Of vectors that are parallel, as these are, it makes the mean."""
+
+    OP = "Adasum"
 
 
 class Gloo:
@@ -208,4 +224,4 @@ class Mpi:
 
 BY_NAME = {"horon": Horon, "gossip": Gossip, "horon-shared": HoronShared, "gloo": Gloo,
            "gloo-buckets": GlooBuckets, "mpi": Mpi, "streamed": Streamed, "staged": Staged,
-           "in-place": InPlace}
+           "in-place": InPlace, "average": Average, "adasum": Adasum, "two-pass": TwoPass}

@@ -1,4 +1,4 @@
-"""The yardstick: C++ loops that move what a sum must move and do nothing else (reference/loops.cc).
+"""The yardstick: C++ loops that move what a sum must move and do nothing else (reference/*.cc).
 
 One rank is one worker process, as of any other library; they share a file in memory.
 """
@@ -11,12 +11,12 @@ import os
 
 import torch
 
-HEADER = 4096  # bytes, of loops.cc
+HEADER = 4096  # bytes, of world.h
 FLOATS = 110_000_000  # a rank's: the largest workload are BERT-base's gradients
 
 
 class Loops:
-    """Sums of float32 tensors only; its ranks are started like gloo's."""
+    """Tensors of float32 only; its ranks are started like gloo's."""
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,7 +31,7 @@ class Loops:
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:
         if dtype != torch.float32:
-            raise TypeError(f"the loops do not add {dtype}")
+            raise TypeError(f"the loops do not reduce {dtype}")
         return [torch.empty(shape, dtype=dtype) for shape in shapes]
 
     def arguments(self, tensors, name) -> tuple:
@@ -75,3 +75,14 @@ class InPlace(Loops):
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
         self.library.loops_in_place(ctypes.c_int64(FLOATS), ctypes.c_int64(self.count))
+
+
+class TwoPass(Loops):
+    """Adasum of private tensors of two ranks"""
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.library.loops_two_pass(*self.arguments(tensors, name), ctypes.c_int64(FLOATS))
+
+    def result(self, values: list[float], name: str) -> float:
+        """Of parallel vectors."""
+        return sum(values) / len(values)

@@ -36,7 +36,7 @@ class HostGroup(Group):
 
     def __init__(self, library: str, hosts: int, each: int, folder: Path) -> None:
         self.hosts, self.each = [f"h{i}" for i in range(1, hosts + 1)], each
-        super().__init__(library, hosts * each, folder, "horonrun")
+        super().__init__(library, hosts * each, folder, "horonrun", library)
 
     def start(self, launcher: str) -> list[subprocess.Popen]:
         worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address,

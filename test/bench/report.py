@@ -121,6 +121,11 @@ def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
                   f"{row.busbw(seconds):>7.3f}{note}", flush=True)
 
 
+def named(missing: dict[str, str]) -> str:
+    """What could not be measured, and why."""
+    return "".join(f"Missing: {name} ({why}).\n" for name, why in missing.items())
+
+
 def regimes(rows: list[Row]) -> list[str]:
     return sorted({r.regime for row in rows for r in row.rounds}, reverse=True)
 

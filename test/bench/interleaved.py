@@ -1,0 +1,138 @@
+"""Libraries that are measured in turn, round after round, while the ranks of the others sleep."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import report
+import workloads
+from groups import LOOPS, Group, Missing, compiled, turned
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
+    parser.add_argument("--seconds", type=float, default=0.2,
+                        help="about how long a library is measured in one round (default 0.2)")
+    parser.add_argument("--most-iterations", type=int, default=200,
+                        help="in one round (default 200)")
+    parser.add_argument("--launcher", choices=("horonrun", "mpirun"), default="horonrun",
+                        help="what starts Horon's ranks (default horonrun)")
+    parser.add_argument("--pingpong", help="program that tells the regime; built if not given")
+    parser.add_argument("--json", help="file for all samples")
+    parser.add_argument("--markdown", help="file for the table that is printed")
+
+
+class PingPong:
+    """Tells the machine's regime. Built once a run, from one small C++ file, unless given."""
+
+    def __init__(self, program: str | None, folder: Path) -> None:
+        self.program = program
+        if program is None and shutil.which(os.environ.get("CXX", "c++")):
+            self.program = compiled("pingpong.cc", folder / "pingpong", "-O2", "-pthread")
+
+    def ask(self) -> tuple[str, float | None]:
+        if self.program is None:
+            return "unknown", None
+        said = subprocess.run([self.program], check=True, capture_output=True, text=True,
+                              timeout=60)
+        ns, regime = said.stdout.split()
+        return regime, float(ns)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What takes part under a name of its own."""
+
+    library: str
+    np: int
+    dtype: str
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, seats: dict[str, Seat], folder: Path) -> None:
+        self.options, self.seats = options, seats
+        self.groups: dict[str, Group] = {}
+        self.missing: dict[str, str] = {}
+        self.pingpong = PingPong(options.pingpong, folder)
+        for name, seat in seats.items():
+            try:
+                self.groups[name] = Group(seat.library, seat.np, folder, options.launcher, name)
+                print(f"# {name}: {self.groups[name].note}", flush=True)
+            except Missing as missing:
+                self.give_up(name, missing)
+
+    def give_up(self, library: str, missing: Missing) -> None:
+        self.missing[library] = str(missing)
+        self.groups.pop(library, None)
+        print(f"# missing: {library} ({missing})", flush=True)
+
+    def measure(self, library: str, workload: workloads.Workload, iterations: int) -> list[float]:
+        """Empty if the library is missing, or goes missing now."""
+        if library not in self.groups:
+            return []
+        try:
+            return self.groups[library].measure(workload, self.seats[library].dtype, iterations)
+        except Missing as missing:
+            self.give_up(library, missing)
+            return []
+
+    def run(self, workload: workloads.Workload) -> report.Row:
+        """Warms every library up, which also shows how many iterations fit, then goes round."""
+        first = next(iter(self.seats.values()))
+        row = report.Row(workload, workload.dtype or first.dtype, first.np)
+        iterations = {}
+        for library in self.wanted(workload):
+            self.measure(library, workload, 2)
+            probe = self.measure(library, workload, 3)
+            if probe:
+                fitting = int(self.options.seconds / max(min(probe), 1e-9))
+                iterations[library] = max(3, min(self.options.most_iterations, fitting))
+        before, _ = self.pingpong.ask()
+        for number in range(self.options.rounds):
+            taken = {library: self.measure(library, workload, iterations[library])
+                     for library in turned(list(iterations), number)}
+            after, _ = self.pingpong.ask()
+            regime = before if before == after else "MIXED"
+            row.rounds += [report.Round(library, number, regime, seconds)
+                           for library, seconds in taken.items() if seconds]
+            before = after
+        return row
+
+    def wanted(self, workload: workloads.Workload) -> list[str]:
+        return [name for name in self.groups
+                if suits(self.seats[name].library, workload, self.seats[name].dtype)]
+
+    def stop(self) -> None:
+        for group in self.groups.values():
+            group.stop()
+
+    def about(self) -> dict:
+        return {"processor": processor(), "cores": len(os.sched_getaffinity(0)),
+                "system": platform.platform(), "missing": self.missing,
+                "notes": {name: group.note for name, group in self.groups.items()}}
+
+
+def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
+    """Buckets differ from single calls only where there are several tensors; MPI adds no 16-bit
+    floats, and the loops do nothing but sums of float32."""
+    dtype, reduces = workload.dtype or dtype, workload.kind == "allreduce"
+    if library == "gloo-buckets":
+        return not workload.single
+    if library == "mpi":
+        return not reduces or workloads.BYTES[dtype] > 2
+    if library in LOOPS:
+        return reduces and dtype == "float32"
+    return reduces or library != "horon-shared"
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
