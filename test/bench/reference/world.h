@@ -55,6 +55,7 @@ class Row {
     for (int t = 0; t < n; ++t) starts_.push_back(starts_.back() + counts[t]);
   }
 
+  Slice whole() const { return {0, starts_.back()}; }
   int64_t chunks() const { return (starts_.back() + kChunk - 1) / kChunk; }
   Slice chunk(int64_t k) const { return {k * kChunk, std::min((k + 1) * kChunk, starts_.back())}; }
 
