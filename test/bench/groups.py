@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,11 +17,12 @@ from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
 HORON = ("horon", "horon-shared", "gossip", "average", "adasum")
-NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), "gloo": ["torch"], "gloo-buckets": ["torch"],
-         "mpi": ["mpi4py", "torch", "numpy"], "streamed": ["torch"], "staged": ["torch"],
-         "in-place": ["torch"], "two-pass": ["torch"]}
+MPI = ("mpi", "mpi-tuned")
 # No libraries: what the memory allows (loops.py).
 LOOPS = ("streamed", "staged", "in-place", "two-pass")
+NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), **dict.fromkeys(LOOPS, ["torch"]),
+         **dict.fromkeys(MPI, ["mpi4py", "torch", "numpy"]), "gloo": ["torch"],
+         "gloo-buckets": ["torch"]}
 WORD_BYTES = 64  # of the shared barrier, for each rank
 START_S, MEASURE_S, STOP_S = 120.0, 300.0, 20.0
 
@@ -41,6 +43,14 @@ def mpirun() -> str:
     if found is None:
         raise Missing("no mpirun found")
     return found
+
+
+def mpi_major() -> int:
+    """Of Open MPI; others ignore its options."""
+    from horon.launcher.mpirun import version
+
+    match = re.search(r"(\d+)\.", version(mpirun()))
+    return int(match[1]) if match else 0
 
 
 def compiled(source: str, result: Path, *flags: str) -> str:
@@ -82,7 +92,7 @@ class Group:
     def start(self, launcher: str) -> list[subprocess.Popen]:
         worker = [sys.executable, str(HERE / "worker.py"), self.library, self.address,
                   str(self.words)]
-        over_mpi = self.library == "mpi" or (self.library in HORON and launcher == "mpirun")
+        over_mpi = self.library in MPI or (self.library in HORON and launcher == "mpirun")
         ranks = [{}]
         if over_mpi:
             worker = [mpirun(), "-np", str(self.np), *worker]
@@ -111,10 +121,13 @@ class Group:
 
     def mpi_environment(self) -> dict[str, str]:
         """Open MPI's options as variables, which other MPIs ignore."""
+        shared_memory = "sm" if mpi_major() >= 5 else "vader"
         options = {
-            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp",
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory},tcp",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
             "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",  # the same two for Open MPI 4
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
         }
         if os.geteuid() == 0:
             options |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -222,6 +222,7 @@ class Mpi:
         pass  # mpi4py finalises at exit
 
 
-BY_NAME = {"horon": Horon, "gossip": Gossip, "horon-shared": HoronShared, "gloo": Gloo,
-           "gloo-buckets": GlooBuckets, "mpi": Mpi, "streamed": Streamed, "staged": Staged,
-           "in-place": InPlace, "average": Average, "adasum": Adasum, "two-pass": TwoPass}
+BY_NAME = {"horon": Horon, "gossip": Gossip, "horon-shared": HoronShared, "average": Average,
+           "adasum": Adasum, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
+           "mpi-tuned": Mpi, "streamed": Streamed, "staged": Staged, "in-place": InPlace,
+           "two-pass": TwoPass}

@@ -23,10 +23,10 @@ from pathlib import Path
 import bars
 import report
 import workloads
-from groups import HERE, HORON, Group, Missing, mpirun, turned
+from groups import HERE, HORON, Group, Missing, mpi_major, mpirun, turned
 
 WORLD = HERE.parent / "support" / "world.sh"
-LIBRARIES = ["horon", "gossip", "gloo", "mpi"]
+LIBRARIES = ["horon", "gossip", "gloo", "mpi", "mpi-tuned"]
 LAYOUTS = ["2x1", "4x1", "8x1", "2x2"]
 ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
 
@@ -46,9 +46,20 @@ class HostGroup(Group):
             return self.start_each(worker)
         if self.library in HORON:
             return [self.spawn([sys.executable, "-m", "horon.launcher", "-H", named, *worker], {})]
-        settings = {**self.mpi_environment(), "OMPI_MCA_btl_tcp_links": "2"}
-        del settings["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on one host
-        return [self.spawn([mpirun(), "--host", named, *worker], settings)]
+        return [self.spawn([mpirun(), "--host", named, *worker], self.settings())]
+
+    def settings(self) -> dict[str, str]:
+        """Two connections a pair of hosts, as Horon has them; tuned: all that Horon sets for its
+        own messages. Not the mapping, which would put all ranks on one host."""
+        found = {name: value for name, value in self.mpi_environment().items()
+                 if "rmaps" not in name}
+        if self.library == "mpi":
+            return {**found, "OMPI_MCA_btl_tcp_links": "2"}
+        from horon.launcher.mpirun import variables
+        from horon.launcher.options import Options
+
+        options = Options(np=self.np, command=[], hosts=self.hosts)
+        return {**found, **variables(mpi_major(), options, os.environ)}
 
     def start_each(self, worker: list[str]) -> list[subprocess.Popen]:
         common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(self.folder / "gloo.store")}
