@@ -83,9 +83,21 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
+# Alone on the machine: about 40 minutes. ROUNDS=6 gives a first look.
+bench: ROUNDS ?= 30
+bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: $(VENV)/test.stamp
-	$(BIN)/python test/bench/allreduce_bench.py --np 2 \
-	  --json $(BUILD)/bench.json --plot $(BUILD)/bench.png --markdown $(BUILD)/bench.md
+	@mkdir -p $(BUILD); status=0; \
+	echo "== 2 ranks"; \
+	$(BENCH) --np 2 --json $(BUILD)/bench.json --plot $(BUILD)/bench.png --markdown $(BUILD)/bench.md || status=1; \
+	echo "== 4 ranks"; \
+	$(BENCH) --np 4 --only "4 B" "64 MiB" ResNet-50 --json $(BUILD)/bench-4.json --markdown $(BUILD)/bench-4.md || status=1; \
+	echo "== training, and a runtime that only waits"; \
+	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) \
+	  --markdown $(BUILD)/training.md || status=1; \
+	echo "== Adasum"; \
+	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) --json $(BUILD)/adasum.json --markdown $(BUILD)/adasum.md || status=1; \
+	exit $$status
 
 clean:
 	rm -rf $(BUILD) $(VENV) *.egg-info

@@ -22,8 +22,8 @@ import workloads
 from groups import LOOPS
 from interleaved import Bench, Seat, add_options
 
-LIBRARIES = ["horon", "horon-shared", "gloo", "gloo-buckets", "mpi", "streamed", "staged",
-             "in-place"]
+LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-grouped", "gloo", "gloo-buckets",
+             "mpi", "streamed", "staged", "in-place"]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

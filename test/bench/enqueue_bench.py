@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from registered import Registered
 
 import horon.torch as hvd
 
@@ -26,30 +27,6 @@ def by_name(tensors: list[torch.Tensor]) -> Callable[[], list]:
     return lambda: [
         hvd.allreduce_async_(tensor, name=name) for tensor, name in zip(tensors, names, strict=True)
     ]
-
-
-class Registered:
-    """The hooks of a model whose gradients are these tensors' sizes, called one after the other."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self._parameters = [torch.nn.Parameter(torch.zeros_like(t)) for t in tensors]
-        named = [(f"gradient{i}", p) for i, p in enumerate(self._parameters)]
-        hooks = []
-        for parameter in self._parameters:
-            parameter.grad = torch.ones_like(parameter)
-            register = parameter.register_post_accumulate_grad_hook
-            parameter.register_post_accumulate_grad_hook = (
-                lambda hook, register=register: (hooks.append(hook), register(hook))[1]
-            )
-        self._optimizer = hvd.DistributedOptimizer(torch.optim.SGD(self._parameters, 0.0), named)
-        self._calls = list(zip(hooks, self._parameters, strict=True))
-
-    def submit(self) -> None:
-        for hook, parameter in self._calls:
-            hook(parameter)
-
-    def wait(self) -> None:
-        self._optimizer.synchronize()
 
 
 def steps(submit: Callable[[], object], wait: Callable[[object], None], count: int) -> list[float]:
@@ -82,7 +59,8 @@ def main() -> None:
     tensors = [torch.ones(options.elements) for _ in range(options.tensors)]
     if hvd.rank() == 0:
         print("| way | median | best |\n|---|---|---|")
-    registered = Registered(tensors)
+    gradients = [torch.ones_like(tensor) for tensor in tensors]
+    registered = Registered(gradients, hvd.Average, "gradient")
     ways = {
         "by name": (by_name(tensors), lambda handles: [hvd.synchronize(h) for h in handles]),
         "registered": (registered.submit, lambda _: registered.wait()),

@@ -16,7 +16,8 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-HORON = ("horon", "horon-shared", "gossip", "average", "adasum")
+HORON = ("horon", "horon-shared", "horon-registered", "horon-grouped", "gossip", "average",
+         "adasum")
 MPI = ("mpi", "mpi-tuned")
 # No libraries: what the memory allows (loops.py).
 LOOPS = ("streamed", "staged", "in-place", "two-pass")

@@ -119,10 +119,10 @@ class Bench:
 
 
 def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
-    """Buckets differ from single calls only where there are several tensors; MPI adds no 16-bit
-    floats, and the loops do nothing but sums of float32."""
+    """Some differ from single calls only where there are several tensors; MPI adds no 16-bit
+    floats, and the loops take nothing but float32."""
     dtype, reduces = workload.dtype or dtype, workload.kind == "allreduce"
-    if library == "gloo-buckets":
+    if library in ("gloo-buckets", "horon-registered", "horon-grouped"):
         return not workload.single
     if library == "mpi":
         return not reduces or workloads.BYTES[dtype] > 2

@@ -104,6 +104,29 @@ class HoronShared(Horon):
         return [arena.take(count, dtype).view(shape) for count, shape in zip(counts, shapes)]
 
 
+class HoronRegistered(Horon):
+    """Sets as gradients of a DistributedOptimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[torch.Tensor] | None = None
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        if self.tensors is not tensors:
+            from registered import Registered
+
+            self.tensors, self.registered = tensors, Registered(tensors, self.op, name)
+        self.registered.submit()
+        self.registered.wait()
+
+
+class HoronGrouped(Horon):
+    """Sets in one call."""
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.hvd.grouped_allreduce_(tensors, op=self.op, name=name)
+
+
 class Average(Horon):
     OP = "Average"
 
@@ -222,7 +245,7 @@ class Mpi:
         pass  # mpi4py finalises at exit
 
 
-BY_NAME = {"horon": Horon, "gossip": Gossip, "horon-shared": HoronShared, "average": Average,
-           "adasum": Adasum, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
-           "mpi-tuned": Mpi, "streamed": Streamed, "staged": Staged, "in-place": InPlace,
-           "two-pass": TwoPass}
+BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "horon-registered": HoronRegistered,
+           "horon-grouped": HoronGrouped, "gossip": Gossip, "average": Average, "adasum": Adasum,
+           "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi, "mpi-tuned": Mpi,
+           "streamed": Streamed, "staged": Staged, "in-place": InPlace, "two-pass": TwoPass}

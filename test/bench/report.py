@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import comb
 from statistics import median
 
+import quoted
 from workloads import BYTES, Workload, link_share
 
 
@@ -104,9 +105,9 @@ def text_of_time(seconds: float | None) -> str:
 def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
     """As nccl-tests prints it, with a line for each library."""
     if header:
-        print(f"# {'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'library':>13} "
+        print(f"# {'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'library':>16} "
               f"{'time':>10} {'algbw':>7} {'busbw':>7}")
-        print(f"# {'(B)':>12} {'(elements)':>12} {'':>9} {'':>6} {'':>13} "
+        print(f"# {'(B)':>12} {'(elements)':>12} {'':>9} {'':>6} {'':>16} "
               f"{'(us)':>10} {'(GB/s)':>7} {'(GB/s)':>7}")
     for row in rows:
         for library in libraries:
@@ -117,7 +118,7 @@ def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
             note = "" if plain else f"  {row.workload.name}"
             redop = "none" if row.workload.kind in ("broadcast", "allgather", "alltoall") else "sum"
             print(f"  {row.bytes:>12} {row.workload.count:>12} {row.dtype:>9} {redop:>6} "
-                  f"{library:>13} {seconds * 1e6:>10.1f} {row.algbw(seconds):>7.3f} "
+                  f"{library:>16} {seconds * 1e6:>10.1f} {row.algbw(seconds):>7.3f} "
                   f"{row.busbw(seconds):>7.3f}{note}", flush=True)
 
 
@@ -151,21 +152,27 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def times_table(rows: list[Row], libraries: list[str], base: str) -> list[str]:
-    head = ["reduced", "rounds", *libraries, f"{base} busbw"]
+    head = ["reduced", "rounds", *libraries, "Horovod, quoted", f"{base} busbw"]
     cells = []
     for row in rows:
         own = row.median(base)
         cells.append([row.workload.name, str(len({r.round for r in row.rounds})),
                       *(text_of_time(row.median(library)) for library in libraries),
-                      f"{row.busbw(own):.2f} GB/s" if own else "-"])
+                      horovod(row), f"{row.busbw(own):.2f} GB/s" if own else "-"])
     return table(head, cells)
+
+
+def horovod(row: Row) -> str:
+    if row.dtype != (row.workload.dtype or "float32"):
+        return "-"
+    return quoted.ALLREDUCE.get((row.workload.name, row.np), "-")
 
 
 def ratios_table(rows: list[Row], libraries: list[str], base: str,
                  loops: tuple[str, ...]) -> list[str]:
     others = [library for library in libraries if library != base and library not in loops]
     pairs = [(library, base) for library in others]
-    pairs += [("in-place", "horon-shared")] if "in-place" in libraries else []
+    pairs += [(library, "horon-shared") for library in ("mpi", "in-place")]
     head = ["reduced", *(f"{library} / {under}" for library, under in pairs), f"best loop / {base}"]
     cells = []
     for row in rows:

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+import quoted
 import torch
 import torch.distributed as dist
 from report import Ratio
@@ -161,10 +162,12 @@ def main() -> None:
     for name, kind in JOBS.items():
         got = share_kept(kind(), alone, options.pairs, options.steps)
         lines.append(f"| {name} | {got['steps/s']:.1f} | {got['share']} |")
+    lines += [f"| {name} | {rate} | {share} |" for name, (rate, share) in quoted.TRAINING.items()]
     if options.idle:
         share, switches = idle_cost(options.idle)
         lines += ["", f"Idle for {options.idle:.0f} s: {share:.3%} of a core, {switches:.2f} "
-                  "voluntary switches a second, all threads of the runtime in one rank."]
+                  "voluntary switches a second, all threads of the runtime in one rank.",
+                  quoted.IDLE]
     if hvd.rank() == 0:
         print("\n".join(lines))
         if options.markdown:

@@ -1,0 +1,32 @@
+"""Gradients as DistributedOptimizer has them: registered once, then handed over by a hook each."""
+
+from __future__ import annotations
+
+import torch
+
+import horon.torch as hvd
+
+
+class Registered:
+    """The hooks of a model with these gradients, called one after the other."""
+
+    def __init__(self, gradients: list[torch.Tensor], op: object, name: str) -> None:
+        self._parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
+        named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)]
+        hooks = []
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+            register = parameter.register_post_accumulate_grad_hook
+            parameter.register_post_accumulate_grad_hook = (
+                lambda hook, register=register: (hooks.append(hook), register(hook))[1]
+            )
+        sgd = torch.optim.SGD(self._parameters, 0.0)
+        self._optimizer = hvd.DistributedOptimizer(sgd, named, op=op)
+        self._calls = list(zip(hooks, self._parameters, strict=True))
+
+    def submit(self) -> None:
+        for hook, parameter in self._calls:
+            hook(parameter)
+
+    def wait(self) -> None:
+        self._optimizer.synchronize()
