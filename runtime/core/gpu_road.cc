@@ -22,6 +22,23 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
                      [&](const auto& node) { return node.size() == nodes[0].size(); });
 }
 
+struct Told {
+  int32_t version, between_nodes;
+};
+
+Status CheckInter(const Communicator& comm, const std::vector<Told>& told) {
+  for (size_t r = 1; r < told.size(); ++r) {
+    if (told[r].between_nodes == told[0].between_nodes) continue;
+    const auto name = [&](size_t of) {
+      return std::string(told[of].between_nodes != 0 ? "nccl" : "mpi") + " on rank " +
+             std::to_string(comm.global(static_cast<int>(of)));
+    };
+    return Status::InvalidArgument("HORON_INTER is " + name(0) + " and " + name(r) +
+                                   "; it must be the same on all ranks");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_nodes,
@@ -69,18 +86,21 @@ Status GpuRoad::Open(Share& share) {
   return Status::Ok();
 }
 
-// Every rank says which NCCL it has, so all come to the same way.
+// Every rank says which NCCL it has, and what it may be used for, so all come to the same way.
 Task GpuRoad::Decide(Communicator& comm, Share& share) {
   GpuNetwork* const network = gpus_->network();
-  std::vector<int32_t> versions(static_cast<size_t>(comm.size()));
+  std::vector<Told> told(static_cast<size_t>(comm.size()));
   const int32_t mine = network != nullptr ? network->version() : 0;
-  versions[static_cast<size_t>(comm.rank())] = mine;
+  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0};
   std::vector<Part> places;
-  for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * 4, 4});
-  Task gather = Allgather(comm, reinterpret_cast<std::byte*>(versions.data()), places);
+  constexpr int64_t kBytes = sizeof(Told);
+  for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});
+  Task gather = Allgather(comm, reinterpret_cast<std::byte*>(told.data()), places);
   HORON_CO_TRY(co_await gather);
-  const bool same = mine > 0 && std::all_of(versions.begin(), versions.end(),
-                                            [&](int32_t version) { return version == mine; });
+  HORON_CO_TRY(CheckInter(comm, told));
+  const bool same = mine > 0 && std::all_of(told.begin(), told.end(), [&](const Told& other) {
+                      return other.version == mine;
+                    });
   const auto& nodes = comm.nodes();
   const bool together = comm.one_node() || between_nodes_;
   const bool apart = !together && EquallyMany(nodes);
@@ -153,6 +173,20 @@ Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
 Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
   HORON_ASSIGN(const SharedEvent done, stream.Record());
   for (Entry& entry : bucket.entries()) entry.promise.output().done = done;
+  return Status::Ok();
+}
+
+// Each collective of a group keeps its part of a device until all members' have come. Those of two
+// groups that one device began in one order, and another in the other, would wait for each other.
+Status GpuRoad::AwaitOtherGroups(Share& share) const {
+  if (!share.group || !last_group_ || last_group_->stream == share.stream->native())
+    return Status::Ok();
+  return last_group_->HoldBack(share.stream->native());
+}
+
+Status GpuRoad::FinishGroup(GpuBucket& bucket, Share& share) {
+  HORON_TRY(Finish(bucket, *share.stream));
+  if (share.group) last_group_ = bucket.entries()[0].promise.output().done;
   return Status::Ok();
 }
 

@@ -68,6 +68,8 @@ class GpuRoad {
   Way WayOf(GpuBucket& bucket, const Share& share) const;
   Status Begin(GpuBucket& bucket, Stream& stream) const;
   Status Finish(GpuBucket& bucket, Stream& stream) const;
+  Status AwaitOtherGroups(Share& share) const;
+  Status FinishGroup(GpuBucket& bucket, Share& share);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
   Status Reserve(Share& share, int64_t bytes);
@@ -91,6 +93,7 @@ class GpuRoad {
   std::shared_ptr<Pool> device_pool_, pinned_pool_;
   std::shared_ptr<GpuReturns> returns_ = std::make_shared<GpuReturns>();
   std::map<int32_t, Share> shares_;
+  SharedEvent last_group_;  // the end of the last bucket that used a group
   uint64_t next_ticket_ = 0, serving_ = 0;
   int awaited_ = 0;
   Counter &grouped_, &between_, &hosted_;

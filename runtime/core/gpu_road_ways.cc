@@ -87,6 +87,7 @@ class GpuRoad::OnGpu final : public GpuStage {
 
 Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
   HORON_TRY(Begin(bucket, *share.stream));
+  HORON_TRY(AwaitOtherGroups(share));
   if (bucket.op().elementwise()) {
     HORON_TRY(OwnOutputs(bucket));
     HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
@@ -94,7 +95,7 @@ Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
     OnGpu stage(*this, bucket, share);
     HORON_TRY(bucket.op().Enqueue(stage));
   }
-  return Finish(bucket, *share.stream);
+  return FinishGroup(bucket, share);
 }
 
 Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction) {
@@ -140,6 +141,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const auto owners = static_cast<int64_t>(mine.size());
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(Begin(bucket, *share.stream));
+  HORON_CO_TRY(AwaitOtherGroups(share));
   HORON_CO_TRY(OwnOutputs(bucket));
   HORON_CO_TRY(Reserve(share, part_bytes * owners));
   std::byte* const block = share.fusion.data();
@@ -157,7 +159,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   HORON_CO_TRY(co_await between);
   if (share.group) HORON_CO_TRY(share.group->Allgather(part, block, part_bytes, stream));
   HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, places.Out(bucket, block)));
-  co_return Finish(bucket, stream);
+  co_return FinishGroup(bucket, share);
 }
 
 // A pipeline: all copies to the host are enqueued at once; a chunk goes between the nodes as soon

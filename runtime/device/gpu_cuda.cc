@@ -7,6 +7,8 @@
 namespace horon::cuda {
 namespace {
 
+constexpr int kLeastMajor = 8;  // what CMakeLists.txt builds kernels for begins there
+
 class DeviceMemory final : public Memory {
  public:
   explicit DeviceMemory(int index) : index_(index) {}
@@ -37,7 +39,10 @@ class PinnedMemory final : public Memory {
                     "allocate pinned host memory", index_));
     return static_cast<std::byte*>(data);
   }
-  void Free(std::byte* data, int64_t) override { cudaFreeHost(data); }
+  void Free(std::byte* data, int64_t) override {
+    const OnDevice current(index_);
+    cudaFreeHost(data);
+  }
 
  private:
   int index_;
@@ -238,6 +243,14 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index) {
   const OnDevice current(index);
   cudaDeviceProp properties{};
   HORON_TRY(Check(cudaGetDeviceProperties(&properties, index), "be asked about it", index));
+  if (properties.major < kLeastMajor) {
+    const std::string has =
+        std::to_string(properties.major) + "." + std::to_string(properties.minor);
+    return Status::Unsupported("GPU " + std::to_string(index) + " (" + properties.name +
+                               ") has compute capability " + has + "; Horon's kernels need " +
+                               std::to_string(kLeastMajor) +
+                               ".0 (A100 and newer): reduce copies on the CPU");
+  }
   HORON_TRY(Check(cudaFree(nullptr), "be started", index));
   return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name));
 }

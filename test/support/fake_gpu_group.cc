@@ -143,7 +143,10 @@ class FakeGroup final : public GpuGroup {
     auto meet = [room = room_, number = next_++, rank = rank_, inside, what, work, gpu = &gpu_] {
       room->Meet(number, rank, inside, what, work, *gpu);
     };
-    static_cast<FakeStream&>(stream).Enqueue("the " + what, part.send, part.recv, meet);
+    // A device does one collective at a time, of whichever group: the order must not be left to it.
+    std::vector<Span> writes = part.recv;
+    writes.push_back({reinterpret_cast<std::byte*>(&gpu_), 1});
+    static_cast<FakeStream&>(stream).Enqueue("the " + what, part.send, writes, meet);
     return Status::Ok();
   }
 

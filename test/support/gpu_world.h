@@ -18,6 +18,7 @@ struct GpuLayout {
   std::vector<int> nccl;
   const char* way;  // the counter that moves
   bool between = false;
+  std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
 };
 
 // A world in which every rank has a GPU.
@@ -44,6 +45,7 @@ struct GpuWorld {
       config.shm_chunk_bytes = 16 << 10;
       config.inter = between ? "nccl" : "mpi";
     };
+    options.configure_rank = layout.configure_rank;
     return options;
   }
   FakeGpus gpus;  // outlives the runtimes

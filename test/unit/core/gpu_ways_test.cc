@@ -177,6 +177,24 @@ TEST_CASE("ops on GPUs that move rows", "[gpu]") {
   }
 }
 
+TEST_CASE("ranks that want other ways between nodes are told apart", "[gpu]") {
+  Layout layout{3, 0, {kNccl, kNccl, kNccl}, ""};
+  layout.configure_rank = [](int rank, Config& config) {
+    if (rank == 2) config.inter = "nccl";
+  };
+  GpuWorld world(layout);
+  world.Run([&](GpuRank& rank) {
+    std::byte* const tensor = rank.Put(Counting(1, 8));
+    const Request request = GpuRank::Of("t", "sum", DataType::kFloat32, {8});
+    const auto work = rank.Submit(request, tensor, tensor);
+    const Status status = rank.Synchronize(*work.value());
+    world.Expect(status.message().find("HORON_INTER is mpi on rank 0 and nccl on rank 2") !=
+                     std::string::npos,
+                 status.message());
+  });
+  world.Check();
+}
+
 TEST_CASE("an op without a way on GPUs runs on the host", "[gpu]") {
   const Layout layout{2, 0, {kNccl, kNccl}, ""};
   const auto mean = RunOwned(layout, "dissemination", [](int r, Request& request, Bytes& bytes) {
