@@ -1,6 +1,7 @@
 #include "runtime/core/stall.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace horon {
 namespace {
@@ -72,7 +73,8 @@ bool Contains(const std::set<int>& set, const std::vector<int>& ranks) {
 }  // namespace
 
 // Begins with every rank whose threads all wait, and takes out, until nothing changes, who waits
-// for something that is not pending here (it runs already) or that needs only ranks with hope.
+// for something that needs only ranks with hope, or that runs already: it is not pending here, or
+// only among others, who are through with it and have submitted it anew.
 std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,
                             const std::vector<std::optional<Activity>>& activity) {
   std::set<int> hopeless;
@@ -86,7 +88,10 @@ std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,
     const auto& waits = activity[static_cast<size_t>(rank)]->waits;
     return waits.empty() || std::any_of(waits.begin(), waits.end(), [&](const std::string& key) {
              const auto it = by_key.find(key);
-             return it == by_key.end() || !Contains(hopeless, it->second->missing);
+             if (it == by_key.end()) return true;
+             const auto& [ready, missing] = std::tie(it->second->ready, it->second->missing);
+             const bool anew = std::find(ready.begin(), ready.end(), rank) == ready.end();
+             return anew || !Contains(hopeless, missing);
            });
   };
   while (std::erase_if(hopeless, has_hope) > 0) {

@@ -35,6 +35,9 @@ TEST_CASE("ranks that wait for each other have no hope, whoever waits for one th
   // rank 2 hangs on two that hang on each other; rank 3 is free
   CHECK(HopelessRanks({a, b, c}, {Waits({"0/a"}), Waits({"0/b"}), Waits({"0/c"}), Busy()}) ==
         Set{0, 1, 2});
+  // rank 0 has not submitted it again: it waits for the last run, with which rank 1 is through
+  CHECK(HopelessRanks({{"0/a", {1, 2}, {0, 3}, kStart}},
+                      {Waits({"0/a"}), Waits({"0/a"}), Waits({"0/a"}), Waits({"0/a"})}) == Set{});
   // one thread of rank 0 still runs
   Activity half = Waits({"0/a"});
   half.callers = 2;
