@@ -8,7 +8,8 @@
 namespace horon {
 namespace {
 
-constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
+constexpr uint64_t kBucketsInFlight = 4;                // of one process set, over messages
+constexpr int64_t kStagedInFlight = int64_t{32} << 20;  // bytes of one process set's staged ops
 
 }  // namespace
 
@@ -23,6 +24,23 @@ class Executor::Turn final : public Waitable {
  private:
   const Group& group_;
   uint64_t ticket_, most_;
+};
+
+// Waits until those before it have begun, and few enough bytes are under way: the op's scratch goes
+// by them. One bucket alone may have more.
+class Executor::StagedTurn final : public Waitable {
+ public:
+  StagedTurn(const Group& group, uint64_t ticket, int64_t bytes)
+      : group_(group), ticket_(ticket), bytes_(bytes) {}
+  bool Ready() override {
+    const bool fits = group_.staged_bytes == 0 || group_.staged_bytes + bytes_ <= kStagedInFlight;
+    return ticket_ == group_.staged && fits;
+  }
+
+ private:
+  const Group& group_;
+  uint64_t ticket_;
+  int64_t bytes_;
 };
 
 class Executor::GatePassed final : public Waitable {
@@ -91,6 +109,9 @@ void Executor::Start(Bucket bucket) {
     running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
     if (!streams && running->locked().number > 0) gate_.Start(running->locked());
     running->Run(RunElementwise(*running, *elementwise));
+  } else if (op->fusable()) {
+    running->ticket = group.next_staged++;
+    running->Run(RunStaged(*running, *op));
   } else {
     running->Run(op->Run(*running));
   }
@@ -203,6 +224,20 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Task sliced = RunSlices(running, reduction);
   const Status status = co_await sliced;
   ++group.served;
+  co_return status;
+}
+
+Task Executor::RunStaged(Running& running, Op& op) {
+  int64_t bytes = 0;
+  for (const Segment& s : running.segments()) bytes += s.count * SizeOf(running.dtype());
+  Group& group = running.group();
+  StagedTurn turn(group, running.ticket, bytes);
+  co_await Until(turn);
+  ++group.staged;
+  group.staged_bytes += bytes;
+  Task run = op.Run(running);
+  const Status status = co_await run;
+  group.staged_bytes -= bytes;
   co_return status;
 }
 

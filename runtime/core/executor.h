@@ -66,15 +66,19 @@ class Executor {
     uint64_t sequence = 0;                 // buckets so far
     uint64_t next_ticket = 0, served = 0;  // of buckets that no lane streams
     int running = 0;                       // buckets in flight
+    uint64_t next_staged = 0, staged = 0;  // of staged ops' buckets: taken, begun
+    int64_t staged_bytes = 0;              // of those under way
     TensorStates states;
   };
   class Turn;
+  class StagedTurn;
   class GatePassed;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);
+  Task RunStaged(Running& running, Op& op);
   static Task Stream(Running& running, const Reduction& reduction);
   Task RunSlices(Running& running, Reduction reduction);
 

@@ -92,6 +92,29 @@ TEST_CASE("100 small tensors share one bucket; with threshold 0 each has its own
   }
 }
 
+TEST_CASE("the scratch of many buckets at once is that of the bytes under way") {
+  WorldOptions options;
+  options.configure = [](Config& c) { c.fusion_bytes = 0; };
+  constexpr int kTensors = 12;
+  constexpr int64_t kCount = 4 << 20;  // 16 MiB: two may be under way, with 8 MiB of scratch each
+  World world(2, options);
+  Verdicts verdicts;
+  world.Run([&](Rank& me) {
+    std::vector<std::vector<float>> tensors(kTensors, std::vector<float>(kCount, 3));
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 0; i < kTensors; ++i) {
+      auto& values = tensors[static_cast<size_t>(i)];
+      const Request request = Tensor(std::to_string(i), "adasum", {kCount});
+      works.push_back(me.Submit(request, values.data(), values.data()).value());
+    }
+    for (auto& work : works) EXPECT(me.Wait(*work).ok(), work->status().message());
+    EXPECT(tensors[kTensors - 1][kCount - 1] == 3, "wrong result");
+    const int64_t held = me.runtime().memory_bytes();
+    EXPECT(held <= (int64_t{16} << 20) + (1 << 20), "the pool holds " + std::to_string(held));
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("the second step travels as bits only") {
   WorldOptions options;
   options.configure = [](Config& c) { c.lock_schedule = false; };
