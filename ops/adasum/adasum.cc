@@ -26,9 +26,8 @@ using adasum::ZeroPolicy;
 constexpr int64_t kSmallBytes = 64 << 10;
 
 enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing };
-constexpr std::array<const char*, 5> kNames{"inside nodes, then between them",
-                                            "recursive halving", "recursive doubling",
-                                            "binary tree", "rings"};
+constexpr std::array<const char*, 5> kNames{"inside nodes, then between them", "recursive halving",
+                                            "recursive doubling", "binary tree", "rings"};
 using Rings = std::vector<std::vector<int>>;
 
 struct Parameters {
@@ -81,11 +80,9 @@ class Adasum final : public Op {
   }
 
   bool fusable() const override { return true; }
-  // A bucket is gone through several times: small ones stay in the caches meanwhile, and take little
-  // scratch. A sixteenth of the threshold, 8 MiB by default.
-  int64_t FusionBytes(const Request& request, const Agreement& agreed) const override {
-    return 16 * Op::FusionBytes(request, agreed);
-  }
+  // A bucket is gone through several times: small ones stay in the caches meanwhile, and take
+  // little scratch. 8 MiB by default.
+  int64_t MostFused(int64_t threshold) const override { return threshold / 16; }
 
   Task Run(Stage& stage) override {
     Share share(stage, parameters_.chunk_bytes, parameters_.zeros);

@@ -8,8 +8,9 @@
 namespace horon {
 namespace {
 
-constexpr uint64_t kBucketsInFlight = 4;                // of one process set, over messages
-constexpr int64_t kStagedInFlight = int64_t{32} << 20;  // bytes of one process set's staged ops
+constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
+// Of one process set's staged ops: bytes under way, and those of a bucket that need not wait.
+constexpr int64_t kStagedInFlight = int64_t{32} << 20, kSmallStaged = int64_t{1} << 20;
 
 }  // namespace
 
@@ -83,7 +84,8 @@ void Executor::Start(Bucket bucket) {
   buckets_.Add();
   tensors_.Add(static_cast<int64_t>(bucket.entries.size()));
   bytes_.Add(bucket.bytes);
-  Record(recorder_, EventKind::kStarted, bucket.entries[0].what->key, bucket.bytes);
+  const int64_t bytes = bucket.bytes;
+  Record(recorder_, EventKind::kStarted, bucket.entries[0].what->key, bytes);
 
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, base);
   running->number = ++started_;
@@ -109,9 +111,9 @@ void Executor::Start(Bucket bucket) {
     running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
     if (!streams && running->locked().number > 0) gate_.Start(running->locked());
     running->Run(RunElementwise(*running, *elementwise));
-  } else if (op->fusable()) {
+  } else if (op->fusable() && bytes > kSmallStaged) {
     running->ticket = group.next_staged++;
-    running->Run(RunStaged(*running, *op));
+    running->Run(RunStaged(*running, *op, bytes));
   } else {
     running->Run(op->Run(*running));
   }
@@ -227,9 +229,7 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
   co_return status;
 }
 
-Task Executor::RunStaged(Running& running, Op& op) {
-  int64_t bytes = 0;
-  for (const Segment& s : running.segments()) bytes += s.count * SizeOf(running.dtype());
+Task Executor::RunStaged(Running& running, Op& op, int64_t bytes) {
   Group& group = running.group();
   StagedTurn turn(group, running.ticket, bytes);
   co_await Until(turn);

@@ -78,7 +78,7 @@ class Executor {
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);
-  Task RunStaged(Running& running, Op& op);
+  Task RunStaged(Running& running, Op& op, int64_t bytes);
   static Task Stream(Running& running, const Reduction& reduction);
   Task RunSlices(Running& running, Reduction reduction);
 

@@ -13,11 +13,11 @@ bool Alike(const Entry& x, const Entry& y) {
 }  // namespace
 
 std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning) {
-  const int64_t fusion_bytes = tuning.fusion_bytes;
   std::vector<Bucket> buckets;
   std::vector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
     const int64_t bytes = entry.what->op->FusionBytes(entry.request(), entry.agreed);
+    const int64_t fusion_bytes = entry.what->op->MostFused(tuning.fusion_bytes);
     const bool fusable = entry.what->op->fusable() && fusion_bytes > 0;
     size_t kind = 0;
     while (kind < open.size() && !Alike(buckets[open[kind]].entries[0], entry)) ++kind;

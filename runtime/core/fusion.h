@@ -3,8 +3,9 @@
 //
 // Entries may share a bucket when their op is fusable and op spec, dtype, device, process set,
 // scale factors and round are equal (only what Op::Check has compared over the ranks may decide). A
-// bucket holds at most tuning.fusion_bytes unless one entry alone is larger; 0 leaves every entry
-// alone. Later entries may join an earlier bucket over others that do not fit it.
+// bucket holds at most what the op makes of tuning.fusion_bytes unless one entry alone is larger; 0
+// leaves every entry alone. Later entries may join an earlier bucket over others that do not fit
+// it.
 #pragma once
 
 #include <vector>

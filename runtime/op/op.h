@@ -96,6 +96,8 @@ class Op {
   // What the tensor weighs when buckets are filled; must come out the same on every rank, so an op
   // whose shapes differ between ranks goes by the agreement. Default: the bytes of its shape.
   virtual int64_t FusionBytes(const Request& request, const Agreement& agreed) const;
+  // Bytes of a bucket of several tensors, at most; 0: each alone. `threshold` is the user's.
+  virtual int64_t MostFused(int64_t threshold) const { return threshold; }
   // Whether equal requests give an equal agreement, so that the response cache may remember it.
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.
