@@ -28,6 +28,17 @@ print("done", horon.rank(), flush=True)
 """
 
 
+# With one peer a round, those that do not meet h3 are through two seconds before it.
+SLOW_LINK = """
+import horon.torch as hvd, torch
+hvd.init()
+for _ in range(3):
+    tensor = torch.full((500_000,), float(hvd.rank()))
+    hvd.allreduce_(tensor, op=hvd.Gossip(topology="one_peer_exponential"), name="x")
+print("done", hvd.rank(), flush=True)
+"""
+
+
 # --- that it is several hosts ---------------------------------------------------------------------
 
 
@@ -305,6 +316,13 @@ def test_cut_link(world):
         assert (
             "lost contact with horonrun on h1 (nothing heard for 4 s)" in notes[f"rank-{rank}"]
         ), seen
+
+
+def test_a_slow_link_is_no_divergence(world):
+    """Who is through has submitted the next run while the last one is under way elsewhere."""
+    done = world(4, *horonrun("-H", host_list(4, 1), "--no-prefix", "python", "-c", SLOW_LINK),
+                 WORLD_RATE_3="8mbit")
+    all_done(done, 4)
 
 
 def test_bridges_with_one_address(world):
