@@ -123,8 +123,7 @@ def check_exception_between_submit_and_wait():
             hvd.allreduce_async(torch.ones(100_000), name="dropped")
             raise KeyError("in the user's program")
         gc.collect()
-        hvd.barrier()
-    works()
+        works()  # moves behind it; a barrier may be over before
 
 
 def check_python_handlers_run_during_a_wait():
