@@ -115,7 +115,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a set on all ranks; every rank must call this. Blocks. False for the global set and
     for one that is not registered."""
     if not isinstance(process_set, ProcessSet):
-        raise HoronInvalidArgument(f"a process set is what add_process_set gave; got {process_set!r}")
+        raise HoronInvalidArgument(
+            f"a process set is what add_process_set gave; got {process_set!r}")
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
     _core.remove_process_set(process_set.process_set_id)

@@ -178,7 +178,8 @@ Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
 
 // Each collective of a group keeps its part of a device until all members' have come. Those of two
 // groups that one device began in one order, and another in the other, would wait for each other.
-Status GpuRoad::AwaitOtherGroups(Share& share) const {
+Status GpuRoad::BeginGroup(GpuBucket& bucket, Share& share) const {
+  HORON_TRY(Begin(bucket, *share.stream));
   if (!share.group || !last_group_ || last_group_->stream == share.stream->native())
     return Status::Ok();
   return last_group_->HoldBack(share.stream->native());

@@ -68,7 +68,7 @@ class GpuRoad {
   Way WayOf(GpuBucket& bucket, const Share& share) const;
   Status Begin(GpuBucket& bucket, Stream& stream) const;
   Status Finish(GpuBucket& bucket, Stream& stream) const;
-  Status AwaitOtherGroups(Share& share) const;
+  Status BeginGroup(GpuBucket& bucket, Share& share) const;
   Status FinishGroup(GpuBucket& bucket, Share& share);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);

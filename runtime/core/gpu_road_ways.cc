@@ -86,8 +86,7 @@ class GpuRoad::OnGpu final : public GpuStage {
 };
 
 Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
-  HORON_TRY(Begin(bucket, *share.stream));
-  HORON_TRY(AwaitOtherGroups(share));
+  HORON_TRY(BeginGroup(bucket, share));
   if (bucket.op().elementwise()) {
     HORON_TRY(OwnOutputs(bucket));
     HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
@@ -140,8 +139,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const BucketPlaces places(bucket);
   const auto owners = static_cast<int64_t>(mine.size());
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
-  HORON_CO_TRY(Begin(bucket, *share.stream));
-  HORON_CO_TRY(AwaitOtherGroups(share));
+  HORON_CO_TRY(BeginGroup(bucket, share));
   HORON_CO_TRY(OwnOutputs(bucket));
   HORON_CO_TRY(Reserve(share, part_bytes * owners));
   std::byte* const block = share.fusion.data();

@@ -1,7 +1,6 @@
 #include "runtime/core/stall.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace horon {
 namespace {
@@ -89,9 +88,10 @@ std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,
     return waits.empty() || std::any_of(waits.begin(), waits.end(), [&](const std::string& key) {
              const auto it = by_key.find(key);
              if (it == by_key.end()) return true;
-             const auto& [ready, missing] = std::tie(it->second->ready, it->second->missing);
-             const bool anew = std::find(ready.begin(), ready.end(), rank) == ready.end();
-             return anew || !Contains(hopeless, missing);
+             const PendingTensor& tensor = *it->second;
+             const bool anew =
+                 std::find(tensor.ready.begin(), tensor.ready.end(), rank) == tensor.ready.end();
+             return anew || !Contains(hopeless, tensor.missing);
            });
   };
   while (std::erase_if(hopeless, has_hope) > 0) {

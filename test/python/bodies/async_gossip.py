@@ -7,7 +7,7 @@ import time
 
 import torch
 from common import close, raises, same
-from gossip_optimizer import data, flat, put, train
+from gossip_optimizer import data, flat, load, put, train
 from optimizers import loss_of, make_model, sgd
 
 import horon.mixing as mixing
@@ -148,11 +148,7 @@ def check_checkpoints_lose_no_mass():
         for parameters_first in (True, False):
             other, resumed = begin(op)
             train(other, resumed, data()[:2])
-            if parameters_first:
-                other.load_state_dict(saved[1])
-            resumed.load_state_dict(saved[0])
-            if not parameters_first:
-                other.load_state_dict(saved[1])
+            load(saved, resumed, other, parameters_first)
             same(flat(other), kept)
             assert abs(weight_of(resumed) - weight) < 1e-12
             resumed.param_groups[0]["lr"] = 0.0

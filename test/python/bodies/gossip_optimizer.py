@@ -145,6 +145,13 @@ def check_checkpoints_go_on_bit_by_bit():
         same(flat(other), flat(model))
 
 
+def load(saved, optimizer, model, parameters_first):
+    """(the optimizer's state, the model's), in one order or the other."""
+    targets = [(optimizer, saved[0]), (model, saved[1])]
+    for target, state in reversed(targets) if parameters_first else targets:
+        target.load_state_dict(state)
+
+
 def check_loading_drops_the_exchange_under_way():
     """Whichever of the two is loaded first; what was under way belongs to other parameters."""
     push = topology.Star(hvd.size(), mixing=mixing.Push())
@@ -155,11 +162,7 @@ def check_loading_drops_the_exchange_under_way():
         want = flat(model)
         for parameters_first in (True, False):
             train(model, optimizer, data()[3:])
-            if parameters_first:
-                model.load_state_dict(saved[1])
-            optimizer.load_state_dict(saved[0])
-            if not parameters_first:
-                model.load_state_dict(saved[1])
+            load(saved, optimizer, model, parameters_first)
             same(flat(model), want)
             optimizer.finish_gossip()
             same(flat(model), want)
