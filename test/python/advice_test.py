@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 from hosts import horonrun
 from hosts import world as world  # a fixture
 
@@ -150,16 +150,16 @@ def advised(world, hosts, model, **variables):
     return done.out, float(found[1]) * MB, float(found[2]) * MB
 
 
+@in_full_tier
 def test_slow_links_are_measured(world):
-    only_in_full_tier()
     said, rate, slowest = advised(world, 4, "25e6,0.01", WORLD_RATE="200mbit")
     assert 0.5 * 25 * MB < slowest <= rate < 1.1 * 25 * MB, said
     assert "op=hvd.Gossip(algorithm='osgp', topology='one_peer_exponential')" in said
 
 
+@in_full_tier
 def test_one_slow_link_is_found(world):
     """Its neighbors see it, too; they are not taken for it."""
-    only_in_full_tier()
     said, rate, slowest = advised(world, 5, "25e6,0.01", WORLD_RATE="400mbit",
                                   WORLD_RATE_3="20mbit")
     assert slowest < 1.1 * 2.5 * MB and rate > 0.4 * 50 * MB, said

@@ -5,7 +5,7 @@ import re
 from itertools import groupby
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 from horon.launcher import tuning
 
 COLUMNS = ("sample,seconds,setting,against,fusion_bytes,chunk_bytes,slice_bytes,hierarchical,steps,"
@@ -122,17 +122,15 @@ def expect_tuned_and_replayed(launch, folder, np, **where):
     return lines
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_one_node(launch, tmp_path, np):
-    if np == 4:
-        only_in_full_tier()
     lines = expect_tuned_and_replayed(launch, tmp_path, np)
     assert {line["slice_bytes"] for line in lines} == {"0"}  # there are none
 
 
+@in_full_tier
 def test_pretended_nodes(launch, tmp_path, needs_mpi):
     """Sums on the way over nodes, whose order of additions is left as it is."""
-    only_in_full_tier()
     lines = expect_tuned_and_replayed(launch, tmp_path, 4, launcher="mpirun",
                                       env={"HORON_LOCAL_SIZE": "2", "HORON_FUSION_THRESHOLD": "0"})
     changed = [name for name, _ in groupby(sorted(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 
 ROOT = Path(__file__).resolve().parents[2]
 CMAKE = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -38,9 +38,9 @@ def test_what_is_missing_and_cannot_be_fetched_is_named(tmp_path, package, debia
             in " ".join(done.stdout.split())), done.stdout
 
 
+@in_full_tier
 def test_spdlog_is_fetched_where_it_is_missing(tmp_path):
     """Out of a repository on this machine, with the headers that are here already."""
-    only_in_full_tier()
     headers = Path("/usr/include/spdlog")
     if not headers.is_dir():
         pytest.skip(f"no headers to fetch in {headers}: apt-get install libspdlog-dev")
@@ -66,9 +66,9 @@ def test_spdlog_is_fetched_where_it_is_missing(tmp_path):
     assert built.returncode == 0 and "-DTHE_FETCHED_ONE" in built.stdout, built.stdout
 
 
+@in_full_tier
 def test_builds_without_python(tmp_path):
     """The library, and a program in C++ that uses it."""
-    only_in_full_tier()
     done = configure(tmp_path, "-DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON", "-DHORON_BUILD_TESTS=ON")
     assert done.returncode == 0, done.stdout
     built = cmake("--build", tmp_path, "--parallel", "2", "--target", "horon_example_allreduce",

@@ -86,9 +86,10 @@ def launch_script():
     return start
 
 
-def only_in_full_tier() -> None:
-    if not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
+# Of a test, or of one of its parameters: `make test-all` runs it, `make test` does not.
+in_full_tier = pytest.mark.skipif(
+    not os.environ.get("HORON_TEST_SLOW"), reason="slow: set HORON_TEST_SLOW=1"
+)
 
 
 @pytest.fixture

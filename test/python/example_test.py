@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -40,13 +40,14 @@ def test_digits(launch_script, tmp_path):
     assert one_speed > 0 and four_speed > 0
 
 
+@in_full_tier
 def test_digits_mpirun(launch_script, tmp_path, needs_mpi):
     """The same program, which MPI starts, as far as it gets in a quarter of the time."""
-    only_in_full_tier()
     accuracy, _ = digits(launch_script, tmp_path, 2, "--epochs", "5", launcher="mpirun")
     assert accuracy >= 90.0
 
 
+@in_full_tier
 def test_gossip_beside_allreduce(launch_script, tmp_path):
     """Both programs, with what one seed of 30 steps is good for: all begin alike, and learn."""
     needs("sklearn", "matplotlib", "tqdm")
@@ -69,9 +70,9 @@ def test_gossip_beside_allreduce(launch_script, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 
+@in_full_tier
 def test_adasum_beside_sum_and_average(launch_script, tmp_path):
     """A job of two ranks learns what one process does that reckons Adasum by its definition."""
-    only_in_full_tier()
     needs("sklearn", "matplotlib")
     script = EXAMPLES / "adasum_convergence.py"
     results, picture = {name: tmp_path / name for name in ("job", "simulation")}, tmp_path / "a.png"
@@ -118,13 +119,11 @@ def mnist(tmp_path_factory):
 @pytest.mark.parametrize("np, options, sets", [
     (2, ["--fp16-allreduce", "--gradient-predivide-factor", "2"], [0]),
     (3, ["--process-sets"], [0, 1]),
-    (2, ["--use-adasum"], [0]),
+    pytest.param(2, ["--use-adasum"], [0], marks=in_full_tier),
 ], ids=["all ranks", "process sets", "adasum"])
 def test_a_horovod_script_with_its_import_changed(
     launch_script, tmp_path, mnist, np, options, sets
 ):
-    if "--use-adasum" in options:
-        only_in_full_tier()
     text = (EXAMPLES / "torch_mnist_horovod.py").read_text()
     changed, count = re.subn(r"^import horovod\.torch as hvd$", "import horon.torch as hvd", text,
                              flags=re.MULTILINE)

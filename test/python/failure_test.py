@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import _command, only_in_full_tier, run_job
+from conftest import _command, in_full_tier, run_job
 
 BODY = Path(__file__).resolve().parent / "bodies" / "failures.py"
 NP = 3
@@ -59,14 +59,16 @@ def watched(failure, np=NP, way="shm", **variables):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.fixture(params=[(2, "shm"), (4, "mpi"), (2, "mpi"), (4, "shm")],
-                ids=lambda of: f"{of[0]}-{of[1]}")
+@pytest.fixture(params=[
+    pytest.param((2, "shm"), id="2-shm"),
+    pytest.param((4, "mpi"), id="4-mpi"),
+    pytest.param((2, "mpi"), id="2-mpi", marks=in_full_tier),
+    pytest.param((4, "shm"), id="4-shm", marks=in_full_tier),
+])
 def np_and_way(request):
     """Number of ranks, and how they negotiate. The first two are all a difference shows in."""
     if request.param[1] == "mpi":
         request.getfixturevalue("needs_mpi")
-    if request.param in ((2, "mpi"), (4, "shm")):
-        only_in_full_tier()
     return request.param
 
 
@@ -205,11 +207,12 @@ RECORDED = {
 }
 
 
-@pytest.mark.parametrize("failure", RECORDED)
+@pytest.mark.parametrize("failure", [
+    failure if failure == "killed" else pytest.param(failure, marks=in_full_tier)
+    for failure in RECORDED
+])
 def test_recorders_outlive_a_plain_mpirun(failure, tmp_path, needs_mpi):
     """MPI itself ends the job then; the recorders lie in files, and say who was missing."""
-    if failure != "killed":
-        only_in_full_tier()
     command = [*_command("mpirun", NP), sys.executable, str(BODY)]
     variables = {"HORON_TEST_FAILURE": failure, "HORON_POSTMORTEM_DIR": str(tmp_path),
                  "HORON_STALL_SILENCE_SECONDS": "2"}
@@ -246,7 +249,7 @@ def shown_by_top(pid):
     return {int(line.split()[0]): line.split(maxsplit=5) for line in shown[2:]}
 
 
-@pytest.mark.parametrize("events", [4096, 16])
+@pytest.mark.parametrize("events", [pytest.param(4096, marks=in_full_tier), 16])
 def test_top_shows_who_waits_in_a_job_that_hangs_and_its_end_names_the_culprit(tmp_path, events):
     """Interrupted while ranks 0 and 2 wait for rank 1, for more than 16 of the pieces in which
     Python waits."""

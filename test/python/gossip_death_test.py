@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import only_in_full_tier, run_job
+from conftest import in_full_tier, run_job
 
 BODY = Path(__file__).resolve().parent / "bodies" / "gossip_death.py"
 LINE = re.compile(r"rank (\d) went on: value (\S+) kept (\S+) whole (\w+) unreached (\d+) "
                   r"pairs lost (\d+)")
 
 
-@pytest.mark.parametrize("algorithm", ["window", "asgp", "adpsgd"])
+@pytest.mark.parametrize("algorithm", [
+    pytest.param("window", marks=in_full_tier), "asgp", "adpsgd",
+])
 def test_the_others_go_on(algorithm):
-    if algorithm == "window":
-        only_in_full_tier()
     command = [sys.executable, "-m", "horon.launcher", "-np", "3", "--no-prefix", "--grace-period",
                "60", sys.executable, str(BODY)]
     environment = {**os.environ, "HORON_TEST_ALGORITHM": algorithm}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 from hosts import BODIES, HERE, all_done, host_list, horonrun
 from hosts import world as world  # a fixture
 
@@ -36,6 +36,7 @@ def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240)
     all_done(done, hosts * each)
 
 
+@in_full_tier
 def test_all_on_2_hosts(world):
     run_bodies(world, 2, 1, *ALL)
 
@@ -48,11 +49,11 @@ def test_lifecycle_on_2_hosts_with_2_ranks(world):
     run_bodies(world, 2, 2, "lifecycle")
 
 
+@in_full_tier
 def test_all_on_4_hosts_with_2_ranks(world):
-    only_in_full_tier()
     run_bodies(world, 4, 2, *ALL)
 
 
+@in_full_tier
 def test_all_on_8_hosts(world):
-    only_in_full_tier()
     run_bodies(world, 8, 1, *ALL)

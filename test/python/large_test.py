@@ -4,7 +4,7 @@ bodies/."""
 import os
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 
 # Of 2 ranks: a tensor and what is gathered, and the segment; over MPI, copies to send from.
 NEEDED_GIB = {"horonrun": 12, "mpirun": 18}
@@ -17,14 +17,14 @@ def skip_without_memory(launcher):
         pytest.skip(f"needs {needed} GiB of free memory; there are {free}")
 
 
+@in_full_tier
 def test_more_than_two_to_the_31(launch):
-    only_in_full_tier()
     skip_without_memory("horonrun")
     launch(2, "large", timeout=1800)
 
 
+@in_full_tier
 def test_more_than_two_to_the_31_over_mpi(launch, needs_mpi):
     """Each rank is a node: everything travels as MPI's messages, whose counts are an int."""
-    only_in_full_tier()
     skip_without_memory("mpirun")
     launch(2, "large", launcher="mpirun", env={"HORON_LOCAL_SIZE": "1"}, timeout=1800)

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import in_full_tier
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1800  # the library may have to be compiled
@@ -31,9 +32,7 @@ joined = horon.add_process_set([0])
 print("rank", horon.rank(), "of", horon.size(), "over", horon.controller())
 """
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("HORON_TEST_SLOW"), reason="slow: set HORON_TEST_SLOW=1"
-)
+pytestmark = in_full_tier
 
 
 def build_folder():

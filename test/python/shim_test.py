@@ -1,7 +1,7 @@
 """horon.torch under horonrun and under mpirun, with 1 to 4 ranks. The checks are in bodies/."""
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 
 ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use",
        "objects", "gradient_views",
@@ -16,15 +16,17 @@ def test_horonrun(launch, np):
     launch(np, *ALL)
 
 
+@in_full_tier
 def test_horonrun_with_an_odd_number(launch):
     """The bodies for which that is something else."""
     launch(3, "collectives", "optimizers", "adasum", "gossip", "gossip_optimizer", *OPTIMIZERS)
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 4])
+@pytest.mark.parametrize("np", [
+    2, *(pytest.param(np, marks=in_full_tier) for np in (1, 3, 4)),
+])
 def test_mpirun(launch, needs_mpi, np):
-    if np != 2:  # with 4 ranks: test_pretended_nodes
-        only_in_full_tier()
+    """In the quick tier 4 ranks are those of test_pretended_nodes."""
     launch(np, *ALL, launcher="mpirun")
 
 
@@ -56,20 +58,22 @@ def test_pretended_nodes_of_different_sizes(launch, needs_mpi, np, each):
     launch(np, "gossip_by_nodes", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(each)})
 
 
+@in_full_tier
 def test_bluefogs_scripts_on_nodes_of_three(launch, needs_mpi):
     launch(6, "bluefog_scripts", launcher="mpirun", env={"HORON_LOCAL_SIZE": "3"})
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 3])
 def test_ranks_that_group_differently(launch, np):
     launch(np, "groupings")
 
 
-@pytest.mark.parametrize("np, deterministic", [(2, "0"), (3, "1"), (2, "1"), (3, "0")])
+@pytest.mark.parametrize("np, deterministic", [
+    (2, "0"), (3, "1"),
+    pytest.param(2, "1", marks=in_full_tier), pytest.param(3, "0", marks=in_full_tier),
+])
 def test_every_rank_a_node(launch, needs_mpi, np, deterministic):
     """Every op and element type as messages over MPI, and as MPI's own collectives."""
-    if np == 2 and deterministic == "1" or np == 3 and deterministic == "0":
-        only_in_full_tier()
     launch(np, "collectives", launcher="mpirun",
            env={"HORON_LOCAL_SIZE": "1", "HORON_DETERMINISTIC": deterministic})
 
@@ -79,6 +83,6 @@ def test_every_rank_a_node(launch, needs_mpi, np, deterministic):
     {"HORON_FUSION_THRESHOLD": "0"},
     {"HORON_CACHE_CAPACITY": "0"},
 ], ids=lambda variables: next(iter(variables)))
+@in_full_tier
 def test_knobs(launch, variables):
-    only_in_full_tier()
     launch(3, *ALL, env=variables)

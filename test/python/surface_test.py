@@ -10,30 +10,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import _command, only_in_full_tier, run_job
+from conftest import _command, in_full_tier, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
        "windows", "async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip",
        "tracking", "advice"]
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])
 def test_horonrun(launch, np):
     launch(np, *ALL)
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_mpirun(launch, needs_mpi, np):
-    if np == 4:
-        only_in_full_tier()
     launch(np, *ALL, launcher="mpirun")
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_modern(launch, np):
     """Each rank loads the compiler."""
-    if np == 4:
-        only_in_full_tier()
     launch(np, "modern")
 
 
@@ -46,8 +42,8 @@ def test_sums_that_know_nothing_of_nodes(launch, needs_mpi):
     launch(4, "flat", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
+@in_full_tier
 def test_compiled_by_inductor(launch, tmp_path):
-    only_in_full_tier()
     if shutil.which("g++") is None:
         pytest.skip("torch.compile's own backend needs a C++ compiler; there is no g++")
     launch(2, "inductor", env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})

@@ -9,15 +9,13 @@ import sys
 import threading
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 from horon.launcher import main, timeline_end
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_pretended_nodes(launch, needs_mpi, np):
     """Two nodes, whose clocks are measured over the control channel."""
-    if np > 2:
-        only_in_full_tier()
     launch(np, "timeline", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(np // 2)})
 
 

@@ -1,10 +1,10 @@
 """The topics of horon.torch one by one, so that a failure of one hides no other: what a program in
 Horovod's manner is made of, with 2 and 4 ranks, over shared memory and over MPI. Stalls have a file
-of their own (failure_test.py). Bundles of bodies, in which these follow each other in one job, are
-in shim_test.py and surface_test.py."""
+of their own (failure_test.py). In the quick tier most follow each other in one job (shim_test.py,
+surface_test.py)."""
 
 import pytest
-from conftest import only_in_full_tier
+from conftest import in_full_tier
 
 TOPICS = {
     "process_sets": ["process_sets", "join::process_set", "adasum::process_set",
@@ -21,20 +21,20 @@ TOPICS = {
 }
 
 
-@pytest.mark.parametrize("np, launcher", [(2, "horonrun"), (4, "horonrun"), (2, "mpirun"),
-                                          (4, "mpirun")])
-@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("np, launcher", [(2, "horonrun"), *(
+    pytest.param(np, launcher, marks=in_full_tier)
+    for np, launcher in ((4, "horonrun"), (2, "mpirun"), (4, "mpirun"))
+)])
+@pytest.mark.parametrize("topic", [
+    topic if topic == "init" else pytest.param(topic, marks=in_full_tier) for topic in TOPICS
+])
 def test_topic(launch, topic, np, launcher, request):
-    if (np, launcher) != (2, "horonrun"):
-        only_in_full_tier()
     if launcher == "mpirun":
         request.getfixturevalue("needs_mpi")
     launch(np, *TOPICS[topic], launcher=launcher)
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_communicators_of_mpi4py(launch, needs_mpi, np):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    if np == 4:
-        only_in_full_tier()
     launch(np, "communicators", launcher="mpirun")

@@ -2,6 +2,7 @@
 and over MPI. The checks are in bodies/."""
 
 import pytest
+from conftest import in_full_tier
 
 ALL = ["torch_distributed", "ddp_hooks", "gossip_grad"]
 
@@ -11,11 +12,11 @@ def test_horonrun(launch, np):
     launch(np, *ALL)
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])
 def test_ranks_that_diverge(launch, np):
     launch(np, "diverging")
