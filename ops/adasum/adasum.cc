@@ -25,9 +25,13 @@ using adasum::ZeroPolicy;
 // Up to here doubling's fewer messages win over halving's fewer bytes.
 constexpr int64_t kSmallBytes = 64 << 10;
 
-enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing };
-constexpr std::array<const char*, 5> kNames{"inside nodes, then between them", "recursive halving",
-                                            "recursive doubling", "binary tree", "rings"};
+enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing, kLane };
+constexpr std::array<const char*, 6> kNames{"inside nodes, then between them",
+                                            "recursive halving",
+                                            "recursive doubling",
+                                            "binary tree",
+                                            "rings",
+                                            "halving through shared memory"};
 using Rings = std::vector<std::vector<int>>;
 
 struct Parameters {
@@ -84,6 +88,10 @@ class Adasum final : public Op {
   // little scratch. 8 MiB by default.
   int64_t MostFused(int64_t threshold) const override { return threshold / 16; }
 
+  bool TakesLane(Stage& stage) const override {
+    return Flat(stage.comm()) && Choose(stage) == Algorithm::kLane;
+  }
+
   Task Run(Stage& stage) override {
     Share share(stage, parameters_.chunk_bytes, parameters_.zeros);
     HORON_CO_TRY(share.Begin());
@@ -104,6 +112,8 @@ class Adasum final : public Op {
     const Algorithm algorithm = Choose(stage);
     stage.SetAlgorithm(kNames[static_cast<size_t>(algorithm)]);
     switch (algorithm) {
+      case Algorithm::kLane:
+        co_return co_await ByLane(share, std::move(all));
       case Algorithm::kDoubling:
         co_return co_await ByDoubling(share, std::move(all));
       case Algorithm::kTree:
@@ -132,8 +142,12 @@ class Adasum final : public Op {
     if (parameters_.algorithm != Algorithm::kAuto) return parameters_.algorithm;
     int64_t count = 0;
     for (const Segment& segment : stage.segments()) count += segment.count;
-    const bool small = count * SizeOf(stage.dtype()) <= kSmallBytes;
-    return small ? Algorithm::kDoubling : Algorithm::kHalving;
+    const int64_t element = SizeOf(stage.dtype());
+    if (count * element <= kSmallBytes) return Algorithm::kDoubling;
+    const Lane* const lane = stage.comm().lane();
+    const bool pairs = std::has_single_bit(static_cast<unsigned>(stage.comm().size()));
+    return lane != nullptr && pairs && lane->CanSwap(element) ? Algorithm::kLane
+                                                              : Algorithm::kHalving;
   }
 
   Parameters parameters_;

@@ -61,6 +61,15 @@ Task ByHalving(Share& share, std::vector<int> members) {
   co_return co_await Unfold(share, column, tree, whole);
 }
 
+Task ByLane(Share& share, std::vector<int> members) {
+  const Column column{members, nullptr};
+  const Tree tree = TreeOver(members, share.rank());
+  for (const Meeting& meeting : tree.levels()) {
+    HORON_CO_TRY(co_await share.Swap(column, meeting, &meeting == &tree.levels().back()));
+  }
+  co_return co_await share.SwapBack();
+}
+
 Task ByDoubling(Share& share, std::vector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());

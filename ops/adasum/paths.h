@@ -17,6 +17,10 @@ namespace horon::adasum {
 // Maleki et al., MLSys 2021.
 Task ByHalving(Share& share, std::vector<int> members);
 
+// The same halving over the node's lane, which has to be this bucket's: a power of two of ranks,
+// all those of the communicator. Nothing is sent but the inner products.
+Task ByLane(Share& share, std::vector<int> members);
+
 // Recursive doubling: at each level both ranks send all they hold and combine it all. Sent:
 // S log2(p). For small buckets. Scratch: S.
 Task ByDoubling(Share& share, std::vector<int> members);

@@ -48,10 +48,19 @@ Status Share::Reserve(int64_t elements) {
 
 Task Share::Halve(const Column& column, const Meeting& meeting) {
   Settle();
+  Split split = SplitAt(column, meeting);
+  const int peer = column.rank_of[static_cast<size_t>(meeting.peer)];
+  HORON_CO_TRY(co_await CollectDots(peer, meeting.first, split.give, split.keep, 0));
+  HORON_CO_TRY(co_await SumDots(column, std::move(split.holders)));
+  halvings_.push_back({peer, std::move(own_), std::move(split.give)});
+  own_ = std::move(split.keep);
+  Weigh(meeting);
+  co_return Status::Ok();
+}
+
+Share::Split Share::SplitAt(const Column& column, const Meeting& meeting) const {
   Halves halves = Halved(own_);
   if (!meeting.first) std::swap(halves.lower, halves.upper);
-  const int peer = column.rank_of[static_cast<size_t>(meeting.peer)];
-  HORON_CO_TRY(co_await CollectDots(peer, meeting.first, halves.upper, halves.lower, 0));
   // Of the two vectors, ranks that differ from me in the bits up to this level hold the other
   // pieces; the last halving made the smallest ones.
   const int me = meeting.peer ^ (1 << meeting.level);
@@ -59,11 +68,7 @@ Task Share::Halve(const Column& column, const Meeting& meeting) {
   for (int bit = meeting.level; bit >= 0; --bit) {
     holders.push_back(column.rank_of[static_cast<size_t>(me ^ (1 << bit))]);
   }
-  HORON_CO_TRY(co_await SumDots(column, std::move(holders)));
-  halvings_.push_back({peer, std::move(own_), std::move(halves.upper)});
-  own_ = std::move(halves.lower);
-  Weigh(meeting);
-  co_return Status::Ok();
+  return {std::move(halves.lower), std::move(halves.upper), std::move(holders)};
 }
 
 Task Share::Merge(const Column& column, const Meeting& meeting) {

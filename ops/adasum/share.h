@@ -17,6 +17,7 @@
 #include "ops/adasum/ranges.h"
 #include "ops/adasum/tree.h"
 #include "runtime/op/op.h"
+#include "runtime/transport/lane.h"
 
 namespace horon::adasum {
 
@@ -45,6 +46,13 @@ class Share {
   // Both send all they hold and combine it all; in a fold the second only sends, the first only
   // receives. Scratch: all that is held.
   Task MeetWhole(const Column& column, const Meeting& meeting, bool fold);
+
+  // Up over the lane of comm(), which is this bucket's, by ranks that all take part at once: halves
+  // are met where the peer has packed them, once for their inner products and once to be combined.
+  // No scratch. At the top the result is scaled, and both halves are finished.
+  Task Swap(const Column& column, const Meeting& meeting, bool top);
+  // Down after it: what the levels below the top have given away comes back.
+  Task SwapBack();
 
   // Down. Finished halves are exchanged, the last Halve first, until `depth` of them are left.
   Task Unwind(size_t depth);
@@ -85,6 +93,12 @@ class Share {
   void CombineRound(const Ranges& chunk, int64_t at, double leaves);
   void ScaleRound(const Ranges& chunk);
 
+  struct Split {  // what is held, at a meeting
+    Ranges keep, give;
+    std::vector<int> holders;  // of the other pieces of the two vectors, in the order of levels
+  };
+  Split SplitAt(const Column& column, const Meeting& meeting) const;
+  LaneRow RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const;
   Task CollectDots(int peer, bool first, Ranges give, Ranges keep, int depth);
   Task SumDots(const Column& column, std::vector<int> holders);
   void Weigh(const Meeting& meeting);

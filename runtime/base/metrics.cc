@@ -25,6 +25,7 @@ constexpr MetricFamily kFamilies[] = {
     {"timeline.events", nullptr, "Events that the timeline took."},
     {"timeline.dropped", nullptr, "Events for which the timeline's ring had no room."},
     {"lane.in_place", nullptr, "Buckets that a node reduced where the tensors lie."},
+    {"lane.swapped", nullptr, "Rows of buckets that ranks of a node swapped in pairs."},
     {"mpi.messages", nullptr, "Messages given to MPI."},
     {"mpi.bytes", nullptr, "Bytes of the messages given to MPI."},
     {"mpi.collectives", nullptr, "Collective calls given to MPI."},

@@ -111,6 +111,9 @@ void Executor::Start(Bucket bucket) {
     running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
     if (!streams && running->locked().number > 0) gate_.Start(running->locked());
     running->Run(RunElementwise(*running, *elementwise));
+  } else if (running->comm().lane() != nullptr && op->TakesLane(*running)) {
+    running->ticket = group.lane->TakeTicket();
+    running->Run(RunOnLane(*running, *op));
   } else if (op->fusable() && bytes > kSmallStaged) {
     running->ticket = group.next_staged++;
     running->Run(RunStaged(*running, *op, bytes));
@@ -239,6 +242,16 @@ Task Executor::RunStaged(Running& running, Op& op, int64_t bytes) {
   const Status status = co_await run;
   group.staged_bytes -= bytes;
   co_return status;
+}
+
+Task Executor::RunOnLane(Running& running, Op& op) {
+  Lane& lane = *running.comm().lane();
+  Task turn = lane.Await(running.ticket, running.phases());
+  HORON_CO_TRY(co_await turn);
+  Task run = op.Run(running);
+  HORON_CO_TRY(co_await run);
+  lane.Served();
+  co_return Status::Ok();
 }
 
 Task Executor::Stream(Running& running, const Reduction& reduction) {

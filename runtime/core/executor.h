@@ -79,6 +79,7 @@ class Executor {
                       bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);
   Task RunStaged(Running& running, Op& op, int64_t bytes);
+  static Task RunOnLane(Running& running, Op& op);
   static Task Stream(Running& running, const Reduction& reduction);
   Task RunSlices(Running& running, Reduction reduction);
 

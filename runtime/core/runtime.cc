@@ -69,7 +69,13 @@ Runtime::~Runtime() { Shutdown(); }
 std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<int>& ranks) {
   if (!segment_ || ranks.size() < 2) return nullptr;
   if (process_set >= segment_->shape().lanes) return nullptr;
-  LaneGroup group{segment_, regions_, process_set, {}, 0, &(*counters_)["lane.in_place"]};
+  LaneGroup group{segment_,
+                  regions_,
+                  process_set,
+                  {},
+                  0,
+                  &(*counters_)["lane.in_place"],
+                  &(*counters_)["lane.swapped"]};
   for (int r : ranks) {
     if (fabric_.topology.node_of(r) != fabric_.topology.node_of(rank_)) return nullptr;
     if (r == rank_) group.me = group.size();

@@ -102,6 +102,9 @@ class Op {
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.
   virtual Task Run(Stage& stage);
+  // Staged ops: whether Run, of this bucket, swaps rows over the lane of stage.comm(), which is
+  // there. It is the bucket's own then while Run runs. Must come out the same on every rank.
+  virtual bool TakesLane(Stage&) const { return false; }
 
   // Staged ops on GPUs that reach each other: enqueues the whole op and returns. Without it the
   // tensors are copied to the host, where Run works on them.

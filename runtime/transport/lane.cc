@@ -1,5 +1,7 @@
 #include "runtime/transport/lane.h"
 
+#include <utility>
+
 #include "runtime/transport/lane_stream.h"
 
 namespace horon {
@@ -32,13 +34,18 @@ void Lane::SkipChunks(uint64_t ticket) {
   group_.MoveTo(done_chunks_);
 }
 
+void Lane::BeginTurn(uint64_t ticket, Phases* phases) {
+  SkipChunks(ticket);
+  phases_ = phases;
+  if (phases != nullptr) phases->Begin();
+}
+
 Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
                      Phases* phases) {
   Turn turn(*this, ticket);
   co_await Until(turn);
-  SkipChunks(ticket);
+  BeginTurn(ticket, phases);
   std::erase_if(tensors, [](const LaneTensor& t) { return t.count == 0; });
-  if (phases != nullptr) phases->Begin();
   LaneStream stream(group_, done_chunks_, tensors, reduction, phases);
   while (!stream.done()) {
     if (!stream.Step()) co_await Until(stream);
@@ -49,7 +56,25 @@ Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduc
     }
   }
   done_chunks_ = stream.end();
-  ++serving_;
+  Served();
+  co_return Status::Ok();
+}
+
+Task Lane::Await(uint64_t ticket, Phases* phases) {
+  Turn turn(*this, ticket);
+  co_await Until(turn);
+  BeginTurn(ticket, phases);
+  co_return Status::Ok();
+}
+
+Task Lane::Swap(LaneSwap& swap, LaneSwap::Pass pass, LaneSwap::Meet meet) {
+  swap.Begin(pass, std::move(meet), phases_);
+  while (!swap.done()) {
+    if (!swap.Step()) co_await Until(swap);
+    HORON_CO_TRY(swap.status());
+  }
+  done_chunks_ = swap.end();
+  if (pass != LaneSwap::Pass::kMore && group_.swapped != nullptr) group_.swapped->Add();
   co_return Status::Ok();
 }
 

@@ -1,5 +1,5 @@
-// Lane: elementwise reductions through memory that the ranks of a node share (lane_stream.h says
-// how).
+// Lane: reductions through memory that the ranks of a node share: elementwise ones (lane_stream.h
+// says how), and those of ops that swap rows in several passes (lane_swap.h).
 //
 // One lane serves one group of ranks (a process set inside a node, or the node's part of one), its
 // buckets one after the other in the order agreed. A lane never changes its group: the counters of
@@ -12,6 +12,7 @@
 #include "runtime/base/phases.h"
 #include "runtime/base/task.h"
 #include "runtime/transport/lane_bucket.h"
+#include "runtime/transport/lane_swap.h"
 
 namespace horon {
 
@@ -31,16 +32,28 @@ class Lane {
   Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
                  Phases* phases = nullptr);
 
+  // The turn of a bucket that does several things in it, until Served.
+  Task Await(uint64_t ticket, Phases* phases = nullptr);
+  void Served() { ++serving_; }
+  bool CanSwap(int64_t element) const { return LaneSwap::Fits(group_.segment->shape(), element); }
+  // In one's turn: a row to swap, which is lent until the last pass is over; and a pass over it.
+  LaneSwap MakeSwap(int64_t element, const LaneRow& row) const {
+    return LaneSwap(group_, done_chunks_, element, row);
+  }
+  Task Swap(LaneSwap& swap, LaneSwap::Pass pass, LaneSwap::Meet meet);
+
  private:
   class Turn;
   class Pause;
   void SkipChunks(uint64_t ticket);
+  void BeginTurn(uint64_t ticket, Phases* phases);
 
   LaneGroup group_;
   uint64_t next_ticket_ = 0;
   uint64_t serving_ = 0;
   uint64_t done_chunks_ = 0;    // of all buckets so far: where the next bucket's chunks begin
   std::deque<uint64_t> skips_;  // tickets before which chunks are skipped, ascending
+  Phases* phases_ = nullptr;    // of the bucket whose turn it is
 };
 
 }  // namespace horon

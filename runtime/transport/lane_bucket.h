@@ -1,11 +1,14 @@
 // What a lane is told of one bucket, and who its members are. Used by lane.h and lane_stream.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/base/counters.h"
+#include "runtime/base/status.h"
 #include "runtime/device/kernels.h"
 #include "runtime/transport/segment.h"
 #include "runtime/transport/shared_regions.h"
@@ -36,6 +39,7 @@ struct LaneGroup {
   std::vector<int> members;     // local ranks, ascending
   int me = 0;                   // my index among them
   Counter* in_place = nullptr;  // buckets that were reduced in place
+  Counter* swapped = nullptr;   // rows that were swapped
 
   int size() const { return static_cast<int>(members.size()); }
   LaneWords& words(int member) const {
@@ -47,6 +51,34 @@ struct LaneGroup {
   std::byte* slot(int member, uint64_t chunk) const {
     return segment->slot(lane, members[static_cast<size_t>(member)],
                          static_cast<int>(chunk % slots()));
+  }
+  // All members have done that with all chunks before this one, I included.
+  bool AllReached(std::atomic<uint64_t> LaneWords::* word, uint64_t chunk) const {
+    for (int m = 0; m < size(); ++m) {
+      if ((words(m).*word).load(std::memory_order_acquire) < chunk) return false;
+    }
+    return true;
+  }
+  // Before I say that chunk `first` is packed: which bucket begins with it, and how it lies.
+  void Announce(uint64_t first, uint64_t bucket, uint64_t layout) const {
+    const size_t place = first % slots();
+    mine().bucket[place].store(bucket, std::memory_order_relaxed);
+    mine().layout[place].store(layout, std::memory_order_relaxed);
+  }
+  // When all have packed it: whether all said the same bucket.
+  Status SameBucket(uint64_t first, uint64_t bucket) const {
+    for (int m = 0; m < size(); ++m) {
+      if (words(m).bucket[first % slots()].load(std::memory_order_relaxed) == bucket) continue;
+      return Status::Internal("local rank " + std::to_string(members[static_cast<size_t>(m)]) +
+                              " runs another bucket of tensors than this rank");
+    }
+    return Status::Ok();
+  }
+  bool SameLayout(uint64_t first, uint64_t layout) const {
+    for (int m = 0; m < size(); ++m) {
+      if (words(m).layout[first % slots()].load(std::memory_order_relaxed) != layout) return false;
+    }
+    return true;
   }
   // I am through with all chunks before this one, whatever came of them.
   void MoveTo(uint64_t chunk) const {

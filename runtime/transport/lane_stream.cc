@@ -53,14 +53,6 @@ bool LaneStream::Step() {
 
 // --- who is how far
 
-// All members have, I included.
-bool LaneStream::AllReached(Word word, uint64_t chunk) const {
-  for (int m = 0; m < group_.size(); ++m) {
-    if ((group_.words(m).*word).load(std::memory_order_acquire) < first_ + chunk) return false;
-  }
-  return true;
-}
-
 bool LaneStream::CanPack() const {
   if (packed_ == chunks_) return false;
   const uint64_t slots = group_.slots();
@@ -81,17 +73,8 @@ bool LaneStream::CanTake() const {
 void LaneStream::Check() {
   checked_ = true;
   if (phases_ != nullptr) phases_->Met();
-  const size_t place = first_ % group_.slots();
-  bool alike = true;
-  for (int m = 0; m < group_.size(); ++m) {
-    const LaneWords& words = group_.words(m);
-    alike = alike && words.layout[place].load(std::memory_order_relaxed) == in_place_.layout();
-    if (words.bucket[place].load(std::memory_order_relaxed) == reduction_.bucket) continue;
-    status_ =
-        Status::Internal("local rank " + std::to_string(group_.members[static_cast<size_t>(m)]) +
-                         " runs another bucket of tensors than this rank");
-  }
-  if (!alike) Restart();
+  status_ = group_.SameBucket(first_, reduction_.bucket);
+  if (!group_.SameLayout(first_, in_place_.layout())) Restart();
 }
 
 // Whoever cannot reduce in place may have packed as many chunks as there are slots, and whoever can
@@ -163,11 +146,8 @@ void LaneStream::ForOthersParts(uint64_t chunk, At& at, F&& f) const {
 void LaneStream::Pack() {
   FaultPoint(FaultPhase::kCopyIn);
   LaneWords& mine = group_.mine();
-  if (!checked_ && packed_ == 0) {
-    const size_t place = first_ % group_.slots();
-    mine.bucket[place].store(reduction_.bucket, std::memory_order_relaxed);
-    mine.layout[place].store(in_place_.layout(), std::memory_order_relaxed);
-  }
+  if (!checked_ && packed_ == 0)
+    group_.Announce(first_, reduction_.bucket, in_place_.layout());
   if (!whole_) {
     std::byte* slot = Slot(group_.me, packed_);
     ForOthersParts(packed_, pack_at_,

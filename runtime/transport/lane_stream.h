@@ -59,7 +59,9 @@ class LaneStream final : public Waitable {
   static constexpr int64_t kStepBytes = 512 << 10;  // that one step reduces in place
 
   void Cut();
-  bool AllReached(Word word, uint64_t chunk) const;
+  bool AllReached(Word word, uint64_t chunk) const {
+    return group_.AllReached(word, first_ + chunk);
+  }
   bool CanPack() const;
   bool CanReduce() const;
   bool CanTake() const;

@@ -115,6 +115,67 @@ TEST_CASE("adasum on process sets, from the cache, and with join's neighbours", 
   RequireNone(verdicts);
 }
 
+struct Case {
+  int ranks;
+  DataType dtype;
+  bool in_place;
+  double prescale, postscale;
+};
+
+// A bucket of tensors that a lane's slots hold, one that they do not, and each tensor alone.
+TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance][adasum]") {
+  const std::vector<std::vector<int64_t>> buckets = {
+      {40'000}, {20'001, 1, 0, 4096, 3}, {300'001}, {120'000, 7, 65'537, 1024, 2049}};
+  for (const Case& c : {Case{2, DataType::kFloat32, false, 1, 1},
+                        {2, DataType::kFloat16, true, 1, 1},
+                        {2, DataType::kFloat64, true, 0.5, 3},
+                        {4, DataType::kFloat32, true, 1, 0.25},
+                        {4, DataType::kBFloat16, false, 2, 1},
+                        {8, DataType::kFloat32, false, 1, 1}}) {
+    INFO(c.ranks << " ranks, " << NameOf(c.dtype));
+    Verdicts verdicts;
+    std::atomic<int64_t> swapped{0};
+    World(c.ranks).Run([&](Rank& me) {
+      int step = 0;
+      for (const auto& counts : buckets) {
+        std::vector<std::vector<test::Bytes>> results;
+        for (const std::string op : {"adasum", "adasum:algo=halving", "alone"}) {
+          std::vector<test::Bytes> inputs, outputs;
+          for (const int64_t count : counts) {
+            inputs.push_back(test::Encode(
+                c.dtype, test::Gradient(c.dtype, me.rank(), count, static_cast<unsigned>(count))));
+            outputs.push_back(c.in_place ? inputs.back() : test::Bytes(inputs.back().size()));
+          }
+          std::vector<Request> requests;
+          std::vector<const void*> from;
+          std::vector<void*> to;
+          for (size_t i = 0; i < counts.size(); ++i) {
+            requests.push_back(Tensor("t" + std::to_string(i), op == "alone" ? "adasum" : op,
+                                      {counts[i]}, c.dtype));
+            requests.back().prescale = c.prescale;
+            requests.back().postscale = c.postscale;
+            to.push_back(outputs[i].data());
+            from.push_back(c.in_place ? to.back() : inputs[i].data());
+          }
+          if (op == "alone") {
+            for (size_t i = 0; i < counts.size(); ++i)
+              EXPECT(me.Run(requests[i], from[i], to[i]).ok(), "a tensor alone");
+          } else {
+            const auto work = me.SubmitGroup(requests, from, to, "step " + std::to_string(++step));
+            EXPECT(work.ok() && me.Wait(*work.value()).ok(), op);
+          }
+          results.push_back(std::move(outputs));
+        }
+        EXPECT(results[0] == results[1], "other bits than by messages");
+        EXPECT(results[0] == results[2], "other bits than each alone");
+      }
+      swapped += me.runtime().counters()["lane.swapped"].value();
+    });
+    RequireNone(verdicts);
+    CHECK(swapped >= c.ranks * 4);
+  }
+}
+
 // A transport whose k-th Post, once there is a world, is the last thing its rank does.
 class DyingTransport final : public Transport {
  public:

@@ -29,7 +29,7 @@ struct Node {
     }
   }
   LaneGroup Group(int me) {
-    LaneGroup group{segment, regions[static_cast<size_t>(me)], 0, {}, me, &in_place};
+    LaneGroup group{segment, regions[static_cast<size_t>(me)], 0, {}, me, &in_place, nullptr};
     for (size_t r = 0; r < copies.size(); ++r) group.members.push_back(static_cast<int>(r));
     return group;
   }
@@ -165,6 +165,100 @@ TEST_CASE("a large part is reduced in pieces between which others run", "[lane]"
     other->Advance();
   }
   CHECK(node.in_place.value() == 2);
+}
+
+// Rank r gives its partner rank + 1 + 10 * place of what the partner keeps. The partner looks at
+// all of it `looks` times, and in the end gives back the double, or nothing. The number of wrong
+// elements.
+int64_t SwapRow(Lane& lane, int rank, int partner, const std::vector<int64_t>& counts, int looks,
+                bool back, uint64_t bucket) {
+  LaneRow row{partner, bucket, {}};
+  // Of an odd tensor the lower of two partners gives one more.
+  const auto part = [&](int of, int64_t count) {
+    return count / 2 + (of < partner || of < rank) * (count % 2);
+  };
+  std::vector<std::vector<float>> given, returned, seen;
+  for (const int64_t count : counts) {
+    const int64_t gives = part(rank, count), keeps = part(partner, count);
+    given.emplace_back(static_cast<size_t>(gives));
+    for (int64_t j = 0; j < gives; ++j)
+      given.back()[static_cast<size_t>(j)] = static_cast<float>(rank + 1 + 10 * j);
+    returned.emplace_back(static_cast<size_t>(gives), -1.0F);
+    seen.emplace_back(static_cast<size_t>(keeps));
+    row.parts.push_back({nullptr, nullptr, gives, keeps, (count + 1) / 2});
+  }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    row.parts[i].given = reinterpret_cast<const std::byte*>(given[i].data());
+    row.parts[i].back = reinterpret_cast<std::byte*>(returned[i].data());
+  }
+  int64_t wrong = 0;
+  const uint64_t ticket = lane.TakeTicket();
+  wrong += !Drive(lane.Await(ticket)).ok();
+  LaneSwap swap = lane.MakeSwap(4, row);
+  for (int pass = 0; pass <= looks; ++pass) {
+    std::vector<int64_t> upto(counts.size());
+    const LaneSwap::Meet meet = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+      const int64_t keeps = row.parts[i].keeps;
+      wrong += at % kDotBlock != 0 || (count % kDotBlock != 0 && at + count != keeps);
+      wrong += pass == 0 && at != upto[i];
+      upto[i] += count;
+      auto* const values = reinterpret_cast<float*>(theirs);
+      for (int64_t j = 0; j < count; ++j) {
+        wrong += values[j] != static_cast<float>(partner + 1 + 10 * (at + j));
+        if (pass == looks && back) values[j] *= 2;
+      }
+    };
+    const auto kind = pass < looks ? LaneSwap::Pass::kMore
+                      : back       ? LaneSwap::Pass::kLastBack
+                                   : LaneSwap::Pass::kLast;
+    wrong += !Drive(lane.Swap(swap, kind, meet)).ok();
+    for (size_t i = 0; i < counts.size(); ++i) wrong += upto[i] != row.parts[i].keeps;
+  }
+  lane.Served();
+  for (size_t i = 0; i < counts.size(); ++i)
+    for (size_t j = 0; j < given[i].size(); ++j)
+      wrong += returned[i][j] != (back ? 2 * given[i][j] : -1.0F);
+  return wrong;
+}
+
+// Rows that the four slots of 64 KiB hold, and longer ones; beside sums on the same lane.
+TEST_CASE("rows are swapped in pairs, in several passes", "[lane]") {
+  const std::vector<std::vector<int64_t>> rows = {
+      {1}, {0, 2, 0}, {2048}, {2049, 3, 4096}, {131072}, {131073}, {200001, 1, 77777}, {}};
+  for (const int ranks : {2, 4, 8}) {
+    Node node(ranks);
+    std::atomic<int64_t> wrong{0};
+    OnRanks(ranks, [&](int rank) {
+      Lane lane(node.Group(rank));
+      uint64_t bucket = 0;
+      for (int distance = 1; distance < ranks; distance *= 2)
+        for (const auto& row : rows)
+          for (const int looks : {0, 1, 2})
+            for (const bool back : {true, false}) {
+              wrong += SwapRow(lane, rank, rank ^ distance, row, looks, back, ++bucket);
+              if (bucket % 5 == 0)
+                wrong += Reduce(lane, node, rank, ranks, {{-1, 50000}}, ++bucket);
+            }
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a member that swaps another row is found out", "[lane]") {
+  Node node(2);
+  std::atomic<int> refused{0};
+  OnRanks(2, [&](int rank) {
+    Lane lane(node.Group(rank));
+    std::vector<float> values(4096);
+    auto* const at = reinterpret_cast<std::byte*>(values.data());
+    LaneRow row{1 - rank, static_cast<uint64_t>(rank), {{at, at, 4096, 4096, 4096}}};
+    CHECK(Drive(lane.Await(lane.TakeTicket())).ok());
+    LaneSwap swap = lane.MakeSwap(4, row);
+    const auto nothing = [](size_t, int64_t, std::byte*, int64_t) {};
+    const Status status = Drive(lane.Swap(swap, LaneSwap::Pass::kLast, nothing));
+    refused += status.code() == Code::kInternal;
+  });
+  CHECK(refused == 2);
 }
 
 TEST_CASE("a region is found by what lies in it", "[lane]") {

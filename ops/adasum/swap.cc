@@ -1,0 +1,87 @@
+// Adasum over a lane: the same halving, without messages for the values and without scratch.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ops/adasum/share.h"
+
+namespace horon::adasum {
+namespace {
+
+constexpr int64_t kBlockBytes = 8 << 10;  // what is combined, then copied out of the cache
+
+}  // namespace
+
+LaneRow Share::RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const {
+  LaneRow row;
+  row.partner = peer;
+  row.bucket = level;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const int64_t pieces = int64_t{2} << level;
+    row.parts.push_back({Value(i, give[i].begin), Output(i, give[i].begin), give[i].count,
+                         keep[i].count, (segment(i).count + pieces - 1) / pieces});
+    row.bucket = row.bucket * 31 + segment(i).tensor_id;
+  }
+  return row;
+}
+
+Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
+  Split split = SplitAt(column, meeting);
+  const Ranges& keep = split.keep;
+  const int peer = column.rank_of[static_cast<size_t>(meeting.peer)];
+  const bool first = meeting.first;
+  const LaneRow row = RowOf(peer, static_cast<size_t>(meeting.level), split.give, keep);
+  Lane& lane = *comm().lane();
+  LaneSwap swap = lane.MakeSwap(element_, row);
+
+  dots_.assign(values_.size(), Dots{});
+  LaneSwap::Meet look = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+    const std::byte* mine = Value(i, keep[i].begin + at);
+    AddDots(dtype_, first ? mine : theirs, first ? theirs : mine, count, &dots_[i]);
+  };
+  HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kMore, std::move(look)));
+  HORON_CO_TRY(co_await SumDots(column, std::move(split.holders)));
+  Weigh(meeting);
+  pending_ = false;
+
+  const int64_t block = kBlockBytes / element_;
+  const double scale = top ? stage_->postscale() : 1.0;
+  LaneSwap::Meet combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+    const Coefficients& c = coefficients_[i];
+    for (int64_t done = 0; done < count; done += block) {
+      const int64_t n = std::min(block, count - done), begin = keep[i].begin + at + done;
+      const std::byte* mine = Value(i, begin);
+      std::byte *other = theirs + done * element_, *output = Output(i, begin);
+      CombineInto(dtype_, c.a, first ? mine : other, c.b, first ? other : mine, output, n);
+      if (!top) continue;
+      if (scale != 1.0) ScaleInto(dtype_, scale, output, output, n);
+      std::memcpy(other, output, static_cast<size_t>(n * element_));
+    }
+  };
+  const LaneSwap::Pass pass = top ? LaneSwap::Pass::kLastBack : LaneSwap::Pass::kLast;
+  HORON_CO_TRY(co_await lane.Swap(swap, pass, std::move(combine)));
+  for (size_t i = 0; i < values_.size(); ++i) values_[i] = segment(i).output;
+  if (top) co_return Status::Ok();
+  halvings_.push_back({peer, std::move(own_), std::move(split.give)});
+  own_ = std::move(split.keep);
+  co_return Status::Ok();
+}
+
+Task Share::SwapBack() {
+  Lane& lane = *comm().lane();
+  while (!halvings_.empty()) {
+    const Halving last = std::move(halvings_.back());
+    halvings_.pop_back();
+    const LaneRow row = RowOf(last.peer, halvings_.size(), own_, last.given);
+    LaneSwap swap = lane.MakeSwap(element_, row);
+    LaneSwap::Meet copy = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+      std::memcpy(Output(i, last.given[i].begin + at), theirs,
+                  static_cast<size_t>(count * element_));
+    };
+    HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(copy)));
+    own_ = last.whole;
+  }
+  co_return Status::Ok();
+}
+
+}  // namespace horon::adasum

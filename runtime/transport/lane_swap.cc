@@ -1,0 +1,147 @@
+#include "runtime/transport/lane_swap.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/fault.h"
+
+namespace horon {
+namespace {
+
+int64_t ChunkElements(const SegmentShape& shape, int64_t element, int64_t most) {
+  return std::min(shape.chunk_bytes, most) / element / kDotBlock * kDotBlock;
+}
+
+}  // namespace
+
+bool LaneSwap::Fits(const SegmentShape& shape, int64_t element) {
+  return ChunkElements(shape, element, kChunkBytes) > 0;
+}
+
+LaneSwap::LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row)
+    : group_(group),
+      row_(row),
+      element_(element),
+      chunk_(ChunkElements(group.segment->shape(), element, kChunkBytes)),
+      first_(first) {
+  int64_t at = 0;
+  for (const LanePart& part : row.parts) {
+    begin_.push_back(at);
+    at += (part.most + kDotBlock - 1) / kDotBlock * kDotBlock;
+  }
+  begin_.push_back(at);
+  chunks_ = taken_ = static_cast<uint64_t>((at + chunk_ - 1) / chunk_);
+  fits_ = chunks_ <= group.slots();
+}
+
+void LaneSwap::Begin(Pass pass, Meet meet, Phases* phases) {
+  pass_ = pass;
+  meet_ = std::move(meet);
+  phases_ = phases;
+  met_ = taken_ = 0;
+  if (!std::exchange(begun_, true) || fits_) return;
+  first_ += chunks_;
+  packed_ = 0;
+  backwards_ = !backwards_;
+}
+
+bool LaneSwap::Step() {
+  if (CanTake()) {
+    if (phases_ != nullptr) phases_->Arrived();
+    const PhaseTimer timer(phases_, &Phases::unpacking);
+    Take();
+  } else if (CanMeet()) {
+    const PhaseTimer timer(phases_, &Phases::reducing);
+    MeetChunk();
+  } else if (CanPack()) {
+    const PhaseTimer timer(phases_, &Phases::packing);
+    Pack();
+    if (phases_ != nullptr) phases_->Sent();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool LaneSwap::CanPack() const {
+  if (packed_ == chunks_) return false;
+  const uint64_t slots = group_.slots(), chunk = first_ + packed_;
+  return chunk < slots || group_.AllReached(&LaneWords::taken, chunk + 1 - slots);
+}
+
+bool LaneSwap::CanMeet() const {
+  return met_ < packed_ && group_.AllReached(&LaneWords::packed, first_ + met_ + 1);
+}
+
+bool LaneSwap::CanTake() const {
+  return pass_ == Pass::kLastBack && taken_ < met_ &&
+         group_.AllReached(&LaneWords::reduced, first_ + taken_ + 1);
+}
+
+// f(part, which, the at-th element of it to begin with, count, place in the slot) for the elements
+// of a chunk.
+template <typename F>
+void LaneSwap::ForParts(uint64_t chunk, int64_t LanePart::* elements, F&& f) const {
+  const int64_t from = Place(chunk), to = std::min(from + chunk_, begin_.back());
+  auto i =
+      static_cast<size_t>(std::upper_bound(begin_.begin(), begin_.end(), from) - begin_.begin()) -
+      1;
+  for (; i < row_.parts.size() && begin_[i] < to; ++i) {
+    const LanePart& part = row_.parts[i];
+    const int64_t at = std::max(from - begin_[i], int64_t{0});
+    const int64_t count = std::min(to - begin_[i], part.*elements) - at;
+    if (count > 0) f(part, i, at, count, (begin_[i] + at - from) * element_);
+  }
+}
+
+void LaneSwap::Pack() {
+  FaultPoint(FaultPhase::kCopyIn);
+  LaneWords& mine = group_.mine();
+  if (packed_ == 0) group_.Announce(first_, row_.bucket, 0);
+  std::byte* const slot = Slot(group_.me, packed_);
+  ForParts(packed_, &LanePart::gives,
+           [&](const LanePart& part, size_t, int64_t at, int64_t count, int64_t place) {
+             std::memcpy(slot + place, part.given + at * element_,
+                         static_cast<size_t>(count * element_));
+           });
+  ++packed_;
+  mine.packed.store(first_ + packed_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+void LaneSwap::MeetChunk() {
+  FaultPoint(FaultPhase::kReduce);
+  if (met_ == 0) {
+    if (phases_ != nullptr) phases_->Met();
+    status_ = group_.SameBucket(first_, row_.bucket);
+    if (!status_.ok()) return;
+  }
+  std::byte* const slot = Slot(row_.partner, met_);
+  ForParts(met_, &LanePart::keeps,
+           [&](const LanePart&, size_t i, int64_t at, int64_t count, int64_t place) {
+             meet_(i, at, slot + place, count);
+           });
+  ++met_;
+  if (pass_ != Pass::kLastBack) taken_ = met_;
+  if (pass_ == Pass::kMore && fits_) return;  // the slots are needed again
+  LaneWords& mine = group_.mine();
+  mine.reduced.store(first_ + met_, std::memory_order_release);
+  if (pass_ != Pass::kLastBack) mine.taken.store(first_ + met_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+void LaneSwap::Take() {
+  FaultPoint(FaultPhase::kCopyOut);
+  const std::byte* const slot = Slot(group_.me, taken_);
+  ForParts(taken_, &LanePart::gives,
+           [&](const LanePart& part, size_t, int64_t at, int64_t count, int64_t place) {
+             std::memcpy(part.back + at * element_, slot + place,
+                         static_cast<size_t>(count * element_));
+           });
+  ++taken_;
+  group_.mine().taken.store(first_ + taken_, std::memory_order_release);
+  group_.RingOthers();
+}
+
+}  // namespace horon
