@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <cstdlib>
 
 #include "runtime/device/memory.h"
@@ -6,16 +8,22 @@ namespace horon {
 namespace {
 
 constexpr size_t kAlignment = 64;
+// Of Linux on x86-64 and most others; where they are larger, or are not to be had, nothing is
+// gained.
+constexpr size_t kHugePage = size_t{2} << 20;
 
 class HostMemory final : public Memory {
  public:
   Device device() const override { return {}; }
   Result<std::byte*> Allocate(int64_t bytes) override {
-    const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = std::aligned_alloc(kAlignment, rounded);
+    const bool huge = static_cast<size_t>(bytes) >= 2 * kHugePage;
+    const size_t alignment = huge ? kHugePage : kAlignment;
+    const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+    void* data = std::aligned_alloc(alignment, rounded);
     if (data == nullptr) {
       return Status::Unavailable("out of memory: " + std::to_string(bytes) + " bytes on the host");
     }
+    if (huge) madvise(data, rounded, MADV_HUGEPAGE);
     return static_cast<std::byte*>(data);
   }
   void Free(std::byte* data, int64_t) override { std::free(data); }
