@@ -40,14 +40,16 @@ class BroadcastOp final : public Op {
     HORON_CO_TRY(PrepareOutputs(stage));
     Communicator& comm = stage.comm();
     const int root = RootIn(comm);
-    std::vector<Span> spans;
+    std::vector<Span> spans, copies;
     for (const Segment& segment : stage.segments()) {
       const int64_t bytes = segment.count * SizeOf(stage.dtype());
       spans.push_back({segment.output, bytes});
-      if (comm.rank() != root || bytes == 0 || segment.output == segment.input) continue;
-      std::memcpy(segment.output, segment.input, static_cast<size_t>(bytes));
+      if (comm.rank() != root) continue;
+      // A send only reads; Span has one type for both directions.
+      spans.back().data = const_cast<std::byte*>(segment.input);
+      copies.push_back({segment.output, bytes});
     }
-    co_return co_await Broadcast(comm, spans, root);
+    co_return co_await Broadcast(comm, spans, root, copies);
   }
 
   bool on_gpus() const override { return true; }

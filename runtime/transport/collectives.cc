@@ -104,12 +104,13 @@ Task Barrier(Communicator& comm) {
   co_return Status::Ok();
 }
 
-Task Broadcast(Communicator& comm, std::span<const Span> spans, int root) {
+Task Broadcast(Communicator& comm, std::span<const Span> spans, int root,
+               std::span<const Span> copies) {
   const Place place(comm.rank(), comm.size(), root);
   const int64_t chunks = (TotalBytes(spans) + kBroadcastChunk - 1) / kBroadcastChunk;
   const size_t window = static_cast<size_t>(std::min(chunks, kBroadcastWindow));
   const size_t children = place.children.size();
-  SpanCursor at;  // where the next chunk begins
+  SpanCursor at, copy_at;  // where the next chunk begins
   std::vector<std::vector<Span>> slices(window);
   std::vector<Transfer> receives(window), sends(window * children);
   int64_t opened = 0;  // chunks whose receive is posted
@@ -128,6 +129,13 @@ Task Broadcast(Communicator& comm, std::span<const Span> spans, int root) {
       Transfer& send = sends[slot * children + child];
       HORON_CO_TRY(co_await Finished(send));  // the chunk that had this slot before
       HORON_CO_TRY(comm.Send(send, place.children[child], slices[slot]));
+    }
+    for (const Span& piece : slices[slot]) {
+      const std::byte* from = piece.data;
+      ForNext(copies, copy_at, piece.bytes, [&](std::byte* to, int64_t n) {
+        if (to != from) std::memcpy(to, from, static_cast<size_t>(n));
+        from += n;
+      });
     }
   }
   for (Transfer& send : sends) HORON_CO_TRY(co_await Finished(send));

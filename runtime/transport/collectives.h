@@ -57,8 +57,10 @@ Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<con
 Task Allgather(Communicator& comm, std::byte* block, std::span<const Part> parts_bytes);
 
 // Binomial tree over the spans, in chunks that flow down the tree. Steps: ceil(log2 P) + chunks
-// - 1. Sent: at most S log2 P (root).
-Task Broadcast(Communicator& comm, std::span<const Span> spans, int root);
+// - 1. Sent: at most S log2 P (root). `copies`, of the root alone: where it wants the same bytes
+// itself (some may lie there already), copied while they travel.
+Task Broadcast(Communicator& comm, std::span<const Span> spans, int root,
+               std::span<const Span> copies = {});
 
 // send[p] goes to rank p, recv[p] comes from it; sizes must match in pairs.
 Task Alltoall(Communicator& comm, std::span<const Span> send, std::span<const Span> recv);
