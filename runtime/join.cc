@@ -81,9 +81,9 @@ Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) 
   if (!segment) return nullptr;
   const Topology& topology = parts.topology;
   parts.segment = std::move(segment);
-  parts.transports.push_back(
-      std::make_unique<ShmTransport>(parts.segment, topology.members(topology.node_of(parts.rank)),
-                                     topology.local_rank(parts.rank), "shm"));
+  parts.transports.push_back(std::make_unique<ShmTransport>(
+      parts.segment, topology.members(topology.node_of(parts.rank)), topology.local_rank(parts.rank),
+      "shm", parts.config.cma, &(*parts.counters)["shm.read_bytes"]));
   return parts.transports.back().get();
 }
 

@@ -187,6 +187,10 @@ const std::vector<Knob>& Table() {
        Integer(&Config::local_size, 0, 1 << 20)},
       {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps",
        Duration<microseconds>(&Config::spin)},
+      {"CMA", false,
+       "whether ranks of a node read large messages out of each other's memory where the system "
+       "lets",
+       Boolean(&Config::cma)},
       {"SHM_CHUNK_BYTES", false, "bytes of a chunk that streams through shared memory",
        Integer(&Config::shm_chunk_bytes, 4096, 64 << 20)},
       {"SHM_RING_BYTES", false, "bytes of the message ring of each pair of ranks; 0 chooses",

@@ -24,6 +24,7 @@ struct Config {
   int64_t fusion_bytes = 128 << 20;         // FUSION_THRESHOLD; 0: every tensor alone
   std::chrono::microseconds cycle_time{0};  // CYCLE_TIME (ms): wait this long for more tensors
   int64_t cache_capacity = 8192;            // CACHE_CAPACITY; 0: no response cache
+  bool cma = true;                          // CMA: large messages are read where they lie
   bool lend = true;                         // LEND: blocking calls run the cycle themselves
   bool lock_schedule = true;                // LOCK_SCHEDULE: steady steps are not negotiated
   std::string log = "warn";                 // LOG

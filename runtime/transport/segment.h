@@ -27,12 +27,17 @@ struct RankWords {
   alignas(kCacheLine) Doorbell bell;
   alignas(kCacheLine) std::atomic<uint32_t> state{0};
   char death[192] = {};  // how it died: one sentence, written before kDead
+  // peer_memory.h: who I am, 0 while nobody may read my memory, and a number that lies in it.
+  alignas(kCacheLine) std::atomic<int64_t> process{0};
+  uint64_t proof = 0, proof_at = 0;
 };
 
 // One direction of one pair: a byte stream. `head` counts bytes written, `tail` bytes read, for
 // ever.
 struct RingWords {
   alignas(kCacheLine) std::atomic<uint64_t> head{0};
+  // Times that the writer took back memory which it had let the reader read.
+  std::atomic<uint32_t> revoked{0};
   alignas(kCacheLine) std::atomic<uint64_t> tail{0};
 };
 

@@ -3,18 +3,19 @@
 namespace horon {
 
 ShmTransport::ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members,
-                           int local_rank, std::string name)
+                           int local_rank, std::string name, bool direct, Counter* read)
     : segment_(std::move(segment)),
       members_(std::move(members)),
       local_rank_(local_rank),
       name_(std::move(name)),
-      bells_(*segment_, local_rank) {
+      bells_(*segment_, local_rank),
+      offered_(segment_->rank(local_rank)) {
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     const int rank = members_[static_cast<size_t>(i)];
     local_of_[rank] = i;
-    peers_.push_back(i == local_rank_
-                         ? nullptr
-                         : std::make_unique<ShmPeer>(*segment_, bells_, local_rank_, i, rank));
+    peers_.push_back(i == local_rank_ ? nullptr
+                                      : std::make_unique<ShmPeer>(*segment_, bells_, local_rank_, i,
+                                                                  rank, direct, read));
   }
 }
 

@@ -22,9 +22,10 @@ namespace horon {
 
 class ShmTransport final : public Transport {
  public:
-  // `members`: the node's global ranks, ascending; this process is members[local_rank].
+  // `members`: the node's global ranks, ascending; this process is members[local_rank]. `direct`:
+  // ShmPeer reads large messages where they lie; the same on all members. `read`: bytes that were.
   ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank,
-               std::string name);
+               std::string name, bool direct = true, Counter* read = nullptr);
   ~ShmTransport() override;
 
   std::string_view name() const override { return name_; }
@@ -43,6 +44,7 @@ class ShmTransport final : public Transport {
   int local_rank_;
   std::string name_;
   ShmBells bells_;
+  OfferedMemory offered_;
   std::vector<std::unique_ptr<ShmPeer>> peers_;  // by local rank; null for myself
   std::unordered_map<int, int> local_of_;        // global rank -> local rank
   Status failure_;

@@ -5,7 +5,9 @@
 namespace horon {
 namespace {
 
-constexpr int64_t kDataBytes = 64 << 10;  // at most so much of a large message in one packet
+constexpr int64_t kDataBytes = 64 << 10;   // at most so much of a large message in one packet
+constexpr size_t kMostShown = 256;         // spans of a message that is shown where it lies
+constexpr int64_t kPullBytes = 512 << 10;  // read at once, before others come to their turn
 
 std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
   return "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes (tag " +
@@ -21,9 +23,15 @@ void Finish(Transfer& transfer, Status status, int64_t bytes) {
 
 }  // namespace
 
-ShmPeer::ShmPeer(SharedSegment& segment, ShmBells& bells, int me, int local, int rank)
+ShmPeer::ShmPeer(SharedSegment& segment, ShmBells& bells, int me, int local, int rank, bool direct,
+                 Counter* read)
     : rank_(rank),
       local_(local),
+      direct_(direct),
+      my_revoked_(&segment.ring(me, local).revoked),
+      their_revoked_(&segment.ring(local, me).revoked),
+      memory_(segment.rank(local)),
+      read_(read),
       ring_bytes_(segment.shape().ring_bytes),
       bells_(&bells),
       writer_(segment.ring(me, local), segment.ring_bytes(me, local), ring_bytes_),
@@ -44,7 +52,7 @@ void ShmPeer::PostReceive(Transfer& transfer) {
   Unexpected message = std::move(*it);
   unexpected_.erase(it);
   if (message.announced) {
-    Grant(transfer, message.id, message.bytes);
+    Accept(transfer, message.id, message.bytes, std::move(message.shown));
     return;
   }
   const int64_t room = TotalBytes(transfer.spans);
@@ -63,20 +71,68 @@ void ShmPeer::PostReceive(Transfer& transfer) {
 
 // A message that is too long is granted all the same and dropped, so that its sender is not left
 // waiting.
-void ShmPeer::Grant(Transfer& transfer, uint64_t id, int64_t bytes) {
+void ShmPeer::Accept(Transfer& transfer, uint64_t id, int64_t bytes, Shown shown) {
   const int64_t room = TotalBytes(transfer.spans);
   Streaming incoming;
   incoming.bytes = bytes;
+  const bool reads = bytes <= room && !shown.spans.empty() && direct_ && memory_.readable();
+  if (reads) {
+    incoming.transfer = &transfer;
+    incoming.shown = std::move(shown);
+    transfer.scratch[0] = id;
+    incoming_[id] = std::move(incoming);
+    pulling_.push_back(id);
+    return;
+  }
   if (bytes > room) {
     Finish(transfer, Status::Internal(TooLong(rank_, transfer.tag, bytes, room)), 0);
   } else {
     incoming.transfer = &transfer;
     transfer.scratch[0] = id;
   }
-  incoming_[id] = incoming;
+  incoming_[id] = std::move(incoming);
   replies_.push_back({Kind::kGrant, transfer.tag, 0, id});
   ProgressSends();
   bells_->Ring(local_);
+}
+
+// Reads the next piece of the oldest message that lies where it is. False: there is none.
+bool ShmPeer::Pull() {
+  if (pulling_.empty()) return false;
+  const uint64_t id = pulling_.front();
+  Streaming& stream = incoming_.at(id);
+  const int64_t n = std::min(stream.bytes - stream.moved, kPullBytes);
+  if (stream.transfer != nullptr) {
+    const bool read =
+        memory_.Read(stream.shown.spans, stream.shown_at, stream.transfer->spans, stream.at, n);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!read || their_revoked_->load(std::memory_order_relaxed) != stream.shown.revoked) {
+      AskAgain(id, stream);
+      return true;
+    }
+    stream.moved += n;
+    if (stream.moved < stream.bytes) return true;
+    Finish(*stream.transfer, Status::Ok(), stream.bytes);
+    if (read_ != nullptr) read_->Add(stream.bytes);
+  }
+  replies_.push_back({Kind::kTaken, 0, 0, id});
+  pulling_.pop_front();
+  incoming_.erase(id);
+  return true;
+}
+
+// By the ring, from the start; taken back, it is abandoned there.
+void ShmPeer::AskAgain(uint64_t id, Streaming& stream) {
+  pulling_.pop_front();
+  stream.moved = 0;
+  stream.at = {};
+  replies_.push_back({Kind::kGrant, stream.transfer->tag, 0, id});
+}
+
+// Before memory goes back that the peer may be reading.
+void ShmPeer::Revoke() {
+  my_revoked_->fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // Grants first (they let the other side go on), then new messages in order, then bulk.
@@ -103,13 +159,22 @@ bool ShmPeer::WriteStart(Transfer& transfer) {
   const int64_t bytes = TotalBytes(transfer.spans);
   const bool eager = bytes <= kEagerBytes;
   Packet packet{eager ? Kind::kEager : Kind::kAnnounce, transfer.tag, bytes, 0};
-  if (writer_.room_now() < static_cast<int64_t>(sizeof(Packet)) + (eager ? bytes : 0)) return false;
+  const auto most =
+      std::min<size_t>(kMostShown, static_cast<size_t>(ring_bytes_) / 4 / sizeof(Span));
+  if (direct_ && bytes >= kShownBytes && transfer.spans.size() <= most) {
+    packet.shown = static_cast<uint32_t>(transfer.spans.size());
+    packet.revoked = my_revoked_->load(std::memory_order_relaxed);
+  }
+  const auto shown = static_cast<int64_t>(packet.shown * sizeof(Span));
+  if (writer_.room_now() < static_cast<int64_t>(sizeof(Packet)) + (eager ? bytes : shown))
+    return false;
   if (!eager) {
     packet.id = next_id_++;
     transfer.scratch[0] = packet.id;
     announced_[packet.id] = &transfer;
   }
   writer_.Write(&packet, sizeof(Packet));
+  writer_.Write(transfer.spans.data(), shown);
   if (eager) {
     for (const Span& span : transfer.spans) writer_.Write(span.data, span.bytes);
   }
@@ -154,12 +219,14 @@ Result<bool> ShmPeer::ProgressReceives(bool* was_full) {
     reader_.Free();
     moved = true;
   }
-  return moved;
+  return Pull() || moved;
 }
 
 Status ShmPeer::ReadPacket(const Packet& packet) {
   const bool carries = packet.kind == Kind::kEager || packet.kind == Kind::kData;
-  if (packet.bytes < 0 || (carries && packet.bytes > reader_.available())) {
+  const auto shown = static_cast<int64_t>(packet.shown * sizeof(Span));
+  if (packet.bytes < 0 || shown > reader_.available() || packet.shown > kMostShown ||
+      (carries && packet.bytes > reader_.available())) {
     return Status::Internal("rank " + std::to_string(rank_) +
                             " wrote a broken message into shared memory");
   }
@@ -174,6 +241,9 @@ Status ShmPeer::ReadPacket(const Packet& packet) {
       return ReadData(packet);
     case Kind::kAbandon:
       return ReadAbandon(packet);
+    case Kind::kTaken:
+      ReadTaken(packet);
+      return Status::Ok();
   }
   return Status::Internal("rank " + std::to_string(rank_) +
                           " wrote an unknown message into shared memory");
@@ -191,8 +261,12 @@ Transfer* ShmPeer::TakeReceive(Tag tag) {
 Status ShmPeer::ReadEager(const Packet& packet) {
   Transfer* receive = TakeReceive(packet.tag);
   if (receive == nullptr) {
-    Unexpected message{packet.tag, false, 0, packet.bytes,
-                       std::vector<std::byte>(static_cast<size_t>(packet.bytes))};
+    Unexpected message{packet.tag,
+                       false,
+                       0,
+                       packet.bytes,
+                       std::vector<std::byte>(static_cast<size_t>(packet.bytes)),
+                       {}};
     reader_.Read(message.payload.data(), packet.bytes);
     unexpected_.push_back(std::move(message));
     return Status::Ok();
@@ -210,10 +284,15 @@ Status ShmPeer::ReadEager(const Packet& packet) {
 }
 
 Status ShmPeer::ReadAnnounce(const Packet& packet) {
+  Shown shown{std::vector<Span>(packet.shown), packet.revoked};
+  reader_.Read(shown.spans.data(), static_cast<int64_t>(packet.shown * sizeof(Span)));
+  if (packet.shown > 0 && TotalBytes(shown.spans) != packet.bytes)
+    return Status::Internal("rank " + std::to_string(rank_) +
+                            " shows a message of another length than it announces");
   if (Transfer* receive = TakeReceive(packet.tag)) {
-    Grant(*receive, packet.id, packet.bytes);
+    Accept(*receive, packet.id, packet.bytes, std::move(shown));
   } else {
-    unexpected_.push_back({packet.tag, true, packet.id, packet.bytes, {}});
+    unexpected_.push_back({packet.tag, true, packet.id, packet.bytes, {}, std::move(shown)});
   }
   return Status::Ok();
 }
@@ -262,10 +341,18 @@ Status ShmPeer::ReadAbandon(const Packet& packet) {
   return Status::Ok();
 }
 
+void ShmPeer::ReadTaken(const Packet& packet) {
+  const auto it = announced_.find(packet.id);
+  if (it == announced_.end()) return;  // taken back
+  Finish(*it->second, Status::Ok(), TotalBytes(it->second->spans));
+  announced_.erase(it);
+}
+
 void ShmPeer::Cancel(Transfer& transfer) {
   std::erase(starting_, &transfer);
   std::erase(receives_, &transfer);
-  std::erase_if(announced_, [&](const auto& item) { return item.second == &transfer; });
+  if (std::erase_if(announced_, [&](const auto& item) { return item.second == &transfer; }) > 0)
+    Revoke();
   for (auto& [id, stream] : streaming_) {
     if (stream.transfer == &transfer) stream.transfer = nullptr;
   }
@@ -276,6 +363,7 @@ void ShmPeer::Cancel(Transfer& transfer) {
 }
 
 void ShmPeer::FailAll(const Status& status) {
+  if (!announced_.empty()) Revoke();
   for (Transfer* t : starting_) Finish(*t, status, 0);
   for (auto& [id, t] : announced_) Finish(*t, status, 0);
   for (auto& [id, s] : streaming_) {
@@ -290,6 +378,7 @@ void ShmPeer::FailAll(const Status& status) {
   streaming_.clear();
   receives_.clear();
   incoming_.clear();
+  pulling_.clear();
 }
 
 }  // namespace horon

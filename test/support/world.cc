@@ -71,7 +71,7 @@ World::World(int size, WorldOptions options)
     parts.transports.push_back(std::make_unique<SelfTransport>(r));
     parts.transports.push_back(options_.wrap(
         r, std::make_unique<ShmTransport>(parts.segment, topology_.members(topology_.node_of(r)),
-                                          topology_.local_rank(r), "inproc")));
+                                          topology_.local_rank(r), "inproc", parts.config.cma)));
     if (network_)
       parts.transports.push_back(
           options_.wrap(r, std::make_unique<Network>(network_, everyone, r)));

@@ -1,5 +1,8 @@
 """Every collective with every element type against what one process computes from all data."""
 
+import ctypes
+import os
+
 import torch
 from common import NUMBERS, SHAPES, all_values, close, same, values
 
@@ -240,6 +243,33 @@ def check_allgather():
     floats, integers = hvd.synchronize(handle)
     same(floats, torch.cat(parts))
     same(integers, torch.cat(parts).int())
+
+
+def may_read(process, address, value):
+    """What process_vm_readv says, asked without Horon."""
+    class Piece(ctypes.Structure):
+        _fields_ = [("at", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+    found = ctypes.c_uint64()
+    here, there = Piece(ctypes.addressof(found), 8), Piece(address, 8)
+    read = ctypes.CDLL(None).process_vm_readv(process, ctypes.byref(here), ctypes.c_ulong(1),
+                                              ctypes.byref(there), ctypes.c_ulong(1),
+                                              ctypes.c_ulong(0))
+    return read == 8 and found.value == value
+
+
+def check_large_messages_inside_a_node_are_read_where_they_lie():
+    mine = ctypes.c_uint64(1000 + hvd.rank())
+    known = hvd.allgather_object((hvd.cross_rank(), os.getpid(), ctypes.addressof(mine)))
+    near = [rank for rank, (node, *_) in enumerate(known)
+            if node == hvd.cross_rank() and rank != hvd.rank()]
+    readable = sum(may_read(*known[rank][1:], 1000 + rank) for rank in near)
+    before = hvd.counters().get("shm.read_bytes", 0)
+    rows = hvd.allgather(torch.full((1 << 18,), float(hvd.rank())))
+    for rank, part in enumerate(rows.split(1 << 18)):
+        same(part, torch.full((1 << 18,), float(rank)))
+    assert hvd.counters().get("shm.read_bytes", 0) - before == readable << 20
+    hvd.barrier()  # until all have looked
 
 
 def check_output_outlives_its_handle():

@@ -11,16 +11,17 @@ namespace horon {
 namespace {
 
 struct Pair {
-  explicit Pair(int n = 2) {
+  explicit Pair(int n = 2, bool direct = true) {
     segment = SharedSegment::InProcess(SegmentShape::For(n, 64 << 10, 4096)).value();
     for (int r = 0; r < n; ++r) {
       std::vector<int> members;
       for (int m = 0; m < n; ++m) members.push_back(10 + m);  // global ranks are not local ranks
-      ranks.push_back(std::make_unique<ShmTransport>(segment, members, r, "inproc"));
+      ranks.push_back(std::make_unique<ShmTransport>(segment, members, r, "inproc", direct, &read));
     }
   }
   std::shared_ptr<SharedSegment> segment;
   std::vector<std::unique_ptr<ShmTransport>> ranks;
+  Counter read;
 };
 
 Transfer& Set(Transfer& t, Transfer::Direction direction, int peer, Tag tag, void* data,
@@ -45,9 +46,10 @@ void Finish(Pair& pair, std::initializer_list<Transfer*> transfers) {
 }
 
 TEST_CASE("messages of every size arrive, asked for before or after") {
-  for (const int64_t bytes : {0, 1, 15, 16 * 1024, 16 * 1024 + 1, 64 * 1024, 1000003}) {
-    for (const bool early : {true, false}) {
-      Pair pair;
+  for (const int64_t bytes : {0, 1, 15, 16 * 1024, 16 * 1024 + 1, 64 * 1024, 256 * 1024, 1000003}) {
+    for (const int way : {0, 1, 2, 3}) {
+      const bool early = way % 2 == 0, direct = way < 2;
+      Pair pair(2, direct);
       std::vector<std::byte> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
       std::mt19937 random(1);
       for (auto& b : out) b = static_cast<std::byte>(random());
@@ -61,6 +63,7 @@ TEST_CASE("messages of every size arrive, asked for before or after") {
       CHECK(receive.status.ok());
       CHECK(receive.bytes == bytes);
       CHECK(in == out);
+      CHECK(pair.read.value() == (direct && bytes >= ShmPeer::kShownBytes ? bytes : 0));
     }
   }
 }
@@ -133,6 +136,94 @@ TEST_CASE("cancelled transfers are not touched again and the pair goes on") {
   CHECK(small_in == small);
 }
 
+// A message in `pieces` spans of one size.
+Transfer& Scatter(Transfer& t, int64_t pieces) {
+  const Span whole = t.spans[0];
+  t.spans.clear();
+  for (int64_t i = 0; i < pieces; ++i)
+    t.spans.push_back({whole.data + i * (whole.bytes / pieces), whole.bytes / pieces});
+  return t;
+}
+
+TEST_CASE("what lies in many pieces is read, or streamed, into other pieces") {
+  constexpr int64_t kBytes = 3 << 18;
+  for (const auto& [from, to, direct] :
+       {std::tuple{1, 1024, true}, {256, 3, true}, {96, 64, true}, {257, 1, false}}) {
+    const int64_t bytes = from == 257 ? 257 * 3000 : kBytes;
+    Pair pair;
+    std::vector<std::byte> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
+    std::mt19937 random(2);
+    for (auto& b : out) b = static_cast<std::byte>(random());
+    Transfer send, receive;
+    REQUIRE(pair.ranks[1]->Post(Scatter(Set(receive, kReceive, 10, 5, in.data(), bytes), to)).ok());
+    REQUIRE(pair.ranks[0]->Post(Scatter(Set(send, kSend, 11, 5, out.data(), bytes), from)).ok());
+    Finish(pair, {&send, &receive});
+    CHECK(in == out);
+    CHECK(pair.read.value() == (direct ? bytes : 0));
+  }
+}
+
+TEST_CASE("where a rank's memory cannot be read its messages are streamed") {
+  Pair pair;
+  pair.segment->rank(0).proof ^= 1;  // another process, for all we know
+  std::vector<std::byte> out(1 << 20, std::byte{3}), in(1 << 20);
+  Transfer send, receive;
+  REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), 1 << 20)).ok());
+  REQUIRE(pair.ranks[0]->Post(Set(send, kSend, 11, 5, out.data(), 1 << 20)).ok());
+  Finish(pair, {&send, &receive});
+  CHECK(in == out);
+  CHECK(pair.read.value() == 0);
+}
+
+TEST_CASE("memory that is not there is no death: the message is asked for again") {
+  Pair pair;
+  std::vector<std::byte> out(1 << 20, std::byte{3}), in(1 << 20);
+  Transfer send, receive;
+  REQUIRE(pair.ranks[0]->Post(Set(send, kSend, 11, 5, nullptr, 1 << 20)).ok());
+  send.spans[0].data = out.data();  // what was shown lies nowhere
+  REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), 1 << 20)).ok());
+  Finish(pair, {&send, &receive});
+  CHECK(in == out);
+  CHECK(pair.read.value() == 0);
+}
+
+TEST_CASE("a message taken back while it is read does not arrive; another one does") {
+  Pair pair;
+  std::vector<std::byte> big(2 << 20, std::byte{1}), in(2 << 20), other(1 << 20, std::byte{9}),
+      other_in(1 << 20);
+  auto send = std::make_unique<Transfer>();
+  Transfer receive, send_other, receive_other;
+  REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), 2 << 20)).ok());
+  REQUIRE(pair.ranks[1]->Post(Set(receive_other, kReceive, 10, 6, other_in.data(), 1 << 20)).ok());
+  REQUIRE(pair.ranks[0]->Post(Set(*send, kSend, 11, 5, big.data(), 2 << 20)).ok());
+  REQUIRE(pair.ranks[0]->Post(Set(send_other, kSend, 11, 6, other.data(), 1 << 20)).ok());
+  REQUIRE(pair.ranks[1]->Progress().ok());  // the first piece
+  CHECK_FALSE(receive.done);
+  CHECK(in[0] == std::byte{1});
+  send.reset();
+  std::fill(big.begin(), big.end(), std::byte{2});
+  Finish(pair, {&receive, &send_other, &receive_other});
+  CHECK(receive.status.code() == Code::kAborted);
+  CHECK(receive_other.status.ok());
+  CHECK(other_in == other);
+}
+
+TEST_CASE("a receive taken back while it reads frees the sender") {
+  Pair pair;
+  std::vector<std::byte> big(2 << 20, std::byte{1}), in(2 << 20);
+  Transfer send;
+  {
+    Transfer receive;
+    REQUIRE(pair.ranks[1]->Post(Set(receive, kReceive, 10, 5, in.data(), 2 << 20)).ok());
+    REQUIRE(pair.ranks[0]->Post(Set(send, kSend, 11, 5, big.data(), 2 << 20)).ok());
+    REQUIRE(pair.ranks[1]->Progress().ok());
+  }
+  in.assign(in.size(), std::byte{0});
+  Finish(pair, {&send});
+  CHECK(send.status.ok());
+  CHECK(in[0] == std::byte{0});
+}
+
 TEST_CASE("a death finishes every transfer with its sentence") {
   Pair pair(3);
   std::vector<std::byte> in(8);
@@ -151,7 +242,7 @@ TEST_CASE("two threads exchange 300 random messages each way") {
   const auto run = [&](int me) {
     std::mt19937 random(3);  // the same on both: sizes agree
     for (int i = 0; i < 300; ++i) {
-      const int64_t bytes = static_cast<int64_t>(random() % (i % 5 == 0 ? 200000 : 2000));
+      const int64_t bytes = static_cast<int64_t>(random() % (i % 5 == 0 ? 600000 : 2000));
       std::vector<std::byte> out(static_cast<size_t>(bytes), static_cast<std::byte>(i + me)),
           in(static_cast<size_t>(bytes));
       Transfer send, receive;
