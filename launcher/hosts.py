@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import subprocess
@@ -91,11 +92,13 @@ def tasks_per_node(text: str) -> list[int]:
     return tasks
 
 
-def from_slurm(environment: Mapping[str, str]) -> list[Host]:
-    """Of the allocation that this process is in; empty without one."""
-    nodes = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
-    if not nodes:
-        return []
+def _allocated(environment: Mapping[str, str]) -> str:
+    """The nodes of the allocation that this process is in, as Slurm abbreviates them."""
+    return environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+
+
+@functools.cache
+def _names_of(nodes: str) -> list[str]:
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodes],
@@ -109,15 +112,41 @@ def from_slurm(environment: Mapping[str, str]) -> list[Host]:
             f"SLURM_JOB_NODELIST={nodes} is set, but 'scontrol show hostnames' does not "
             f"say which hosts these are ({error}); name them with -H"
         ) from None
-    names = done.stdout.split()
+    return done.stdout.split()
+
+
+def from_slurm(environment: Mapping[str, str]) -> list[Host]:
+    """Of the allocation that this process is in; empty without one."""
+    nodes = _allocated(environment)
+    if not nodes:
+        return []
+    names = _names_of(nodes)
     text = environment.get("SLURM_TASKS_PER_NODE", "1" if len(names) == 1 else f"1(x{len(names)})")
     tasks = tasks_per_node(text)
     if len(tasks) != len(names):
+        whose = " (a step of srun's has its own)" if "SLURM_STEP_ID" in environment else ""
         raise Refusal(
-            f"SLURM_TASKS_PER_NODE={text} does not fit the {len(names)} hosts of "
-            "the allocation; name hosts and slots with -H"
+            f"SLURM_TASKS_PER_NODE={text}{whose} does not fit the {len(names)} hosts of the "
+            f"allocation; name hosts and slots with -H, as in -H {names[0]}:2,{names[-1]}:2"
         )
     return [Host(name, number) for name, number in zip(names, tasks, strict=True)]
+
+
+def slurm_slots(hosts: list[Host], environment: Mapping[str, str]) -> dict[str, str]:
+    """What Open MPI must find in place of Slurm's own: in an allocation it gives no node more ranks
+    than that, whatever --host says. Empty outside, and where Slurm knows the hosts by other names.
+    """
+    nodes = _allocated(environment)
+    if not nodes or not hosts:
+        return {}
+    try:
+        names = _names_of(nodes)
+    except Refusal:
+        return {}
+    slots = {host.name: host.slots for host in hosts}
+    if not slots.keys() <= set(names):
+        return {}
+    return {"SLURM_TASKS_PER_NODE": ",".join(str(slots.get(name, 1)) for name in names)}
 
 
 def listed(hosts: Iterable[Host]) -> str:

@@ -105,14 +105,13 @@ def _run(options: Options) -> int:
 
         print(completion.script(arguments.parser(), options.completion))
         return 0
-    from . import library, surroundings
+    from . import library
 
     library.refuse_wrong_settings(_settings(options))
     for remark in options.remarks:
         print(f"horonrun: {remark}", file=sys.stderr, flush=True)
     if options.verbose:
         _say_what_is_found(options)
-    surroundings.refuse_nested(os.environ)
     if options.task_socket is not None:
         from . import errand
 

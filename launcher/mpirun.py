@@ -18,6 +18,7 @@ from pathlib import Path
 
 from . import siblings
 from .greeting import SUMMONS_NAMES
+from .hosts import slurm_slots
 from .interfaces import network_of
 from .options import Options, cores
 from .refusal import Refusal
@@ -138,6 +139,7 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
             networks
         )
     added = {name: value for name, value in added.items() if name not in environment}
+    added.update(slurm_slots(options.hosts, environment))
     if options.rsh_agent:
         added["PRTE_MCA_plm_ssh_agent"] = added["OMPI_MCA_plm_rsh_agent"] = options.rsh_agent
         added["PRTE_MCA_plm"], added["OMPI_MCA_plm"] = "ssh", "rsh"  # not Slurm's srun

@@ -23,6 +23,7 @@ from .hosts import (
 )
 from .interfaces import addresses_by_name, described
 from .refusal import Refusal
+from .surroundings import refuse_nested
 
 
 @dataclass
@@ -220,6 +221,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
             tuning_log=parsed.plot_autotune,
             completion=parsed.print_completion or "",
         )
+    refuse_nested(environment)
     variables = _variables(parsed)
     start_s = _start_seconds(variables, environment)
     hosts, np = _hosts(parsed, environment, start_s)

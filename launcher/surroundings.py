@@ -8,25 +8,33 @@ from collections.abc import Mapping
 
 from .refusal import Refusal
 
-# Who starts processes with which variable. A Slurm step of one task is a user's shell.
+# Who starts processes with which variable. Steps of srun's are not only tasks: one of a single task
+# is a user's shell, and mpirun starts its daemons in one, whose ranks then have its variables.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
-    ("PMIX_RANK", "a PMIx launcher (srun or mpirun)"),
-    ("PMI_RANK", "a PMI launcher (MPICH's mpiexec or srun)"),
     ("MV2_COMM_WORLD_RANK", "MVAPICH's mpirun"),
     ("TORCHELASTIC_RUN_ID", "torchrun"),
 )
+_LAUNCHERS_LIKE_SRUN = (
+    ("PMIX_RANK", "a PMIx launcher (srun or mpirun)"),
+    ("PMI_RANK", "a PMI launcher (MPICH's mpiexec or srun)"),
+)
+_INSTEAD = {
+    "torchrun": "run the program with horonrun alone",  # its ranks would not find each other
+    "srun": "start horonrun in the allocation itself (salloc, sbatch), or the program with "
+            "srun --mpi=pmix and without horonrun",
+}
 
 
 def _starter(environment: Mapping[str, str]) -> tuple[str, str] | None:
     """Variable and name of the launcher that this process is a rank of."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
-    if tasks == "1":  # srun --pty bash
-        return None
-    for variable, launcher in _LAUNCHERS:
-        if variable in environment:
-            return variable, launcher
-    return ("SLURM_STEP_NUM_TASKS", "srun") if tasks else None
+    found = [launcher for launcher in _LAUNCHERS if launcher[0] in environment]
+    if tasks and tasks != "1":
+        found.append(("SLURM_STEP_NUM_TASKS", "srun"))
+    elif not tasks:
+        found += [launcher for launcher in _LAUNCHERS_LIKE_SRUN if launcher[0] in environment]
+    return found[0] if found else None
 
 
 def refuse_nested(environment: Mapping[str, str]) -> None:
@@ -34,11 +42,10 @@ def refuse_nested(environment: Mapping[str, str]) -> None:
     found = _starter(environment)
     if found is not None:
         variable, launcher = found
-        # Under torchrun the ranks of Horon would not find each other.
-        instead = "with horonrun alone" if launcher == "torchrun" else "without horonrun"
+        instead = _INSTEAD.get(launcher, "run the program without horonrun")
         raise Refusal(
             f"this process was started by {launcher} ({variable}={environment[variable]}), and "
-            f"horonrun would start a job in each of its ranks: run the program {instead}"
+            f"horonrun would start a job in each of its ranks: {instead}"
         )
 
 

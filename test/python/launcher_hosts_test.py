@@ -167,12 +167,20 @@ def test_slurm_allocation(tmp_path: Path, mpi_home: str) -> None:
     assert "-np 4 --bind-to none --host 192.0.2.8:2,192.0.2.9:2 --map-by slot" in done.stdout
     done = horonrun("--dry-run", "true", **slurm)
     assert done.stderr == "horonrun: Slurm job 7: 4 ranks on 192.0.2.8:2, 192.0.2.9:2\n"
+    assert " SLURM_TASKS_PER_NODE=2,2 " in done.stdout
+    done = horonrun("-H", "192.0.2.9:3", "--dry-run", "true", **slurm)
+    assert " SLURM_TASKS_PER_NODE=1,3 " in done.stdout  # mpirun would start two there at most
+    done = horonrun("-H", "192.0.2.7:3", "--dry-run", "true", **slurm)
+    assert "SLURM_TASKS_PER_NODE" not in done.stdout and done.returncode == 0
     done = horonrun("-np", "5", "true", **slurm)
     assert (
         "-np 5 asks for more ranks than the 4 slots that the Slurm allocation offers" in done.stderr
     )
     done = horonrun("true", **{**slurm, "SLURM_TASKS_PER_NODE": "2"})
     assert "SLURM_TASKS_PER_NODE=2 does not fit the 2 hosts" in done.stderr
+    done = horonrun("true", **{**slurm, "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_ID": "0"})
+    assert "SLURM_TASKS_PER_NODE=1 (a step of srun's has its own) does not fit" in done.stderr
+    assert done.stderr.endswith("with -H, as in -H 192.0.2.8:2,192.0.2.9:2\n")
 
 
 def test_a_job_in_a_rank_of_another(needs_mpi) -> None:
@@ -211,6 +219,10 @@ def test_slurm_allocation_of_this_machine_takes_any_number(tmp_path: Path) -> No
         ({"OMPI_COMM_WORLD_RANK": "1"}, "Open MPI's mpirun (OMPI_COMM_WORLD_RANK=1)"),
         ({"PMI_RANK": "0"}, "a PMI launcher"),
         ({"SLURM_STEP_NUM_TASKS": "4"}, "srun (SLURM_STEP_NUM_TASKS=4)"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "0"}, "srun (SLURM_STEP_NUM_TASKS=4)"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]"}, "srun"),
+        # On another node, where srun has started mpirun's daemon.
+        ({"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_RANK": "1"}, "Open MPI's mpirun"),
         ({"TORCHELASTIC_RUN_ID": "none"}, "torchrun (TORCHELASTIC_RUN_ID=none)"),
     ],
 )
