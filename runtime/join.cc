@@ -137,8 +137,25 @@ Status CheckAlone(const Config& config) {
   if (tasks == nullptr || std::atoi(tasks) <= 1) return Status::Ok();
   return Status::InvalidArgument(
       "srun started " + std::string(tasks) +
-      " tasks without telling MPI: use srun --mpi=pmix (or --mpi=pmi2; srun --mpi=list says what "
-      "there is), or start them with horonrun");
+      " tasks without telling MPI: use srun --mpi=pmix (srun --mpi=list says what there is), or "
+      "start them with horonrun");
+}
+
+// An MPI that does not understand what started the ranks makes a job of its own of each.
+Status CheckTogether(const MpiWorld& mpi) {
+  if (mpi.size() > 1) return Status::Ok();
+  // mpirun's own first: where srun starts its daemons, they are Slurm's tasks.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char* const ranks = EnvironmentVariable(name);
+    if (ranks == nullptr) continue;
+    if (std::atoi(ranks) <= 1) return Status::Ok();
+    return Status::InvalidArgument(
+        std::string(name) + "=" + ranks + ", but MPI (" + mpi.library_version() +
+        ") takes this process for the only rank: it does not understand what started the ranks; "
+        "use srun --mpi=pmix (srun --mpi=list says what there is), this MPI's own mpirun, or "
+        "horonrun");
+  }
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<Job>> JoinAlone(const Config& config, ProcessState& process) {
@@ -236,6 +253,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
     early = std::make_unique<Watch>(WatchParts{nullptr, {}, 0, launcher, {}, losses, -1});
   if (early) HORON_TRY(early->status());
   HORON_ASSIGN(job->mpi, process.mpi.Join(config, patience));
+  HORON_TRY(CheckTogether(*job->mpi));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
     return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " +
