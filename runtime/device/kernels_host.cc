@@ -11,6 +11,21 @@
 #include "runtime/device/isa_host.h"
 #include "runtime/device/loops_host.h"
 
+#define HORON_ISA Isa::kPlain
+#define HORON_TARGET
+#define HORON_HAS_FLOATS 0
+#include "runtime/device/loops_isa_host.h"
+#if defined(__x86_64__)
+#define HORON_ISA Isa::kAvx2
+#define HORON_TARGET [[gnu::target("avx2,f16c")]]
+#define HORON_HAS_FLOATS 1
+#include "runtime/device/loops_isa_host.h"
+#define HORON_ISA Isa::kAvx512
+#define HORON_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]]
+#define HORON_HAS_FLOATS 1
+#include "runtime/device/loops_isa_host.h"
+#endif
+
 namespace horon {
 namespace {
 
@@ -60,10 +75,24 @@ void WithFold(ReduceKind kind, F f) {
 
 using Inputs = std::span<const std::byte* const>;
 
+// Two inputs of at most fp32 are added, scaled and rounded in one pass, if there is a loop for it.
+template <Isa isa, typename T, typename Fold>
+bool SumsPair(double scale, Inputs inputs, T* out, int64_t count) {
+  constexpr bool kNarrow = std::is_class_v<T> || std::is_same_v<T, float>;
+  if constexpr (Registers<isa>::kHas && kNarrow && std::is_same_v<Fold, Sum<float>>) {
+    if (inputs.size() != 2) return false;
+    On<isa>::template Run<PairSumLoop<isa, T>>(As<T>(inputs[0]), As<T>(inputs[1]), scale, out,
+                                               count);
+    return true;
+  }
+  return false;
+}
+
 // Elements that are added as they are stored. Partial results live in a block of their own, because
 // `out` may be an input that is still to come.
 template <Isa isa, typename T, typename Fold>
 void ReduceNative(double scale, Inputs inputs, T* out, int64_t count) {
+  if (SumsPair<isa, T, Fold>(scale, inputs, out, count)) return;
   InBlocks<T>(count, [&](int64_t begin, int64_t n) {
     Block<T> partial;
     T* result = out + begin;
@@ -84,6 +113,7 @@ void ReduceNative(double scale, Inputs inputs, T* out, int64_t count) {
 // fp16 and bf16: added in fp32, rounded once.
 template <Isa isa, typename Stored, typename Fold>
 void ReduceWidened(double scale, Inputs inputs, Stored* out, int64_t count) {
+  if (SumsPair<isa, Stored, Fold>(scale, inputs, out, count)) return;
   InBlocks<float>(count, [&](int64_t begin, int64_t n) {
     Block<float> sum, next;
     On<isa>::template Run<Widen<isa, Stored>>(As<Stored>(inputs[0]) + begin, sum.at, n);
@@ -183,6 +213,10 @@ void Combine(DataType dtype, double a, const std::byte* x, double b, const std::
         return CombineInDouble(a, As<T>(x), b, As<T>(y), As<T>(out), count);
       }
     }
+    if constexpr (Registers<isa>::kHas && std::is_same_v<Wide, float>) {
+      On<isa>::template Run<PairCombineLoop<isa, T>>(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+      return;
+    }
     InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
       Block<Wide> left, right;
       if constexpr (std::is_same_v<T, Wide>) {
@@ -224,14 +258,14 @@ void AddDotsOn(DataType dtype, const std::byte* a, const std::byte* b, int64_t c
       const T *left = As<T>(a) + begin, *right = As<T>(b) + begin;
       if constexpr (std::is_same_v<T, double>) {
         DotsOf<isa>(left, right, n, sum);
-      } else if constexpr (std::is_same_v<T, float>) {
-        On<isa>::template Run<DotsLoop<isa>>(left, right, n, sum);
+      } else if constexpr (std::is_same_v<T, float> || Registers<isa>::kHas) {
+        On<isa>::template Run<DotsLoop<isa, T>>(left, right, n, sum);
       } else {
         Block<float> x, y;
         On<isa>::template Run<Widen<isa, T>>(left, x.at, n);
         On<isa>::template Run<Widen<isa, T>>(right, y.at, n);
         const float *wide_left = x.at, *wide_right = y.at;
-        On<isa>::template Run<DotsLoop<isa>>(wide_left, wide_right, n, sum);
+        On<isa>::template Run<DotsLoop<isa, float>>(wide_left, wide_right, n, sum);
       }
     }
   });

@@ -126,6 +126,8 @@ inline float WidenOne(Float16 value) {
   return std::bit_cast<float>(sign | Choose(rest >= 0x7c00u, special, finite));
 }
 
+inline float WidenOne(float value) { return value; }
+
 inline uint16_t NarrowOne(BFloat16, float value) {
   const uint32_t word = std::bit_cast<uint32_t>(value);
   const uint32_t nan = (word >> 16) | 0x40u;
@@ -145,6 +147,12 @@ inline uint16_t NarrowOne(Float16, float value) {
   const uint32_t finite = Choose(rest < 0x38800000u, subnormal, normal);
   const uint32_t bounded = Choose(rest >= 0x477ff000u, 0x7c00u, finite);  // rounds past 65504: Inf
   return static_cast<uint16_t>(sign | Choose(rest > 0x7f800000u, nan, bounded));
+}
+
+inline void NarrowTo(float value, float* to) { *to = value; }
+template <typename Stored>
+void NarrowTo(float value, Stored* to) {
+  to->bits = NarrowOne(Stored{}, value);
 }
 
 // --- loops --------------------------------------------------------------------------------------

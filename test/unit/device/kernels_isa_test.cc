@@ -1,4 +1,5 @@
 // The same inputs give the same bits on every instruction set that this CPU has.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
@@ -56,15 +57,39 @@ TEST_CASE("every instruction set gives the same bits", "[kernels]") {
       INFO(NameOf(dtype) << ", instruction set " << static_cast<int>(isa));
       for (const ReduceKind kind : kKinds) {
         for (const double scale : {1.0, 0.3333333333}) {
-          plain.reduce(kind, dtype, scale, {in, 3}, a.data(), kCount);
-          other->reduce(kind, dtype, scale, {in, 3}, b.data(), kCount);
-          CHECK(Differences(dtype, a, b, kCount) == 0);
+          for (const size_t inputs_given : {1, 2, 3}) {
+            plain.reduce(kind, dtype, scale, {in, inputs_given}, a.data(), kCount);
+            other->reduce(kind, dtype, scale, {in, inputs_given}, b.data(), kCount);
+            CHECK(Differences(dtype, a, b, kCount) == 0);
+          }
         }
       }
       if (!IsFloat(dtype)) continue;
       plain.combine(dtype, 0.7, in[0], -1.3, in[1], a.data(), kCount);
       other->combine(dtype, 0.7, in[0], -1.3, in[1], b.data(), kCount);
       CHECK(Differences(dtype, a, b, kCount) == 0);
+      // Values of one size, so that sums have ties and dots are finite; in place.
+      std::vector<float> near(kCount);
+      std::mt19937 random(5);
+      for (float& value : near) value = static_cast<float>(random() % 4096) / 64 - 32;
+      plain.from_float(dtype, near.data(), inputs[0].data(), kCount);
+      std::shuffle(near.begin(), near.end(), random);
+      plain.from_float(dtype, near.data(), inputs[1].data(), kCount);
+      for (const int64_t count : {1, 15, 16, 17, 33, 1024, 5003}) {
+        Dots dots, same;
+        plain.dots(dtype, in[0], in[1], count, &dots);
+        other->dots(dtype, in[0], in[1], count, &same);
+        CHECK(std::memcmp(&dots, &same, sizeof dots) == 0);
+        a = inputs[0];
+        b = inputs[0];
+        const std::byte *to_a[] = {a.data(), in[1]}, *to_b[] = {b.data(), in[1]};
+        plain.reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_a, 2}, a.data(), count);
+        other->reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_b, 2}, b.data(), count);
+        CHECK(Differences(dtype, a, b, kCount) == 0);
+        plain.combine(dtype, 0.7, in[1], 1.0 / 3, a.data(), a.data(), count);
+        other->combine(dtype, 0.7, in[1], 1.0 / 3, b.data(), b.data(), count);
+        CHECK(Differences(dtype, a, b, kCount) == 0);
+      }
     }
   }
 }

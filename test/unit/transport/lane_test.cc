@@ -252,7 +252,7 @@ TEST_CASE("a member that swaps another row is found out", "[lane]") {
     std::vector<float> values(4096);
     auto* const at = reinterpret_cast<std::byte*>(values.data());
     LaneRow row{1 - rank, static_cast<uint64_t>(rank), {{at, at, 4096, 4096, 4096}}};
-    CHECK(Drive(lane.Await(lane.TakeTicket())).ok());
+    refused -= !Drive(lane.Await(lane.TakeTicket())).ok();
     LaneSwap swap = lane.MakeSwap(4, row);
     const auto nothing = [](size_t, int64_t, std::byte*, int64_t) {};
     const Status status = Drive(lane.Swap(swap, LaneSwap::Pass::kLast, nothing));

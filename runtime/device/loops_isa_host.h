@@ -1,0 +1,97 @@
+// Loops that load and store registers by instructions of one set (registers_host.h). Included once
+// for each set, by kernels_host.cc alone: HORON_ISA is the set, HORON_TARGET how a function is
+// compiled for it. Stateless.
+
+namespace horon {
+
+// Adds a.b, a.a and b.b of n elements, fp32 or narrower, to *sum.
+template <typename T>
+struct DotsLoop<HORON_ISA, T> {
+  using L = Lanes<HORON_ISA>;
+  struct Sums {
+    L ab, aa, bb;
+  };
+
+  [[gnu::always_inline]] HORON_TARGET static void Step(const T* a, const T* b, Sums* sums) {
+#pragma GCC unroll 8
+    for (int r = 0; r < L::kRegisters; ++r) {
+      typename L::Wide x, y;
+      Registers<HORON_ISA>::Load(a + r * kWidth<HORON_ISA>, &x);
+      Registers<HORON_ISA>::Load(b + r * kWidth<HORON_ISA>, &y);
+      sums->ab.sums[r] += x * y;
+      sums->aa.sums[r] += x * x;
+      sums->bb.sums[r] += y * y;
+    }
+  }
+
+  [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
+    Sums sums;
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) Step(a + i, b + i, &sums);
+    if (i < n) {
+      T x[kLanes] = {}, y[kLanes] = {};
+      std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
+      std::memcpy(y, b + i, static_cast<size_t>(n - i) * sizeof(T));
+      Step(x, y, &sums);
+    }
+    sum->ab += sums.ab.Total();
+    sum->aa += sums.aa.Total();
+    sum->bb += sums.bb.Total();
+  }
+};
+
+#if HORON_HAS_FLOATS
+
+// Two inputs in one pass: out = scale * (a + b), fp32 or narrower.
+template <typename T>
+struct PairSumLoop<HORON_ISA, T> {
+  using R = Registers<HORON_ISA>;
+  [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, double scale, T* out,
+                                                     int64_t n) {
+    const auto s = static_cast<float>(scale);
+    int64_t i = 0;
+    for (; i + R::kFloats <= n; i += R::kFloats) {
+      typename R::Float a0, a1, b0, b1;
+      R::Load(a + i, &a0, &a1);
+      R::Load(b + i, &b0, &b1);
+      R::Store((a0 + b0) * s, (a1 + b1) * s, out + i);
+    }
+    for (; i < n; ++i) NarrowTo(s * (WidenOne(a[i]) + WidenOne(b[i])), out + i);
+  }
+};
+
+// out = a x + b y, fp32 or narrower. Both products are rounded before they are added, on every
+// instruction set: the compiler does not know any more that they are products.
+template <typename T>
+struct PairCombineLoop<HORON_ISA, T> {
+  using R = Registers<HORON_ISA>;
+  [[gnu::always_inline]] HORON_TARGET static void Go(double a, const T* x, double b, const T* y,
+                                                     T* out, int64_t n) {
+    const auto left = static_cast<float>(a), right = static_cast<float>(b);
+    int64_t i = 0;
+    for (; i + R::kFloats <= n; i += R::kFloats) {
+      typename R::Float u0, u1, v0, v1;
+      R::Load(x + i, &u0, &u1);
+      R::Load(y + i, &v0, &v1);
+      u0 *= left;
+      u1 *= left;
+      v0 *= right;
+      v1 *= right;
+      __asm__("" : "+v"(u0), "+v"(u1), "+v"(v0), "+v"(v1));
+      R::Store(u0 + v0, u1 + v1, out + i);
+    }
+    for (; i < n; ++i) {
+      float u = left * WidenOne(x[i]), v = right * WidenOne(y[i]);
+      __asm__("" : "+v"(u), "+v"(v));
+      NarrowTo(u + v, out + i);
+    }
+  }
+};
+
+#endif
+
+}  // namespace horon
+
+#undef HORON_ISA
+#undef HORON_TARGET
+#undef HORON_HAS_FLOATS

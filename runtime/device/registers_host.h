@@ -1,0 +1,189 @@
+// Registers full of elements: two of fp32, or one of doubles, loaded and stored. Which of the two
+// fp32 an element is in is left open: of bf16 every other one.
+//
+// For loops that the compiler does not vectorise well by itself: the conversions between 16-bit
+// floats, fp32 and double have instructions of their own. The bits are those of WidenOne and
+// NarrowOne (loops_host.h) and of plain conversions. Included by kernels_host.cc alone; stateless.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/base/dtype.h"
+#include "runtime/device/kernels_host.h"
+
+namespace horon {
+
+// Doubles in a register. The vector types are the compiler's own.
+template <Isa isa>
+inline constexpr int kWidth = isa == Isa::kAvx512 ? 8
+                              : isa == Isa::kAvx2 ? 4
+                                                  : 2;
+template <int width>
+struct Vectors;
+template <>
+struct Vectors<2> {
+  using Wide = double __attribute__((vector_size(16)));
+  using Narrow = float __attribute__((vector_size(8)));
+};
+template <>
+struct Vectors<4> {
+  using Wide = double __attribute__((vector_size(32)));
+  using Narrow = float __attribute__((vector_size(16)));
+};
+template <>
+struct Vectors<8> {
+  using Wide = double __attribute__((vector_size(64)));
+  using Narrow = float __attribute__((vector_size(32)));
+};
+
+// Loops of loops_isa_host.h.
+template <Isa isa, typename T>
+struct DotsLoop;
+template <Isa isa, typename T>
+struct PairSumLoop;
+template <Isa isa, typename T>
+struct PairCombineLoop;
+
+template <Isa isa>
+struct Registers {
+  static constexpr bool kHas = false;  // loads and stores of the 16-bit floats
+
+  [[gnu::always_inline]] static void Load(const float* from, Vectors<2>::Wide* to) {
+    Vectors<2>::Narrow narrow;
+    std::memcpy(&narrow, from, sizeof narrow);
+    *to = __builtin_convertvector(narrow, Vectors<2>::Wide);
+  }
+};
+
+#if defined(__x86_64__)
+
+#define HORON_WITH(isa) [[gnu::always_inline, gnu::target(isa)]] static
+#define HORON_AVX2 HORON_WITH("avx2,f16c")
+#define HORON_AVX512 HORON_WITH("avx512f,avx512bw,avx512dq,avx512vl,f16c")
+
+inline constexpr int kHigh = -0x10000;  // the upper half of a word
+
+template <>
+struct Registers<Isa::kAvx2> {
+  static constexpr bool kHas = true;
+  static constexpr int kFloats = 16;  // of two registers
+  using Float = __m256;
+
+  HORON_AVX2 void Load(const float* from, __m256* x, __m256* y) {
+    *x = _mm256_loadu_ps(from);
+    *y = _mm256_loadu_ps(from + 8);
+  }
+  HORON_AVX2 void Load(const Float16* from, __m256* x, __m256* y) {
+    const auto* at = reinterpret_cast<const __m128i*>(from);
+    *x = _mm256_cvtph_ps(_mm_loadu_si128(at));
+    *y = _mm256_cvtph_ps(_mm_loadu_si128(at + 1));
+  }
+  HORON_AVX2 void Load(const BFloat16* from, __m256* even, __m256* odd) {
+    const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(stored, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(stored, _mm256_set1_epi32(kHigh)));
+  }
+  HORON_AVX2 void Store(const __m256& x, const __m256& y, float* to) {
+    _mm256_storeu_ps(to, x);
+    _mm256_storeu_ps(to + 8, y);
+  }
+  HORON_AVX2 void Store(const __m256& x, const __m256& y, Float16* to) {
+    auto* const at = reinterpret_cast<__m128i*>(to);
+    _mm_storeu_si128(at, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(at + 1, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  }
+  HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to) {
+    const __m256i high = _mm256_and_si256(Rounded(odd), _mm256_set1_epi32(kHigh));
+    const __m256i both = _mm256_or_si256(_mm256_srli_epi32(Rounded(even), 16), high);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
+  }
+  // A bf16 in the upper half of each word.
+  HORON_AVX2 __m256i Rounded(const __m256& value) {
+    const __m256i word = _mm256_castps_si256(value);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(1));
+    const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i quiet = _mm256_or_si256(word, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_add_epi32(word, half), quiet, nan);
+  }
+
+  HORON_AVX2 void Load(const float* from, Vectors<4>::Wide* to) {
+    *to = _mm256_cvtps_pd(_mm_loadu_ps(from));
+  }
+  HORON_AVX2 void Load(const Float16* from, Vectors<4>::Wide* to) {
+    const __m128i stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    *to = _mm256_cvtps_pd(_mm_cvtph_ps(stored));
+  }
+  HORON_AVX2 void Load(const BFloat16* from, Vectors<4>::Wide* to) {
+    const __m128i stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    *to = _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(stored), 16)));
+  }
+};
+
+template <>
+struct Registers<Isa::kAvx512> {
+  static constexpr bool kHas = true;
+  static constexpr int kFloats = 32;
+  using Float = __m512;
+
+  HORON_AVX512 void Load(const float* from, __m512* x, __m512* y) {
+    *x = _mm512_loadu_ps(from);
+    *y = _mm512_loadu_ps(from + 16);
+  }
+  HORON_AVX512 void Load(const Float16* from, __m512* x, __m512* y) {
+    const auto* at = reinterpret_cast<const __m256i*>(from);
+    *x = _mm512_cvtph_ps(_mm256_loadu_si256(at));
+    *y = _mm512_cvtph_ps(_mm256_loadu_si256(at + 1));
+  }
+  HORON_AVX512 void Load(const BFloat16* from, __m512* even, __m512* odd) {
+    const __m512i stored = _mm512_loadu_si512(from);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(stored, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(stored, _mm512_set1_epi32(kHigh)));
+  }
+  HORON_AVX512 void Store(const __m512& x, const __m512& y, float* to) {
+    _mm512_storeu_ps(to, x);
+    _mm512_storeu_ps(to + 16, y);
+  }
+  HORON_AVX512 void Store(const __m512& x, const __m512& y, Float16* to) {
+    auto* const at = reinterpret_cast<__m256i*>(to);
+    _mm256_storeu_si256(at, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(at + 1, _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  }
+  HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to) {
+    const __m512i high = _mm512_and_si512(Rounded(odd), _mm512_set1_epi32(kHigh));
+    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_srli_epi32(Rounded(even), 16), high));
+  }
+  HORON_AVX512 __m512i Rounded(const __m512& value) {
+    const __m512i word = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i quiet = _mm512_or_si512(word, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm512_mask_mov_epi32(_mm512_add_epi32(word, half), nan, quiet);
+  }
+
+  HORON_AVX512 void Load(const float* from, Vectors<8>::Wide* to) {
+    *to = _mm512_cvtps_pd(_mm256_loadu_ps(from));
+  }
+  HORON_AVX512 void Load(const Float16* from, Vectors<8>::Wide* to) {
+    const __m128i stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    *to = _mm512_cvtps_pd(_mm256_cvtph_ps(stored));
+  }
+  HORON_AVX512 void Load(const BFloat16* from, Vectors<8>::Wide* to) {
+    const __m128i stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    *to =
+        _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(stored), 16)));
+  }
+};
+
+#undef HORON_AVX512
+#undef HORON_AVX2
+#undef HORON_WITH
+#endif
+
+}  // namespace horon
