@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 NP = 4
 PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "lent", "locked", "in_place",
-          "adasum", "shutdown")
+          "adasum", "messages", "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -31,8 +31,10 @@ _PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22, 
 # which is negotiated.
 LOCKED_COUNT = 4 * 65536
 # Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
-# rank's part; and up the tree of Adasum, its combination in chunks.
-_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:6"}
+# rank's part; up the tree of Adasum, on one host through a lane, 192 chunks in its passes; and by
+# large messages, its combination in pieces of a message.
+_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:262", "messages": "reduce:{}:6"}
+_MESSAGES = "messages"  # and what Adasum is between hosts
 _LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
 LOCKED_STEP = 8  # the first that is not negotiated
 _IN_CALLS = ("init", "shutdown")  # the program's thread is in the runtime's code there
@@ -101,7 +103,7 @@ class Cell:
     def plan(self) -> str:
         """The beginning and the end of HORON_FAULT, with the action to be put in between."""
         if self.phase in _OTHER_WAYS:
-            return _OTHER_WAYS[self.phase]
+            return _OTHER_WAYS[_MESSAGES if self.hosts > 1 else self.phase]
         if self.steady:
             return _LOCKED_ON_ONE_HOST if self.hosts == 1 else _LOCKED_ON_HOSTS
         passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
@@ -159,8 +161,8 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
             continue
         if fault == "launcher" and who != "last":
             continue  # one launcher, and where it is killed from does not matter
-        if phase == "in_place" and hosts > 1:
-            continue  # only inside a node
+        if phase in ("in_place", _MESSAGES) and hosts > 1:
+            continue  # only inside a node; what adasum is there
         if phase == "lent" and fault == "raise":
             continue  # the program's thread is the one that does the work
         if phase == "lent" and hosts > 1 and who != "last":
@@ -175,7 +177,7 @@ def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
         if fault in ("kill", "cut"):
             return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
         return who == "last" and phase in ("init", "reduce", "locked", "shutdown")
-    if phase in ("lent", "in_place", "adasum"):
+    if phase in ("lent", "in_place", "adasum", _MESSAGES):
         return fault in ("kill", "stop") and who == "last"
     if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
         return False

@@ -78,8 +78,8 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
     if cell.phase == "in_place":
         added["CELL_SHARED"] = "1"
-    if cell.phase == "adasum":
-        added["CELL_OP"] = "adasum"
+    if cell.phase in ("adasum", "messages"):
+        added["CELL_OP"] = "adasum" if cell.phase == "adasum" else "adasum:algo=halving"
     if not cell.lends:
         added["HORON_LEND"] = "0"
     if cell.raised_at is not None:
