@@ -89,7 +89,7 @@ class Adasum final : public Op {
   int64_t MostFused(int64_t threshold) const override { return threshold / 16; }
 
   bool TakesLane(Stage& stage) const override {
-    return Flat(stage.comm()) && Choose(stage) == Algorithm::kLane;
+    return !ByNodes(stage.comm()) && Choose(stage) == Algorithm::kLane;
   }
 
   Task Run(Stage& stage) override {
@@ -103,9 +103,7 @@ class Adasum final : public Op {
       const Rings rings = parameters_.rings.empty() ? Rings{all} : RingsOf(stage);
       co_return co_await share.GoRound(rings);
     }
-    const bool reduces_inside =
-        parameters_.local != LocalOp::kAdasum && comm.nodes().size() < all.size();
-    if (reduces_inside || !Flat(comm)) {
+    if (ByNodes(comm)) {
       const bool tree = parameters_.algorithm == Algorithm::kTree;
       co_return co_await OverNodes(share, parameters_.local, tree);
     }
@@ -124,6 +122,12 @@ class Adasum final : public Op {
   }
 
  private:
+  // Whether what happens inside the nodes is another thing than what happens between them.
+  bool ByNodes(const Communicator& comm) const {
+    const bool several = comm.nodes().size() < static_cast<size_t>(comm.size());
+    return (parameters_.local != LocalOp::kAdasum && several) || !Flat(comm);
+  }
+
   // Those who have joined are left out.
   Rings RingsOf(Stage& stage) const {
     std::vector<int> rank_at(static_cast<size_t>(stage.set_size()), -1);

@@ -15,7 +15,7 @@ constexpr int64_t kBlockBytes = 8 << 10;  // what is combined, then copied out o
 LaneRow Share::RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const {
   LaneRow row;
   row.partner = peer;
-  row.bucket = level;
+  row.bucket = ~level;  // a sum's begins with the number of its tensors
   for (size_t i = 0; i < values_.size(); ++i) {
     const int64_t pieces = int64_t{2} << level;
     row.parts.push_back({Value(i, give[i].begin), Output(i, give[i].begin), give[i].count,
