@@ -42,11 +42,11 @@ void Link::Ask(const std::shared_ptr<Question>& question) {
 void Link::Close(const Status& why) {
   if (!closed_.ok()) return;
   closed_ = Status::Unavailable(why.message());
+  send_.Cancel();  // before its memory goes
+  receive_.Cancel();
   while (!asked_.empty()) Finish(closed_);
   outbox_.clear();
   incoming_.reset();
-  send_.Cancel();
-  receive_.Cancel();
 }
 
 bool Link::Progress(Answerer& answerer, Clock::time_point now) {

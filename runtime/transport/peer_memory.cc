@@ -68,10 +68,7 @@ bool PeerMemory::Read(std::span<const Span> from, SpanCursor& from_at, std::span
     const int64_t now = std::min(TotalBytes(theirs), TotalBytes(mine));
     Shorten(theirs, now);
     Shorten(mine, now);
-    if (now == 0 || !Copy(theirs, mine)) {
-      state_ = State::kRefused;
-      return false;
-    }
+    if (now == 0 || !Copy(theirs, mine)) return false;
     ForNext(from, from_at, now, [](std::byte*, int64_t) {});
     ForNext(to, to_at, now, [](std::byte*, int64_t) {});
     bytes -= now;
@@ -79,14 +76,16 @@ bool PeerMemory::Read(std::span<const Span> from, SpanCursor& from_at, std::span
   return true;
 }
 
-// Both are equally long.
-bool PeerMemory::Copy(std::span<const Span> from, std::span<const Span> to) const {
+// Both are equally long. Memory that is not there, or that the system does not hand out, is no
+// reason to think so of the rest.
+bool PeerMemory::Copy(std::span<const Span> from, std::span<const Span> to) {
   const std::vector<iovec> remote = Iovecs(from), local = Iovecs(to);
   ssize_t n = 0;
   do {
     n = process_vm_readv(static_cast<pid_t>(process_), local.data(), local.size(), remote.data(),
                          remote.size(), 0);
   } while (n < 0 && errno == EINTR);
+  if (n < 0 && errno != EFAULT) state_ = State::kRefused;
   return n == TotalBytes(to);
 }
 

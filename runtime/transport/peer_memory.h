@@ -41,7 +41,7 @@ class PeerMemory {
 
  private:
   enum class State : uint8_t { kUnknown, kReadable, kRefused };
-  bool Copy(std::span<const Span> from, std::span<const Span> to) const;
+  bool Copy(std::span<const Span> from, std::span<const Span> to);
 
   RankWords* words_;
   State state_ = State::kUnknown;

@@ -70,6 +70,18 @@ void ShmTransport::FailAll(const Status& status) {
   }
 }
 
+// A piece of one peer's messages, so that others come to their turn.
+bool ShmTransport::Pull() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const size_t at = (next_pull_ + i) % peers_.size();
+    if (!peers_[at] || !peers_[at]->Pull()) continue;
+    if (peers_[at]->ProgressSends()) bells_.Ring(static_cast<int>(at));
+    next_pull_ = at + 1;
+    return true;
+  }
+  return false;
+}
+
 Result<bool> ShmTransport::Progress() {
   HORON_TRY(failure_);
   bool moved = false;
@@ -83,6 +95,7 @@ Result<bool> ShmTransport::Progress() {
     if (sent) bells_.Ring(i);
     moved = moved || received || sent;
   }
+  moved = Pull() || moved;
   bells_.CountRound();
   // After the rings were read: what a rank sent before it died still counts.
   Status status = CheckDeaths();

@@ -23,7 +23,7 @@ namespace horon {
 class ShmTransport final : public Transport {
  public:
   // `members`: the node's global ranks, ascending; this process is members[local_rank]. `direct`:
-  // ShmPeer reads large messages where they lie; the same on all members. `read`: bytes that were.
+  // ShmPeer reads large messages where they lie. `read`: bytes that were.
   ShmTransport(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int local_rank,
                std::string name, bool direct = true, Counter* read = nullptr);
   ~ShmTransport() override;
@@ -37,6 +37,7 @@ class ShmTransport final : public Transport {
 
  private:
   Status CheckDeaths();
+  bool Pull();
   void FailAll(const Status& status);
 
   std::shared_ptr<SharedSegment> segment_;
@@ -46,6 +47,7 @@ class ShmTransport final : public Transport {
   ShmBells bells_;
   OfferedMemory offered_;
   std::vector<std::unique_ptr<ShmPeer>> peers_;  // by local rank; null for myself
+  size_t next_pull_ = 0;                         // whose large messages are read next
   std::unordered_map<int, int> local_of_;        // global rank -> local rank
   Status failure_;
 };

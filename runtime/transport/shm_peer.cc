@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kDataBytes = 64 << 10;   // at most so much of a large message in one packet
 constexpr size_t kMostShown = 256;         // spans of a message that is shown where it lies
-constexpr int64_t kPullBytes = 512 << 10;  // read at once, before others come to their turn
+constexpr int64_t kPullBytes = 256 << 10;  // read at once, before others come to their turn
 
 std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
   return "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes (tag " +
@@ -96,22 +96,25 @@ void ShmPeer::Accept(Transfer& transfer, uint64_t id, int64_t bytes, Shown shown
   bells_->Ring(local_);
 }
 
-// Reads the next piece of the oldest message that lies where it is. False: there is none.
 bool ShmPeer::Pull() {
   if (pulling_.empty()) return false;
   const uint64_t id = pulling_.front();
   Streaming& stream = incoming_.at(id);
   const int64_t n = std::min(stream.bytes - stream.moved, kPullBytes);
-  if (stream.transfer != nullptr) {
-    const bool read =
-        memory_.Read(stream.shown.spans, stream.shown_at, stream.transfer->spans, stream.at, n);
+  if (stream.transfer != nullptr && n > 0) {
+    const bool read = Intact(stream.shown) && memory_.Read(stream.shown.spans, stream.shown_at,
+                                                           stream.transfer->spans, stream.at, n);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (!read || their_revoked_->load(std::memory_order_relaxed) != stream.shown.revoked) {
+    if (!read || !Intact(stream.shown)) {
       AskAgain(id, stream);
       return true;
     }
     stream.moved += n;
     if (stream.moved < stream.bytes) return true;
+  }
+  // Whoever is done may leave: not before the sender can hear that it is, too.
+  if (!replies_.empty() || writer_.room_now() < static_cast<int64_t>(sizeof(Packet))) return false;
+  if (stream.transfer != nullptr) {
     Finish(*stream.transfer, Status::Ok(), stream.bytes);
     if (read_ != nullptr) read_->Add(stream.bytes);
   }
@@ -119,6 +122,11 @@ bool ShmPeer::Pull() {
   pulling_.pop_front();
   incoming_.erase(id);
   return true;
+}
+
+// The sender has taken nothing back since it showed this.
+bool ShmPeer::Intact(const Shown& shown) const {
+  return their_revoked_->load(std::memory_order_relaxed) == shown.revoked;
 }
 
 // By the ring, from the start; taken back, it is abandoned there.
@@ -219,7 +227,7 @@ Result<bool> ShmPeer::ProgressReceives(bool* was_full) {
     reader_.Free();
     moved = true;
   }
-  return Pull() || moved;
+  return moved;
 }
 
 Status ShmPeer::ReadPacket(const Packet& packet) {

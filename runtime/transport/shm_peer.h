@@ -45,6 +45,9 @@ class ShmPeer {
   // Whether anything was read. *was_full: whether the writer may have found no room at any time
   // during this. kInternal when the ring holds what no peer writes.
   Result<bool> ProgressReceives(bool* was_full);
+  // Reads the next piece of the oldest message that is read where it lies. False: there is none, or
+  // the peer would not hear of it yet. ProgressSends has to follow.
+  bool Pull();
   void Cancel(Transfer& transfer);
   void FailAll(const Status& status);  // everything in flight
 
@@ -90,7 +93,7 @@ class ShmPeer {
   bool WriteStart(Transfer& transfer);
   bool WriteData();
   void Accept(Transfer& transfer, uint64_t id, int64_t bytes, Shown shown);
-  bool Pull();
+  bool Intact(const Shown& shown) const;
   void AskAgain(uint64_t id, Streaming& stream);
   void Revoke();
   Transfer* TakeReceive(Tag tag);
