@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 #include "runtime/device/memory.h"
@@ -11,22 +12,46 @@ constexpr size_t kAlignment = 64;
 // Of Linux on x86-64 and most others; where they are larger, or are not to be had, nothing is
 // gained.
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugeBytes = 2 * kHugePage;  // from here on
+
+size_t Aligned(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Pages of its own, so that what is said of them is not said of the program's later allocations.
+void* MapHuge(size_t bytes) {
+  void* const mapped =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
+  const uintptr_t aligned = Aligned(begin, kHugePage);
+  if (aligned > begin) munmap(mapped, aligned - begin);
+  const uintptr_t after = begin + kHugePage - aligned;
+  if (after > 0) munmap(reinterpret_cast<void*>(aligned + bytes), after);
+  void* const data = reinterpret_cast<void*>(aligned);
+  madvise(data, bytes, MADV_HUGEPAGE);
+  return data;
+}
 
 class HostMemory final : public Memory {
  public:
   Device device() const override { return {}; }
   Result<std::byte*> Allocate(int64_t bytes) override {
-    const bool huge = static_cast<size_t>(bytes) >= 2 * kHugePage;
-    const size_t alignment = huge ? kHugePage : kAlignment;
-    const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
-    void* data = std::aligned_alloc(alignment, rounded);
+    const auto size = static_cast<size_t>(bytes);
+    void* const data = size >= kHugeBytes
+                           ? MapHuge(Aligned(size, kHugePage))
+                           : std::aligned_alloc(kAlignment, Aligned(size, kAlignment));
     if (data == nullptr) {
       return Status::Unavailable("out of memory: " + std::to_string(bytes) + " bytes on the host");
     }
-    if (huge) madvise(data, rounded, MADV_HUGEPAGE);
     return static_cast<std::byte*>(data);
   }
-  void Free(std::byte* data, int64_t) override { std::free(data); }
+  void Free(std::byte* data, int64_t bytes) override {
+    const auto size = static_cast<size_t>(bytes);
+    if (size >= kHugeBytes) {
+      munmap(data, Aligned(size, kHugePage));
+    } else {
+      std::free(data);
+    }
+  }
 };
 
 int ClassOf(int64_t bytes) {
