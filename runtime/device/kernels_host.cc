@@ -201,6 +201,25 @@ void FromFloatOn(DataType to, const float* in, std::byte* out, int64_t count) {
 }
 
 // Both products are stored before they are added: see isa_host.h on contraction.
+template <Isa isa, typename T, typename Wide>
+void CombineInBlocks(double a, const T* x, double b, const T* y, T* out, int64_t count) {
+  InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
+    Block<Wide> left, right;
+    if constexpr (std::is_same_v<T, Wide>) {
+      On<isa>::template Run<ScaleLoop<Wide>>(x + begin, a, left.at, n);
+      On<isa>::template Run<ScaleLoop<Wide>>(y + begin, b, right.at, n);
+      On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, out + begin, n);
+    } else {
+      ToFloatBlock<isa>(x + begin, left.at, n);
+      ToFloatBlock<isa>(y + begin, right.at, n);
+      On<isa>::template Run<ScaleLoop<Wide>>(left.at, a, left.at, n);
+      On<isa>::template Run<ScaleLoop<Wide>>(right.at, b, right.at, n);
+      On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, left.at, n);
+      FromFloatBlock<isa>(left.at, out + begin, n);
+    }
+  });
+}
+
 template <Isa isa>
 void Combine(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
              std::byte* out, int64_t count) {
@@ -215,23 +234,9 @@ void Combine(DataType dtype, double a, const std::byte* x, double b, const std::
     }
     if constexpr (Registers<isa>::kHas && std::is_same_v<Wide, float>) {
       On<isa>::template Run<PairCombineLoop<isa, T>>(a, As<T>(x), b, As<T>(y), As<T>(out), count);
-      return;
+    } else {
+      CombineInBlocks<isa, T, Wide>(a, As<T>(x), b, As<T>(y), As<T>(out), count);
     }
-    InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
-      Block<Wide> left, right;
-      if constexpr (std::is_same_v<T, Wide>) {
-        On<isa>::template Run<ScaleLoop<Wide>>(As<T>(x) + begin, a, left.at, n);
-        On<isa>::template Run<ScaleLoop<Wide>>(As<T>(y) + begin, b, right.at, n);
-        On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, As<T>(out) + begin, n);
-      } else {
-        ToFloatBlock<isa>(As<T>(x) + begin, left.at, n);
-        ToFloatBlock<isa>(As<T>(y) + begin, right.at, n);
-        On<isa>::template Run<ScaleLoop<Wide>>(left.at, a, left.at, n);
-        On<isa>::template Run<ScaleLoop<Wide>>(right.at, b, right.at, n);
-        On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, left.at, n);
-        FromFloatBlock<isa>(left.at, As<T>(out) + begin, n);
-      }
-    });
   });
 }
 
