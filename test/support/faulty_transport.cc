@@ -17,6 +17,10 @@ Status FaultyTransport::Post(Transfer& transfer) {
   if (fault_.kind == Fault::Kind::kFail)
     return Status::Unavailable("injected: rank " + std::to_string(transfer.peer) +
                                " cannot be reached");
+  if (fault_.kind == Fault::Kind::kFailProgress) {
+    broken_ = true;
+    return inner_->Post(transfer);
+  }
   transfer.status = Status::Ok();
   transfer.bytes = 0;
   transfer.transport = this;
@@ -33,6 +37,7 @@ Status FaultyTransport::Post(Transfer& transfer) {
 }
 
 Result<bool> FaultyTransport::Progress() {
+  if (broken_) return Status::Unavailable("injected: a rank is lost");
   if (!held_.empty() && ++looks_ >= fault_.delay_looks) {
     for (Transfer* transfer : std::exchange(held_, {})) HORON_TRY(inner_->Post(*transfer));
   }

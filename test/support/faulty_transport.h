@@ -1,6 +1,6 @@
-// FaultyTransport: another transport that goes wrong at its k-th Post: it fails, drops that
-// transfer (a send seems to succeed, a receive never ends), or holds it and all later ones back for
-// a while.
+// FaultyTransport: another transport that goes wrong at its k-th Post: it fails, or its next
+// Progress does; it drops that transfer (a send seems to succeed, a receive never ends), or holds
+// it and all later ones back for a while.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace horon::test {
 
 struct Fault {
-  enum class Kind { kNone, kFail, kDrop, kDropAll, kDelay } kind = Kind::kNone;
+  enum class Kind { kNone, kFail, kFailProgress, kDrop, kDropAll, kDelay } kind = Kind::kNone;
   int at = 1;                          // the k-th Post, from 1
   int delay_looks = 200;               // kDelay: calls of Progress that the transfers are held back
   std::atomic<int>* struck = nullptr;  // counts the transfers that it struck
@@ -29,6 +29,14 @@ class FaultyTransport final : public Transport {
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
   void Flush() override { inner_->Flush(); }
+  void Abandon() override { inner_->Abandon(); }
+  Status Prepare(const std::vector<int>& ranks) override { return inner_->Prepare(ranks); }
+  bool ReducesBlocks(const BlockReduction& reduction) const override {
+    return inner_->ReducesBlocks(reduction);
+  }
+  Task ReduceBlock(BlockReduction reduction) override {
+    return inner_->ReduceBlock(std::move(reduction));
+  }
   std::chrono::microseconds poll_interval() const override {
     // Held transfers go on without anybody ringing.
     return held_.empty() ? inner_->poll_interval() : std::chrono::microseconds{50};
@@ -38,6 +46,7 @@ class FaultyTransport final : public Transport {
   std::unique_ptr<Transport> inner_;
   Fault fault_;
   int posts_ = 0, looks_ = 0;
+  bool broken_ = false;
   std::deque<Transfer*> held_, dropped_;
 };
 
