@@ -2,6 +2,7 @@
 recordings of a folder `horonrun --postmortem` shows."""
 
 import os
+import random
 import struct
 from pathlib import Path
 
@@ -49,6 +50,29 @@ def test_what_arrives_is_what_was_recorded(events):
 def test_an_empty_file_is_no_recorder():
     empty = os.memfd_create("empty")
     assert list(recorder.used(empty)) == [] and recorder.read(empty) is None
+
+
+def test_damaged_memory_is_reported_all_the_same():
+    """A rank may die in the middle of a word. Seeds are fixed: what failed fails again."""
+    made = [(10**18 + n, n % 12, n * 7, f"tensor.{n}".encode()) for n in range(1, 80)]
+    whole = laid_out(1, made, 64)
+    read = 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        damaged = bytearray(whole)
+        for _ in range(draw.choice((1, 4, 64))):
+            at = draw.choice((draw.randrange(112), draw.randrange(4096, len(whole))))
+            damaged[at] = draw.randrange(256)
+        if draw.random() < 0.2:
+            del damaged[draw.randrange(len(damaged)) :]
+        recording = recorder.decode(bytes(damaged))
+        if recording is None:
+            continue
+        read += 1
+        recorder.pending(recording)
+        text = recorder.report([recording], [f"rank 1 died, {seed}"])
+        assert f"rank 1 died, {seed}" in text
+    assert read > 100
 
 
 # --- a folder of several jobs ---------------------------------------------------------------------
