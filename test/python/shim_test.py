@@ -11,7 +11,7 @@ OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "layered_g
               "advice"]
 
 
-@pytest.mark.parametrize("np", [1, 2, 4])
+@pytest.mark.parametrize("np", [1, pytest.param(2, marks=in_full_tier), 4])
 def test_horonrun(launch, np):
     launch(np, *ALL)
 

@@ -22,7 +22,8 @@ def test_horonrun(launch, np):
     launch(np, *ALL)
 
 
-@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
+@in_full_tier
+@pytest.mark.parametrize("np", [2, 4])
 def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 

@@ -7,7 +7,7 @@ from conftest import in_full_tier
 ALL = ["torch_distributed", "ddp_hooks", "gossip_grad"]
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])
 def test_horonrun(launch, np):
     launch(np, *ALL)
 
