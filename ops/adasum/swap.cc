@@ -6,21 +6,15 @@
 #include "ops/adasum/share.h"
 
 namespace horon::adasum {
-namespace {
-
-constexpr int64_t kBlockBytes = 8 << 10;  // what is combined, then copied out of the cache
-
-}  // namespace
 
 LaneRow Share::RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const {
   LaneRow row;
   row.partner = peer;
-  row.bucket = ~level;  // a sum's begins with the number of its tensors
+  row.bucket = BucketWord(stage_->segments(), ~level);  // a sum's begins with its tensors' number
   for (size_t i = 0; i < values_.size(); ++i) {
     const int64_t pieces = int64_t{2} << level;
     row.parts.push_back({Value(i, give[i].begin), Output(i, give[i].begin), give[i].count,
                          keep[i].count, (segment(i).count + pieces - 1) / pieces});
-    row.bucket = row.bucket * 31 + segment(i).tensor_id;
   }
   return row;
 }
@@ -44,7 +38,7 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
   Weigh(meeting);
   pending_ = false;
 
-  const int64_t block = kBlockBytes / element_;
+  const int64_t block = kLaneBlockBytes / element_;
   const double scale = top ? stage_->postscale() : 1.0;
   LaneSwap::Meet combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
     const Coefficients& c = coefficients_[i];

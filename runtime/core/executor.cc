@@ -256,11 +256,8 @@ Task Executor::RunOnLane(Running& running, Op& op) {
 
 Task Executor::Stream(Running& running, const Reduction& reduction) {
   std::vector<LaneTensor> tensors;
-  uint64_t bucket = running.segments().size();
-  for (const Segment& s : running.segments()) {
-    tensors.push_back({s.input, s.output, s.count});
-    bucket = bucket * 31 + s.tensor_id;
-  }
+  for (const Segment& s : running.segments()) tensors.push_back({s.input, s.output, s.count});
+  const uint64_t bucket = BucketWord(running.segments(), tensors.size());
   return running.comm().lane()->Allreduce(running.ticket, std::move(tensors),
                                           {reduction.dtype, reduction.kind, running.prescale(),
                                            reduction.scale, bucket, running.tuning().chunk_bytes},

@@ -43,6 +43,12 @@ struct Segment {
   int64_t count = 0;            // elements of input
 };
 
+// Tells one bucket, or one thing done with it, from others: the same on all ranks.
+inline uint64_t BucketWord(std::span<const Segment> segments, uint64_t begin) {
+  for (const Segment& segment : segments) begin = begin * 31 + segment.tensor_id;
+  return begin;
+}
+
 class GpuStage;  // runtime/op/gpu_stage.h
 
 class Stage {

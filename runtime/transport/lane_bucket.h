@@ -15,6 +15,9 @@
 
 namespace horon {
 
+// What is computed in one go, then copied to the others out of the cache.
+inline constexpr int64_t kLaneBlockBytes = 8 << 10;
+
 // One tensor of a bucket. Output may equal input.
 struct LaneTensor {
   const std::byte* input = nullptr;
@@ -58,6 +61,10 @@ struct LaneGroup {
       if ((words(m).*word).load(std::memory_order_acquire) < chunk) return false;
     }
     return true;
+  }
+  // Nobody needs any more what lies where this chunk goes.
+  bool SlotFree(uint64_t chunk) const {
+    return chunk < slots() || AllReached(&LaneWords::taken, chunk + 1 - slots());
   }
   // Before I say that chunk `first` is packed: which bucket begins with it, and how it lies.
   void Announce(uint64_t first, uint64_t bucket, uint64_t layout) const {

@@ -53,12 +53,7 @@ bool LaneStream::Step() {
 
 // --- who is how far
 
-bool LaneStream::CanPack() const {
-  if (packed_ == chunks_) return false;
-  const uint64_t slots = group_.slots();
-  if (first_ + packed_ < slots) return true;
-  return AllReached(&LaneWords::taken, packed_ + 1 - slots);  // less than 0: of earlier buckets
-}
+bool LaneStream::CanPack() const { return packed_ < chunks_ && group_.SlotFree(first_ + packed_); }
 
 bool LaneStream::CanReduce() const {
   return !inline_ && reduced_ < packed_ && AllReached(&LaneWords::packed, reduced_ + 1);
@@ -120,7 +115,7 @@ void LaneStream::ForRange(int64_t begin, int64_t count, At& at, F&& f) const {
 // The same in blocks, for what is written once more while the cache has it.
 template <typename F>
 void LaneStream::ForBlocks(int64_t begin, int64_t count, At& at, F&& f) const {
-  const int64_t block = kBlockBytes / element_;
+  const int64_t block = kLaneBlockBytes / element_;
   ForRange(begin, count, at, [&](const LaneTensor& t, int64_t offset, int64_t in_range, int64_t n) {
     for (int64_t done = 0; done < n; done += block)
       f(t, offset + done, in_range + done, std::min(n - done, block));
@@ -146,8 +141,7 @@ void LaneStream::ForOthersParts(uint64_t chunk, At& at, F&& f) const {
 void LaneStream::Pack() {
   FaultPoint(FaultPhase::kCopyIn);
   LaneWords& mine = group_.mine();
-  if (!checked_ && packed_ == 0)
-    group_.Announce(first_, reduction_.bucket, in_place_.layout());
+  if (!checked_ && packed_ == 0) group_.Announce(first_, reduction_.bucket, in_place_.layout());
   if (!whole_) {
     std::byte* slot = Slot(group_.me, packed_);
     ForOthersParts(packed_, pack_at_,

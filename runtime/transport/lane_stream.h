@@ -55,7 +55,6 @@ class LaneStream final : public Waitable {
 
  private:
   using Word = std::atomic<uint64_t> LaneWords::*;
-  static constexpr int64_t kBlockBytes = 8 << 10;   // what is reduced, then copied out of the cache
   static constexpr int64_t kStepBytes = 512 << 10;  // that one step reduces in place
 
   void Cut();

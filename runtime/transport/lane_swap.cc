@@ -64,11 +64,7 @@ bool LaneSwap::Step() {
   return true;
 }
 
-bool LaneSwap::CanPack() const {
-  if (packed_ == chunks_) return false;
-  const uint64_t slots = group_.slots(), chunk = first_ + packed_;
-  return chunk < slots || group_.AllReached(&LaneWords::taken, chunk + 1 - slots);
-}
+bool LaneSwap::CanPack() const { return packed_ < chunks_ && group_.SlotFree(first_ + packed_); }
 
 bool LaneSwap::CanMeet() const {
   return met_ < packed_ && group_.AllReached(&LaneWords::packed, first_ + met_ + 1);

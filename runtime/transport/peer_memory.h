@@ -8,6 +8,8 @@
 // seccomp profile forbids it. Holder of the baton only.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <span>
 
@@ -41,7 +43,7 @@ class PeerMemory {
 
  private:
   enum class State : uint8_t { kUnknown, kReadable, kRefused };
-  bool Copy(std::span<const Span> from, std::span<const Span> to);
+  bool Copy(std::span<const iovec> from, std::span<const iovec> to);
 
   RankWords* words_;
   State state_ = State::kUnknown;

@@ -82,24 +82,19 @@ void ShmPeer::PostReceive(Transfer& transfer) {
 // waiting.
 void ShmPeer::Accept(Transfer& transfer, uint64_t id, int64_t bytes, Shown shown) {
   const int64_t room = TotalBytes(transfer.spans);
-  Streaming incoming;
+  Streaming& incoming = incoming_[id] = {};
   incoming.bytes = bytes;
-  const bool reads = bytes <= room && !shown.spans.empty() && direct_ && memory_.readable();
-  if (reads) {
-    incoming.transfer = &transfer;
-    incoming.shown = std::move(shown);
-    transfer.scratch[0] = id;
-    incoming_[id] = std::move(incoming);
-    pulling_.push_back(id);
-    return;
-  }
   if (bytes > room) {
     Finish(transfer, Status::Internal(TooLong(rank_, transfer.tag, bytes, room)), 0);
   } else {
     incoming.transfer = &transfer;
     transfer.scratch[0] = id;
+    if (!shown.spans.empty() && direct_ && memory_.readable()) {
+      incoming.shown = std::move(shown);
+      pulling_.push_back(id);
+      return;
+    }
   }
-  incoming_[id] = std::move(incoming);
   replies_.push_back({Kind::kGrant, transfer.tag, 0, id});
   ProgressSends();
   bells_->Ring(local_);

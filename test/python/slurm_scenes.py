@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from living import processes
+
 LIMIT_S = 100
 TMP = Path(os.environ["TMPDIR"])
 OUTPUT = TMP / "output"
@@ -33,21 +35,6 @@ for step in range(100000):
 NODES = ("-N2", "--ntasks-per-node=2")
 PYTHON = (sys.executable, "-c", TRAINER)
 HORONRUN = (sys.executable, "-m", "horon.launcher", *PYTHON)
-
-
-def processes() -> dict[int, str]:
-    """Command lines of all living processes of this world."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if state not in "ZX":
-                found[int(folder.name)] = line
-    return found
 
 
 class Job:

@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from living import processes
+
 LIMIT_S = 40
 MPIRUN = r"^\S*(mpirun|prterun) "
 PRTED = r"^\S*prted "
@@ -61,21 +63,6 @@ hvd.allreduce(torch.ones(10), name="first")
 print("up", flush=True)
 hvd.allreduce(torch.ones(10), name="late") if hvd.rank() < hvd.size() - 1 else signal.pause()
 """
-
-
-def processes() -> dict[int, str]:
-    """Command lines of all living processes of this world but the tools that look."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if state not in "ZX":
-                found[int(folder.name)] = line
-    return found
 
 
 def links_of(pid: int) -> Iterator[str]:

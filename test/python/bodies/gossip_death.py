@@ -65,9 +65,10 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
         work.step()
         steps += 1
-        if lost() and not left:
+        dead = lost() > 0  # asked once: it may become known between two questions
+        if dead and not left:
             known = work.weight()
-        left += lost() > 0  # the death is known: so many steps more
+        left += dead  # so many steps more
         clock.wait(0.002)
     x = work.end()
     same, kept = bool((x == x[0]).all()), work.weight() / known if left else 0.0
