@@ -219,11 +219,9 @@ void Runtime::Background() {
 void Runtime::SleepInBackground() {
   uint32_t ticket = bell_->Announce(Sleeper());
   bool moved = CycleMoved();
-  if (moved &&
-      baton_.wanted()) {  // gives way to a lender; what it waits for now may be another thing
-    ticket = bell_->Announce(Sleeper());
-    CycleMoved();
-    moved = false;
+  if (moved && baton_.wanted()) {  // gives way to a lender, unless that gives up meanwhile
+    ticket = bell_->Announce(Sleeper());  // what it waits for now may be another thing
+    moved = CycleMoved() && !baton_.wanted();
   }
   if (moved || parted()) {
     bell_->Awake();
