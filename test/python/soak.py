@@ -1,6 +1,6 @@
 """A soak: four ranks run everything for a while, and hold no more at the end than in the middle.
 
-    python test/python/soak.py --program build/bin/horon_soak [--hosts 2] [--seconds 60]
+    python test/python/soak.py --program build/bin/horon_soak [--hosts 2] [--seconds 120]
 
 HORON_SOAK_SECONDS says how long otherwise, in CTest too; `make test-all` takes an hour each.
 The ranks' program is test/soak/soak.cc: one long life, then many short ones. Prints, for each rank
@@ -108,7 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", required=True, help="horon_soak")
     parser.add_argument("--hosts", type=int, choices=(1, 2), default=1)
-    default = float(os.environ.get("HORON_SOAK_SECONDS", "60"))
+    default = float(os.environ.get("HORON_SOAK_SECONDS", "120"))
     parser.add_argument("--seconds", type=float, default=default)
     asked = parser.parse_args()
     if asked.hosts > 1 and not own_world.inside():
