@@ -20,7 +20,7 @@ from . import siblings
 from .greeting import SUMMONS_NAMES
 from .hosts import slurm_slots
 from .interfaces import network_of
-from .options import Options, cores
+from .options import Options, cores, words
 from .refusal import Refusal
 from .spawn import in_the_child
 
@@ -31,6 +31,8 @@ _KEPT_LINES = 20
 _KEPT_BYTES = 8192
 KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
 # The keeper and the libraries it loads must be found before it can be told anything.
+# Open MPI's own, which say how it reaches other hosts.
+_RSH_AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _TCP_LIMITS = (
     "OMPI_MCA_btl_tcp_eager_limit",
@@ -148,13 +150,12 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
 
 def remote_shell(options: Options, environment: Mapping[str, str]) -> list[str]:
     """The command that runs another on a host."""
-    agent = (
-        options.rsh_agent
-        or environment.get("PRTE_MCA_plm_ssh_agent")
-        or environment.get("OMPI_MCA_plm_rsh_agent")
-        or "ssh"
-    )
-    return shlex.split(agent) or ["ssh"]
+    asked = {"--rsh-agent": options.rsh_agent}
+    asked |= {name: environment.get(name, "") for name in _RSH_AGENTS}
+    for source, agent in asked.items():
+        if agent:
+            return words(source, agent) or ["ssh"]
+    return ["ssh"]
 
 
 class Mpirun:

@@ -188,7 +188,7 @@ def _rsh_agent(parsed: argparse.Namespace) -> str:
     return shlex.join(agent)
 
 
-def _words(option: str, text: str) -> list[str]:
+def words(option: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -240,8 +240,8 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         dry_run=parsed.dry_run,
         verbose=parsed.verbose,
         variables=variables,
-        mpi_args=_words("--mpi-args", parsed.mpi_args),
-        binding_args=_words("--binding-args", parsed.binding_args),
+        mpi_args=words("--mpi-args", parsed.mpi_args),
+        binding_args=words("--binding-args", parsed.binding_args),
         timestamps=parsed.timestamps,
         output_folder=parsed.output_filename,
         remarks=_remarks(parsed, variables, environment, hosts, use_mpi),

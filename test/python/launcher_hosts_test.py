@@ -94,6 +94,10 @@ def test_typo_in_a_hostfile_is_shown(tmp_path: Path, line: str) -> None:
         (["--hostfile", "/dev/null", "true"], "the hostfile /dev/null names no host"),
         (["-H", "a", "--hostfile", "b", "true"], "-H and --hostfile both"),
         (
+            ["-H", "192.0.2.9:1", "--rsh-agent", "ssh '", "true"],
+            "--rsh-agent 'ssh '': No closing quotation",
+        ),
+        (
             ["-np", "2", "--network-interfaces", "ib7", "true"],
             "has no such interface with an address; it has lo",
         ),
@@ -104,6 +108,14 @@ def test_mistakes_are_one_line(arguments: list[str], words: str) -> None:
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("horonrun: ")
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("name", ["PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"])
+def test_a_remote_shell_that_cannot_be_read_is_one_line(monkeypatch, name: str) -> None:
+    monkeypatch.setenv(name, '"')
+    done = horonrun("-H", "192.0.2.9:1", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"horonrun: {name} '\"': No closing quotation\n"
 
 
 def test_hosts_that_are_this_machine_need_no_mpi() -> None:
