@@ -116,7 +116,9 @@ class PairRank {
     fabric_.route.assign(static_cast<size_t>(size), &end_);
     fabric_.host_pool = HostPool();
     engine_.emplace(fabric_, nullptr, std::chrono::hours(1), counters_);
-    WindowShape shape{.name = "w", .shape = {1}};
+    WindowShape shape;
+    shape.name = "w";
+    shape.shape = {1};
     for (int other = 0; other < size; ++other)
       if (other != rank) shape.in.push_back(other);
     shape.out = shape.in;
@@ -127,7 +129,10 @@ class PairRank {
   }
   void Begin(int with) {
     ++begun_;
-    Order order{.kind = OrderKind::kPair, .window = window_, .ranks = {{with, 0.5}}};
+    Order order;
+    order.kind = OrderKind::kPair;
+    order.window = window_;
+    order.ranks = {{with, 0.5}};
     order.done = [this](const Status& status, const std::vector<int64_t>& unreached) {
       if (status.ok() && unreached.empty()) ++ended_;
     };
