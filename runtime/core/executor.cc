@@ -118,6 +118,7 @@ void Executor::Start(Bucket bucket) {
     running->ticket = group.next_staged++;
     running->Run(RunStaged(*running, *op, bytes));
   } else {
+    running->Follow();
     running->Run(op->Run(*running));
   }
   running_.push_back(std::move(running));
@@ -135,7 +136,7 @@ Result<bool> Executor::Advance(bool held) {
   moved = moved || heard;
   for (auto it = running_.begin(); it != running_.end() && !held;) {
     Running& running = **it;
-    moved = running.task().Advance() || moved;
+    moved = running.Advance() || moved;
     if (!running.task().done()) {
       ++it;
       continue;
@@ -238,6 +239,7 @@ Task Executor::RunStaged(Running& running, Op& op, int64_t bytes) {
   co_await Until(turn);
   ++group.staged;
   group.staged_bytes += bytes;
+  running.Follow();
   Task run = op.Run(running);
   const Status status = co_await run;
   group.staged_bytes -= bytes;

@@ -99,6 +99,20 @@ class Executor::Running final : public GpuBucket {
   }
   // Where the movers of bytes note when they did what; null: nobody will read it.
   Phases* phases() { return traced_ || phases_.use != nullptr ? &phases_ : nullptr; }
+  // An op's own messages are followed where somebody reads it: from the first that it hands over to
+  // the last that it waits for.
+  void Follow() {
+    if (phases() == nullptr) return;
+    followed_ = true;
+    phases_.begun = SteadyNow();
+    comm_.Follow(&phases_);
+  }
+  bool Advance() {
+    const int64_t now = followed_ ? SteadyNow() : 0;
+    const bool ran = task_->Advance();
+    if (ran && followed_) phases_.arrived = now;
+    return ran;
+  }
   // As far as its mover says: it waits for its gate, or for the others' first bytes.
   bool awaits_others() const {
     if (entries_[0].what->op->elementwise() == std::nullopt || on_gpu()) return false;
@@ -107,7 +121,7 @@ class Executor::Running final : public GpuBucket {
   const char* algorithm = "as the op says";
   uint64_t number = 0;  // of the executor's buckets, from 1
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
-  RootTask& task() { return *task_; }
+  const RootTask& task() const { return *task_; }
   const Tuning& tuning() const { return tuning_; }
   const Locked& locked() const { return entries_[0].locked; }
   std::vector<Entry> TakeEntries() {
@@ -154,6 +168,7 @@ class Executor::Running final : public GpuBucket {
   int64_t started_ = 0;
   uint64_t bucket_ = 0;
   Phases phases_;
+  bool followed_ = false;
   std::unique_ptr<RootTask> task_;  // last: its frames use all the others
 };
 

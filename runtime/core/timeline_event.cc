@@ -191,12 +191,15 @@ void TimelineText::WriteTensor(const TimelineEvent& e, std::string& out) {
 void TimelineText::WritePhases(const Row& row, const TimelineEvent& e, std::string& out) const {
   const Phases& p = e.phases;
   if (p.begun == 0 || p.sent == 0) return;
+  const bool measured = p.packing + p.reducing + p.unpacking > 0;
   const int64_t arrived = std::clamp(p.arrived, p.sent, std::max(p.sent, e.finished));
   const auto phase = [&](std::string_view name, int64_t begin, int64_t end, std::string_view busy,
                          int64_t time) {
     Span(row, name, begin, end, out);
-    ((out += '"') += busy) += "\":";
-    Microseconds(time, out);
+    if (measured) {
+      ((out += '"') += busy) += "\":";
+      Microseconds(time, out);
+    }
     out += "}}";
   };
   phase("PACK", p.begun, p.sent, "busy_us", p.packing);

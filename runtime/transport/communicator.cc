@@ -43,6 +43,7 @@ Status Communicator::Start(Transfer& transfer, Transfer::Direction direction, in
   transfer.spans.assign(spans.begin(), spans.end());
   transfer.status = Status::Ok();
   transfer.bytes = 0;
+  if (phases_ != nullptr) phases_->Sent();
   return fabric_->route[static_cast<size_t>(transfer.peer)]->Post(transfer);
 }
 
@@ -52,7 +53,9 @@ Communicator Communicator::Sub(const std::vector<int>& members, int level) const
   ranks.reserve(members.size());
   for (int member : members) ranks.push_back(global(member));
   const Tag bucket = base_ / kTags * kTags;
-  return Communicator(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
+  Communicator sub(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
+  sub.Follow(phases_);
+  return sub;
 }
 
 Communicator Communicator::Part(const std::vector<int>& members) const {

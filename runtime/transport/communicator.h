@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/phases.h"
 #include "runtime/device/memory.h"
 #include "runtime/transport/topology.h"
 #include "runtime/transport/transport.h"
@@ -77,6 +78,9 @@ class Communicator {
   void Flatten();
   bool flattened() const { return flattened_; }
 
+  // From now on notes when the first message is handed over; so do those made of it.
+  void Follow(Phases* phases) { phases_ = phases; }
+
   // Streams elementwise reductions through the shared segment when all members share a node.
   Lane* lane() const { return lane_; }
   // The one transport between this rank and all others; null when there are several or none.
@@ -92,6 +96,7 @@ class Communicator {
   Tag base_;  // of this level: the bucket's base + 16 * level
   Lane* lane_;
   bool flattened_ = false;
+  Phases* phases_ = nullptr;
   std::vector<int> node_of_;
   std::vector<std::vector<int>> nodes_;
 };

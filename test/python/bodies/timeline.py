@@ -21,6 +21,8 @@ except ImportError:
     bf = None
 
 OWN_LIFE = True
+MOVED = {"rows": "ALLGATHER", "weights": "BROADCAST", "parts": "ALLTOALL",
+         "shares": "REDUCESCATTER", "adasum": "ADASUM"}
 PHASES = ["QUEUE", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "PACK", "WIRE", "UNPACK"]
 
 
@@ -40,7 +42,7 @@ def recorded(path) -> list:
 
 def rows(events) -> dict:
     """Spans by rank and tensor, in time's order."""
-    names = {(e["pid"], e["tid"]): re.sub(r"^(allreduce|allgather)\.", "", e["args"]["name"])
+    names = {(e["pid"], e["tid"]): re.sub(r"^(allreduce|allgather|broadcast|alltoall|reducescatter)\.", "", e["args"]["name"])
              for e in events if e["name"] == "thread_name"}
     spans = defaultdict(list)
     for event in events:
@@ -69,6 +71,10 @@ def check_phases_of_every_tensor_on_every_rank():
         for handle in handles:
             hvd.synchronize(handle)
         hvd.allgather(torch.ones(3), name="rows")
+        hvd.broadcast(torch.ones(300_000), 0, name="weights")
+        hvd.alltoall(torch.ones(n * 1000), name="parts")
+        hvd.reducescatter(torch.ones(n * 1000), name="shares")
+        hvd.allreduce(torch.ones(100), op=hvd.Adasum, name="adasum")
     hvd.stop_timeline()
     spans = rows(events := recorded(path))
     for rank in range(n):
@@ -79,15 +85,17 @@ def check_phases_of_every_tensor_on_every_rank():
             assert runs[0]["args"]["bytes"] == 1_200_000 and runs[0]["args"]["dtype"] == "float32"
             assert runs[0]["args"]["shape"] == [300_000] and runs[0]["args"]["op"] == "average"
             expect_order(of_tensor, 4, n)
-        assert sum(e["name"] == "ALLGATHER" for e in spans[rank, "rows"]) == 4
+        for tensor, collective in MOVED.items():
+            expect_order(spans[rank, tensor], 4, n, collective)
     assert any(e["name"] == "CYCLE_START" for e in events)
     assert not any(e["name"] == "DROPPED_EVENTS" for e in events)
     expect_clocks(events, spans, f"{name}.0")
 
 
-def expect_order(spans, runs, size):
-    """The phases of each run one after the other, those of the wire inside its ALLREDUCE."""
-    want = PHASES if size > 1 or hvd.transport() != "self" else PHASES[:3]
+def expect_order(spans, runs, size, collective="ALLREDUCE"):
+    """The phases of each run one after the other, those of the wire inside its collective."""
+    want = [phase.replace("ALLREDUCE", collective) for phase in PHASES]
+    want = want if size > 1 or hvd.transport() != "self" else want[:3]
     for phase in want:
         assert sum(e["name"] == phase for e in spans) == runs, (phase, spans)
     kept = [e for e in spans if e["name"] in want]
@@ -95,7 +103,7 @@ def expect_order(spans, runs, size):
         run = kept[at : at + len(want)]
         assert [e["name"] for e in run] == want, run
         for before, after in zip(run, run[1:]):
-            end = before["ts"] + (0 if before["name"] == "ALLREDUCE" else before["dur"])
+            end = before["ts"] + (0 if before["name"] == collective else before["dur"])
             assert end <= after["ts"] + 0.002, (before, after)
         assert run[-1]["ts"] + run[-1]["dur"] <= run[2]["ts"] + run[2]["dur"] + 0.002, run
 
