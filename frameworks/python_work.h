@@ -1,8 +1,8 @@
 // PyWork: one reference to a horon_work with the Python tensors that it borrows; the errors that
 // submitting and waiting raise; and the way outputs reach a framework without a copy (DLPack).
 //
-// Used by bindings.cc only, on any Python thread, with the GIL held. Wait releases the GIL and
-// comes up for air every kSignalSliceMs, so that Ctrl-C and other signals are seen.
+// Used by bindings.cc only, on any Python thread, with the GIL held. Wait releases the GIL; on the
+// main thread it looks for signals meanwhile, so that Ctrl-C and others are seen.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,8 +20,6 @@
 namespace horon_python {
 
 namespace py = pybind11;
-
-inline constexpr int kSignalSliceMs = 50;
 
 // Set by horon.errors: (code, sentence, at_wait) -> exception. Leaked: modules may outlive main().
 inline PyObject* error_factory = nullptr;
@@ -60,20 +58,25 @@ inline int RunSignalHandlers() {
   return raised;
 }
 
-// The same for a call that may block: without the GIL, and broken off by what a handler raises,
+// The code of a call that may block: without the GIL, and broken off by what a handler raises,
 // which Python runs on the main thread only.
 template <typename F>
-void CheckReleased(F&& f) {
+int Released(F&& f) {
+  static thread_local const bool main = syscall(SYS_gettid) == getpid();
   int code;
   {
     const py::gil_scoped_release released;
-    const bool main = syscall(SYS_gettid) == getpid();
     const horon_look outer = horon_set_look(main ? &RunSignalHandlers : nullptr);
     code = f();
     horon_set_look(outer);
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  CheckSubmit(code);
+  return code;
+}
+
+template <typename F>
+void CheckReleased(F&& f) {
+  CheckSubmit(Released(std::forward<F>(f)));
 }
 
 // Whether neither the runtime nor a GPU uses the tensors any more.
@@ -169,15 +172,8 @@ class PyWork {
   // True once finished well, false when the time is over; raises the work's error.
   bool Wait(int timeout_ms) {
     int code = horon_work_peek(work_) ? horon_work_wait(work_, 0) : HORON_WAIT_TIMEOUT;
-    while (code == HORON_WAIT_TIMEOUT && timeout_ms != 0) {
-      const int slice = timeout_ms < 0 || timeout_ms > kSignalSliceMs ? kSignalSliceMs : timeout_ms;
-      {
-        const py::gil_scoped_release released;
-        code = horon_work_wait(work_, slice);
-      }
-      if (timeout_ms > 0) timeout_ms -= slice;
-      if (code == HORON_WAIT_TIMEOUT && PyErr_CheckSignals() != 0) throw py::error_already_set();
-    }
+    if (code == HORON_WAIT_TIMEOUT && timeout_ms != 0)
+      code = Released([&] { return horon_work_wait(work_, timeout_ms); });
     if (code == HORON_WAIT_TIMEOUT) return false;
     if (Over(work_)) keep_ = py::none();  // a stuck runtime still has the tensors
     // Not done, and failed all the same: the runtime is stuck, and the wait says so itself.

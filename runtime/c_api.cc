@@ -95,8 +95,10 @@ bool LeftBehind(const horon_work& work) {
 bool WaitForTheEnd(const horon_work& work, std::chrono::nanoseconds limit) {
   constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1), kYear = kLook * 3600 * 8760;
   const auto until = Clock::now() + std::min(limit, kYear);
-  for (auto now = Clock::now(); now < until && !LeftBehind(work); now = Clock::now()) {
-    if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kLook))) return true;
+  for (auto now = Clock::now(); now < until && !LeftBehind(work) && GoOn().ok();
+       now = Clock::now()) {
+    if (work.WaitFor(UntilLook(std::min<std::chrono::nanoseconds>(until - now, kLook))))
+      return true;
   }
   return work.done();
 }
@@ -290,7 +292,8 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
   if (!w.done() && Forked()) return Fail(NotInitialised());
   const bool over = (w.done() && w.status().ok()) || LeftBehind(*work);
   const std::shared_ptr<Job> job = over ? nullptr : Current();
-  if (job ? job->runtime->Wait(w, limit) : WaitForTheEnd(*work, limit)) return Fail(w.status());
+  if (job ? job->runtime->Wait(w, limit, true) : WaitForTheEnd(*work, limit))
+    return Fail(w.status());
   if (LeftBehind(*work)) {
     return Fail(Status::Aborted(
         "Horon was shut down while its runtime was stuck, and this tensor was left behind with "

@@ -35,6 +35,7 @@ class Callers {
  public:
   Callers() : shared_(std::make_shared<Shared>()) {}
   using Key = std::shared_ptr<const std::string>;
+  using Time = std::chrono::steady_clock::time_point;
   void Submitted(Key key);
   // A thread that does not wait here counts as blocked, too, if snapshots find it asleep in a lock
   // (a futex) for a while, and no other thread of the program at work: an idle one of a pool, such
@@ -55,10 +56,16 @@ class Callers {
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
+    // While it looks after something else (base/look.h) it counts as waiting for a moment longer:
+    // it is back at once, or else it computes.
+    void TurnsAway();
+    void TurnsBack();
+
    private:
     Callers& callers_;
     Key key_;
     Thread& thread_;
+    Time before_;  // since when it had turned away from another wait, in which this one is
   };
 
  private:
@@ -66,13 +73,15 @@ class Callers {
     pid_t id = 0;
     int waits = 0;        // here
     int handed_over = 0;  // waits of other threads in its place
+    Time away = {};       // since when it looks after something else; none: it does not
+    bool Waits(Time now) const;
   };
   struct Shared {
     mutable Mutex mutex;
     Activity now HORON_GUARDED_BY(mutex);  // but for `last`, `callers` and `blocked`
     std::list<Thread> threads HORON_GUARDED_BY(mutex);
     Key last HORON_GUARDED_BY(mutex);
-    std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
+    Time last_at HORON_GUARDED_BY(mutex);
   };
   class Membership;
   Thread& Join();

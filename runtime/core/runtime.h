@@ -64,11 +64,12 @@ class Runtime {
                 bool wake);
   // An order to the windows' engine; the ranks it did not reach become the work's received splits.
   Status Submit(Order order, const std::shared_ptr<Work>& work, bool wake);
-  // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can.
-  bool Wait(Work& work, std::chrono::nanoseconds limit);
+  // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can. One
+  // that `looks` (look.h) may be broken off by the program; the runtime goes on with the work.
+  bool Wait(Work& work, std::chrono::nanoseconds limit, bool looks = false);
   // Waits as long as it takes: the work's status, or hopeless().
   Status WaitToEnd(Work& work);
-  // The same, but that the program may break it off (look.h). The runtime goes on with the work.
+  // The same, but that it looks: kAborted where the program has broken it off.
   Status WaitLooking(Work& work);
   // Somebody looks whether a work is done, without waiting: it must not be held back. Any thread.
   void Nudge();
@@ -158,6 +159,8 @@ class Runtime {
   void Fail(const Status& status);
   void Background();
   void SleepInBackground();
+  bool WaitPiece(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
+  Status LookAside(Mark& mark);
   void Lend(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
   void NoteLoss(const Work& work);
   void MarkWaiting(Mark& mark, const Work& work);

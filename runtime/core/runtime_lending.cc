@@ -1,6 +1,7 @@
 // Waiting on a user's thread: it takes the baton, if it can, and runs the cycle itself.
 #include <algorithm>
 
+#include "runtime/base/look.h"
 #include "runtime/core/runtime.h"
 
 namespace horon {
@@ -15,15 +16,24 @@ void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
 }
 }  // namespace
 
-bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
+bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit, bool looks) {
   if (work.done()) {
     NoteLoss(work);
     return true;
   }
-  const auto until =
-      Clock::now() + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
+  auto now = Clock::now();
+  const auto until = now + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   const TimeUse::Waiting waiting(time_use_.get());
-  Mark mark;
+  Mark mark;  // over all pieces: between two of them the thread waits all the same
+  for (;; now = Clock::now()) {
+    const auto piece = looks ? UntilLook(until - now) : until - now;
+    if (WaitPiece(work, now + piece, mark)) return true;
+    if (without_hope() || Clock::now() >= until) return work.done();
+    if (looks && !LookAside(mark).ok()) return false;
+  }
+}
+
+bool Runtime::WaitPiece(Work& work, Clock::time_point until, Mark& mark) {
   if (may_lend_) Lend(work, until, mark);
   if (work.done()) {
     NoteLoss(work);
@@ -36,6 +46,13 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit) {
     if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kHopeLook))) return true;
   }
   return work.done();
+}
+
+Status Runtime::LookAside(Mark& mark) {
+  if (mark) mark->TurnsAway();
+  const Status status = GoOn();
+  if (mark) mark->TurnsBack();
+  return status;
 }
 
 // Whom the others waited for is read from the recorders, also when the news came before this

@@ -56,11 +56,9 @@ Status Runtime::WaitToEnd(Work& work) {
 }
 
 Status Runtime::WaitLooking(Work& work) {
-  while (!Wait(work, UntilLook(std::chrono::nanoseconds::max()))) {
-    HORON_TRY(hopeless());
-    HORON_TRY(GoOn());
-  }
-  return work.status();
+  if (Wait(work, std::chrono::nanoseconds::max(), true)) return work.status();
+  HORON_TRY(hopeless());
+  return GoOn();
 }
 
 // False, and the thread is left to itself, where it does not. A program that breaks this off leaves

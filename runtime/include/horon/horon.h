@@ -67,7 +67,7 @@ HORON_API int horon_is_initialized(void); /* 1 or 0 */
  * call of this thread blocks it calls `look` every 50 ms or so, and where that gives anything but 0
  * the call ends with HORON_ABORTED. What it has asked of the other ranks stands: a process set,
  * say, is added or removed once they have called, too. A shutdown then leaves the job without
- * waiting for them. horon_run and horon_work_wait do not look: the latter has a limit of time.
+ * waiting for them. A wait for a work ends with HORON_WAIT_TIMEOUT. horon_run does not look.
  * `look` may call Horon, but no init or shutdown has an effect inside another. Null: no more. Gives
  * what it was. */
 typedef int (*horon_look)(void);

@@ -1,7 +1,10 @@
 // Stalls and faulty transports on the whole road, with thread ranks: nothing waits for ever.
 #include <barrier>
+#include <functional>
 #include <latch>
+#include <thread>
 
+#include "runtime/base/look.h"
 #include "test/support/faulty_transport.h"
 #include "test/support/road.h"
 #include "test/support/steady.h"
@@ -33,6 +36,63 @@ TEST_CASE("ranks that wait for different tensors get errors that say so, and go 
       CHECK(first[r].message().find("waits for") != std::string::npos);
       CHECK(second[r].ok());
     }
+  }
+}
+
+// Of the thread that is rank 0's: what it does the first time that its wait looks aside.
+thread_local std::function<void()> first_look;
+
+int LookOnce() {
+  if (first_look) std::exchange(first_look, nullptr)();
+  return 0;
+}
+
+TEST_CASE("a rank whose wait looks aside, and computes there, took no other way") {
+  World world(2);
+  std::vector<Status> status(4);
+  world.Run([&](Rank& me) {
+    std::vector<float> a(10, 1), b(10, 1);
+    if (me.rank() == 1) {
+      status[0] = me.Reduce("b", "sum", b);
+      status[1] = me.Reduce("a", "sum", a);
+      return;
+    }
+    const auto work = me.Submit(test::Tensor("a", "sum", {10}), a.data(), a.data());
+    first_look = [&] {
+      std::this_thread::sleep_for(milliseconds{2500});  // computes, longer than a verdict takes
+      status[2] = me.Reduce("b", "sum", b);
+    };
+    SetLook(&LookOnce);
+    me.runtime().Wait(*work.value(), std::chrono::minutes(1), true);
+    SetLook(nullptr);
+    status[3] = work.value()->status();
+  });
+  for (const Status& one : status) {
+    INFO(one.message());
+    CHECK(one.ok());
+  }
+}
+
+TEST_CASE("ranks that wait for different tensors hear it soon, however long they look aside") {
+  World world(2);
+  std::vector<Status> status(2);
+  const auto begun = std::chrono::steady_clock::now();
+  world.Run([&](Rank& me) {
+    const std::string name = "only " + std::to_string(me.rank());
+    std::vector<float> values(10, 1);
+    const auto work = me.Submit(test::Tensor(name, "sum", {10}), values.data(), values.data());
+    SetLook(+[] {
+      std::this_thread::sleep_for(milliseconds{100});  // for the interpreter's lock
+      return 0;
+    });
+    me.runtime().Wait(*work.value(), std::chrono::minutes(1), true);
+    SetLook(nullptr);
+    status[static_cast<size_t>(me.rank())] = work.value()->status();
+  });
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(10));
+  for (const Status& one : status) {
+    INFO(one.message());
+    CHECK(one.message().find("took different ways") != std::string::npos);
   }
 }
 
