@@ -75,7 +75,16 @@ void Coordinator::Withdraw(uint64_t cache_id) {
   Row& row = *it->second;
   const auto group = group_ready_.find(row.group);
   if (group != group_ready_.end()) std::erase(group->second, &row);
+  // Under the same name a rank may have reported another request, which it will not report again.
+  std::vector<SharedRequest> others = row.by_rank;
+  const std::vector<SharedRequest>& agreed = cache_.Find(cache_id)->by_rank;
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (others[i] && *others[i] == *agreed[i]) others[i].reset();
+  }
   Clear(row);
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (others[i]) row.Put(static_cast<int>(i), std::move(others[i]));
+  }
   Sweep();
 }
 
