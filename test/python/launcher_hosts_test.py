@@ -111,9 +111,8 @@ def test_mistakes_are_one_line(arguments: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"])
-def test_a_remote_shell_that_cannot_be_read_is_one_line(monkeypatch, name: str) -> None:
-    monkeypatch.setenv(name, '"')
-    done = horonrun("-H", "192.0.2.9:1", "true")
+def test_a_remote_shell_that_cannot_be_read_is_one_line(name: str) -> None:
+    done = horonrun("-H", "192.0.2.9:1", "true", **{name: '"'})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"horonrun: {name} '\"': No closing quotation\n"
 

@@ -22,7 +22,7 @@ except ImportError:
 
 OWN_LIFE = True
 MOVED = {"rows": "ALLGATHER", "weights": "BROADCAST", "parts": "ALLTOALL",
-         "shares": "REDUCESCATTER", "adasum": "ADASUM"}
+         "shares": "REDUCE_SCATTER", "adasum": "ADASUM"}
 PHASES = ["QUEUE", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "PACK", "WIRE", "UNPACK"]
 
 
