@@ -38,13 +38,13 @@ Values Reference(const Layout& layout, const std::vector<Values>& by_rank) {
   return test::AdasumTree(nodes).value;
 }
 
-TEST_CASE("adasum is the reference tree on every layout", "[conformance][adasum]") {
-  for (const Layout& layout : test::kLayouts) {
+TEST_CASE("adasum is the reference tree on every layout", "[conformance][jobs][adasum]") {
+  for (const Layout& layout : test::Layouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Values>> inputs;
     for (const DataType dtype : kFloats) {
-      for (const int64_t count : test::kCounts) {
+      for (const int64_t count : test::Counts()) {
         for (const char* op : {"adasum", "adasum:algo=tree"}) {
           std::vector<Values> by_rank;
           for (int rank = 0; rank < layout.size; ++rank) {

@@ -47,13 +47,13 @@ void HearTheOneBefore(OpTensor& tensor) {
   }
 }
 
-TEST_CASE("gossip: rounds are products of matrices on whole runtimes", "[conformance]") {
-  for (const test::Layout& layout : test::kLayouts) {
+TEST_CASE("gossip: rounds are products of matrices on whole runtimes", "[conformance][jobs]") {
+  for (const test::Layout& layout : test::Layouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Values>> wanted;
     for (const DataType dtype : kFloats) {
-      for (const int64_t count : test::kCounts) {
+      for (const int64_t count : test::Counts()) {
         const auto inputs = test::InputsOf(dtype, layout.size, count);
         for (const char* op : {"gossip", "gossip:graph=ring", "gossip:graph=star,mixing=push",
                                "gossip:graph=random_matching"}) {

@@ -10,20 +10,19 @@ namespace {
 
 using test::Bytes;
 using test::Item;
-using test::kLayouts;
 using test::Layout;
 using test::Near;
 using test::OpOutput;
 using test::OpTensor;
 using test::Values;
 
-TEST_CASE("broadcast", "[conformance]") {
-  for (const Layout& layout : kLayouts) {
+TEST_CASE("broadcast", "[conformance][jobs]") {
+  for (const Layout& layout : test::Layouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<size_t> roots;
     for (const DataType dtype : test::kAllTypes) {
-      for (const int64_t count : test::kCounts) {
+      for (const int64_t count : test::Counts()) {
         roots.push_back(items.size() % static_cast<size_t>(layout.size));
         items.push_back({"broadcast:root=" + std::to_string(roots.back()),
                          OpTensor::Make(dtype, test::InputsOf(dtype, layout.size, count))});
@@ -38,8 +37,8 @@ TEST_CASE("broadcast", "[conformance]") {
   }
 }
 
-TEST_CASE("allgather and alltoall", "[conformance]") {
-  for (const Layout& layout : kLayouts) {
+TEST_CASE("allgather and alltoall", "[conformance][jobs]") {
+  for (const Layout& layout : test::Layouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Bytes>> expected;  // by item, rank

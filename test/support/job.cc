@@ -7,9 +7,35 @@
 namespace horon::test {
 namespace {
 
+constexpr Layout kLayouts[] = {{1, 0, true}, {2, 0, true},  {3, 0, true},  {4, 0, true},
+                               {5, 0, true}, {3, 0, false}, {5, 0, false}, {3, 1, true},
+                               {4, 2, true}, {3, 2, true},  {5, 3, true},  {4, 2, false}};
+
+void RunInAWorld(const Layout& layout, std::vector<Item>& items) {
+  WorldOptions options;
+  options.local_size = layout.local_size;
+  options.lanes = layout.lanes;
+  options.configure = [](Config& config) { config.fusion_bytes = kFusionBytes; };
+  World(layout.size, options).Run([&](Rank& me) { RunItems(me.runtime(), items); });
+}
+
+JobPlace& Place() {
+  static JobPlace place{
+      [] { return std::vector<Layout>(std::begin(kLayouts), std::end(kLayouts)); },
+      []() -> std::span<const int64_t> { return kCounts; }, RunInAWorld};
+  return place;
+}
+
+}  // namespace
+
+void SetJobPlace(const JobPlace& place) { Place() = place; }
+std::vector<Layout> Layouts() { return Place().layouts(); }
+std::span<const int64_t> Counts() { return Place().counts(); }
+
 // Submits all items on this rank, beginning at another one than the other ranks do, and waits for
 // all.
-void RunItems(Rank& me, std::vector<Item>& items) {
+void RunItems(Runtime& runtime, std::vector<Item>& items) {
+  Rank me(runtime);
   const auto rank = static_cast<size_t>(me.rank());
   std::vector<std::shared_ptr<Work>> works(items.size());
   for (size_t turn = 0; turn < items.size(); ++turn) {
@@ -38,11 +64,9 @@ void RunItems(Rank& me, std::vector<Item>& items) {
   }
 }
 
-}  // namespace
-
 std::string Describe(const Layout& layout) {
   return std::to_string(layout.size) + " ranks, local size " + std::to_string(layout.local_size) +
-         (layout.lanes ? "" : ", no lanes");
+         (layout.lanes ? "" : ", no lanes") + (layout.blocks ? ", blocks reduced by MPI" : "");
 }
 
 std::string Describe(const Item& item) {
@@ -51,16 +75,12 @@ std::string Describe(const Item& item) {
 }
 
 void RunJob(const Layout& layout, std::vector<Item>& items) {
-  WorldOptions options;
-  options.local_size = layout.local_size;
-  options.lanes = layout.lanes;
-  options.configure = [](Config& config) { config.fusion_bytes = kFusionBytes; };
   for (size_t i = 0; i < items.size(); ++i) {
     items[i].tensor.Named("t" + std::to_string(i));
     items[i].outputs.resize(static_cast<size_t>(layout.size));
     items[i].statuses.resize(static_cast<size_t>(layout.size));
   }
-  World(layout.size, options).Run([&](Rank& me) { RunItems(me, items); });
+  Place().run(layout, items);
 }
 
 std::vector<Values> InputsOf(DataType dtype, int size, int64_t count) {

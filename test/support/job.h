@@ -1,12 +1,17 @@
-// A job of the conformance tests: many tensors submitted at once to a World, by every rank in
-// another order, so that fusion and concurrent buckets are part of it; then what came of each, by
-// rank.
+// A job of the conformance tests: many tensors submitted at once, by every rank in another order,
+// so that fusion and concurrent buckets are part of it; then what came of each, by rank. Its ranks
+// are those of a World, or of MPI in a program that says so (conformance/mpi_jobs.cc).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "test/support/op_runner.h"
+
+namespace horon {
+class Runtime;
+}
 
 namespace horon::test {
 
@@ -19,10 +24,8 @@ struct Layout {
   int size;
   int local_size;  // 0: one node
   bool lanes;
+  bool blocks = false;  // between nodes MPI reduces whole blocks
 };
-inline constexpr Layout kLayouts[] = {{1, 0, true}, {2, 0, true},  {3, 0, true},  {4, 0, true},
-                                      {5, 0, true}, {3, 0, false}, {5, 0, false}, {3, 1, true},
-                                      {4, 2, true}, {3, 2, true},  {5, 3, true},  {4, 2, false}};
 std::string Describe(const Layout& layout);
 
 // One tensor of a job, and what came of it by rank.
@@ -35,8 +38,20 @@ struct Item {
 };
 std::string Describe(const Item& item);
 
-// Names the items and runs them on a World of that layout.
+// The place where jobs run: Worlds, unless another one was set before the first test.
+struct JobPlace {
+  std::vector<Layout> (*layouts)();
+  std::span<const int64_t> (*counts)();
+  void (*run)(const Layout& layout, std::vector<Item>& items);
+};
+void SetJobPlace(const JobPlace& place);
+std::vector<Layout> Layouts();
+std::span<const int64_t> Counts();
+
+// Names the items and runs them on that layout.
 void RunJob(const Layout& layout, std::vector<Item>& items);
+// This rank's part of it.
+void RunItems(Runtime& runtime, std::vector<Item>& items);
 
 // SmallValues of every rank.
 std::vector<Values> InputsOf(DataType dtype, int size, int64_t count);
