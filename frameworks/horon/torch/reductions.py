@@ -142,8 +142,14 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
 def sparse_allreduce_async(tensor, name, op=Average, process_set=global_process_set):
     """Gathers the indices and values of all ranks. Returns a function that waits and gives the
     reduced sparse tensor: entries at equal indices are added, and divided by the number of ranks
-    for Average."""
+    for Average. Those are the ops that it has."""
     spec = spec_of(op)
+    if spec not in (Average.spec, Sum.spec):
+        raise HoronInvalidArgument(
+            f"tensor '{name}' is sparse, whose entries can be added or averaged (op=hvd.Sum, "
+            f"hvd.Average), not '{spec}': reduce its to_dense(), in DistributedOptimizer by "
+            "sparse_as_dense=True"
+        )
     indices = tensor._indices().t().contiguous()  # one row an entry
     # First what may be refused for its type: so nothing is left pending.
     values_handle = allgather_async(tensor._values(), f"{name}.values", process_set)

@@ -4,7 +4,7 @@ import ctypes
 import os
 
 import torch
-from common import NUMBERS, SHAPES, all_values, close, same, values
+from common import NUMBERS, SHAPES, all_values, close, raises, same, values
 
 import horon.torch as hvd
 
@@ -348,6 +348,13 @@ def check_sparse_allreduce():
     for op, factor in ((hvd.Sum, 1), (hvd.Average, 1 / size)):
         finish = hvd.sparse_allreduce_async(dense[me].to_sparse(1), "sparse", op)
         close(finish().to_dense(), sum(dense) * factor)
+    for op, spec in ((hvd.Max, "max"), (hvd.Min, "min"), (hvd.Product, "product"),
+                     (hvd.Adasum, "adasum"), (hvd.TopK(0.5), "topk:ratio=0.5")):
+        said = ["'sparse' is sparse", f"not '{spec}'", "hvd.Sum", "hvd.Average", "sparse_as_dense"]
+        with raises(hvd.HoronInvalidArgument, ValueError, words=said):
+            hvd.sparse_allreduce_async(dense[me].to_sparse(1), "sparse", op)
+    close(hvd.sparse_allreduce_async(dense[me].to_sparse(1), "sparse")().to_dense(),
+          sum(dense) / size)
 
 
 def check_barrier_and_counters():

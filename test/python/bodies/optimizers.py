@@ -279,6 +279,43 @@ def check_sparse_gradients():
         close(model.weight.detach(), start - counts[:, None])
 
 
+def sparse_optimizer(op, **options):
+    """Of a table whose row 9 all ranks use with other gradients: rank + 1; and rows of their
+    own."""
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0),
+                                         table.named_parameters(), op=op, **options)
+    return table, optimizer, lambda: (
+        (hvd.rank() + 1.0) * table(torch.tensor([hvd.rank(), 9])).sum()).backward()
+
+
+def check_sparse_gradients_with_ops_that_do_not_add():
+    """They are refused, unless they may be made dense: then rows that nobody has used are 0.
+    Adasum's deltas are dense anyway."""
+    if hvd.size() == 1:
+        return
+    for op in (hvd.Max, hvd.Min, hvd.Product, hvd.TopK(ratio=1.0), hvd.Dissemination()):
+        _, optimizer, backward = sparse_optimizer(op)
+        said = ["'allreduce.weight' is sparse", f"not '{op.spec}'", "sparse_as_dense=True"]
+        with raises(hvd.HoronInvalidArgument, ValueError, words=said):
+            backward()
+            optimizer.step()
+    own = torch.arange(1.0, hvd.size() + 1)
+    for op, of_nine, of_own in ((hvd.Max, own.max(), own), (hvd.Product, own.prod(), 0 * own),
+                                (hvd.Min, own.min(), 0 * own), (hvd.Adasum, None, None)):
+        table, optimizer, backward = sparse_optimizer(op, sparse_as_dense=op != hvd.Adasum)
+        backward()
+        optimizer.step()
+        weight = table.weight.detach()
+        same(weight[hvd.size():9], torch.zeros(9 - hvd.size(), 4))
+        if op == hvd.Adasum:  # a row is more than nothing: all ranks changed their own
+            assert (weight[[*range(hvd.size()), 9]] < 0).all(), weight
+            continue
+        close(weight[9], -of_nine.expand(4))
+        close(weight[:hvd.size()], -of_own[:, None].expand(-1, 4))
+
+
 def check_sparse_parameters_without_gradient():
     """In each step one rank has no gradient, in the first of them rank 0; in step 2 nobody has. The
     other table is used for the first time in step 3, by the last rank alone."""
