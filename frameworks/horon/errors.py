@@ -31,6 +31,10 @@ class HoronUnsupported(HoronError, NotImplementedError, ValueError):
     """This build, device or element type cannot do it."""
 
 
+class HoronMissing(HoronUnsupported, AttributeError):
+    """A name of Horovod's that this version does not have: so hasattr() says no."""
+
+
 class HoronUnsupportedWork(HorovodInternalError, HoronUnsupported):
     """A submitted tensor turned out to be unsupported."""
 

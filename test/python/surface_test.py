@@ -105,7 +105,26 @@ def signature(name):
 print(json.dumps({{name: signature(name) for name in {[*HOROVOD]} if hasattr(hvd, name)}}))
 print(json.dumps([name for name in {NAMES} if not hasattr(hvd, name)]))
 """
+ELASTIC = """
+import horon.torch as hvd
+assert hasattr(hvd.elastic, "ElasticSampler")
+for name in ("run", "State", "ObjectState", "TorchState", "run_fn"):
+    assert not hasattr(hvd.elastic, name)
+    try:
+        getattr(hvd.elastic, name)
+    except hvd.HoronUnsupported as error:
+        assert isinstance(error, AttributeError), type(error)
+        assert str(error).startswith(f"hvd.elastic.{name}: elastic jobs are not in this version")
+try:
+    hvd.elastic.__path__
+except AttributeError as error:
+    assert type(error) is AttributeError, type(error)
+"""
 MIGRATING = (Path(__file__).parents[2] / "docs" / "migrating_from_horovod.md").read_text()
+
+
+def test_names_of_elastic_jobs_say_that_there_are_none():
+    subprocess.run([sys.executable, "-c", ELASTIC], cwd="/", check=True)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,17 @@ import random
 
 from torch.utils.data import Sampler
 
-from horon.errors import HoronInvalidArgument
+from horon.errors import HoronInvalidArgument, HoronMissing
 from horon.runtime import rank, size
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise HoronMissing(
+        f"hvd.elastic.{name}: elastic jobs are not in this version; hvd.elastic.ElasticSampler is, "
+        "and works with any restart of a job"
+    )
 
 
 class ElasticSampler(Sampler):
