@@ -1,6 +1,7 @@
 """Wrong calls: typed errors, the same on every rank, that name the tensor and both sides;
 afterwards the runtime goes on."""
 
+import inspect
 import math
 import re
 import time
@@ -10,8 +11,17 @@ import torch
 from common import raises, same
 
 import horon.torch as hvd
+from horon.torch.calls import reduce_call, rows_call
 
 MISMATCH = (hvd.HoronMismatch, hvd.HoronError, hvd.HorovodInternalError, RuntimeError)
+
+ASYNC = {
+    "allreduce": hvd.allreduce_async,
+    "allgather": hvd.allgather_async,
+    "broadcast": lambda tensor, name: hvd.broadcast_async(tensor, 0, name),
+    "alltoall": hvd.alltoall_async,
+    "reducescatter": hvd.reducescatter_async,
+}
 
 
 def still_works():
@@ -56,6 +66,14 @@ def check_mismatched_shape():
         hvd.allgather(torch.ones((2, 2) if odd() else (2, 2, 1)), name="dimensions")
     with raises(*MISMATCH, sentence=said_of_shapes("reducescatter", "shape", "[3]", "[2]")):
         hvd.reducescatter(torch.ones(2 if odd() else 3), name="shape")
+    rows = hvd.size()
+    with raises(*MISMATCH, sentence=said_of_shapes("alltoall", "shape", "[*, 3]", "[*, 2]")):
+        hvd.alltoall(torch.ones((rows, 2) if odd() else (rows, 3)), name="shape")
+    dimensions = said_of_shapes("alltoall", "dimensions", "[*, 2, 1]", "[*, 2]")
+    with raises(*MISMATCH, sentence=dimensions):
+        hvd.alltoall(torch.ones((rows, 2) if odd() else (rows, 2, 1)), name="dimensions")
+    with raises(*MISMATCH, sentence=said_of_shapes("allreduce", "adasum", "[3]", "[2]")):
+        hvd.allreduce(torch.ones(2 if odd() else 3), op=hvd.Adasum, name="adasum")
     still_works()
 
 
@@ -115,18 +133,52 @@ def check_mismatched_dtype():
     if hvd.size() == 1:
         return
     dtype = torch.float64 if odd() else torch.float32
-    with raises(*MISMATCH, words=["'allreduce.dtype'", "float32", "float64", "[1]"]):
-        hvd.allreduce(torch.ones(2, dtype=dtype), name="dtype")
+    for op, start in ASYNC.items():
+        said = f"Mismatched data types for tensor '{op}.dtype': " + all_sides("float32", "float64")
+        with raises(*MISMATCH, sentence=said, of=op):
+            hvd.synchronize(start(torch.ones(hvd.size(), dtype=dtype), name="dtype"))
     still_works()
 
 
-def check_mismatched_op_and_root():
+def check_mismatched_operations_and_roots():
     if hvd.size() == 1:
         return
-    with raises(*MISMATCH, words=["'allreduce.op'", "sum", "max"]):
-        hvd.allreduce(torch.ones(2), op=hvd.Max if odd() else hvd.Sum, name="op")
-    with raises(*MISMATCH, words=["'broadcast.root'", "[1]"]):
-        hvd.broadcast(torch.ones(2), 1 if odd() else 0, name="root")
+    two, everyone = torch.ones(2), hvd.global_process_set
+
+    def said(name, usual, odd_one):
+        return f"Mismatched operations for tensor '{name}': " + all_sides(usual, odd_one)
+
+    with raises(*MISMATCH, sentence=said("allreduce.op", "sum", "max")):
+        hvd.allreduce(two, op=hvd.Max if odd() else hvd.Sum, name="op")
+    with raises(*MISMATCH, sentence=said("broadcast.root", "broadcast:root=0", "broadcast:root=1")):
+        hvd.broadcast(two, 1 if odd() else 0, name="root")
+    with raises(*MISMATCH, sentence=said("kind", "sum", "allgather")):
+        call = rows_call if odd() else reduce_call
+        call("kind", "allgather" if odd() else "sum", two, everyone).run()
+    still_works()
+
+
+def check_what_only_the_ranks_together_can_judge_is_said_when_waited_for():
+    """On every rank, whoever is wrong."""
+    n = hvd.size()
+    rows = torch.ones(n)
+    wrong = [
+        ("root rank", lambda: hvd.broadcast_async(rows, n)),
+        ("root rank", lambda: hvd.broadcast_async_(rows, n)),
+        ("number of entries in splits", lambda: hvd.alltoall_async(rows, [1] * (n + 1))),
+        ("the sum of splits", lambda: hvd.alltoall_async(rows, [2] * n)),
+        ("a negative number", lambda: hvd.alltoall_async(rows, [-1] * n)),
+    ]
+    if n > 1:
+        wrong += [
+            ("not an even multiple", lambda: hvd.alltoall_async(torch.ones(n + 1))),
+            ("on rank [1]: the sum of splits",
+             lambda: hvd.alltoall_async(rows, [2 if odd() else 1] * n)),
+        ]
+    for words, start in wrong:
+        handle = start()
+        with raises(*MISMATCH, ValueError, words=[words]):
+            hvd.synchronize(handle)
     still_works()
 
 
@@ -191,6 +243,22 @@ def check_duplicate_name():
     if first is None:
         first = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="pending")
     same(hvd.synchronize(first), torch.full((2,), float(hvd.size())))
+
+
+def check_duplicate_name_of_every_op():
+    if hvd.size() == 1:
+        return
+    rows = torch.ones(hvd.size())
+    for op, start in ASYNC.items():
+        first = None
+        if odd():
+            first = start(rows, name="pending")
+            with raises(hvd.HoronInvalidArgument, ValueError, words=[f"'{op}.pending'", "pending"],
+                        of=op):
+                start(rows, name="pending")
+        hvd.barrier()
+        hvd.synchronize(first or start(rows, name="pending"))
+    still_works()
 
 
 def check_group_with_a_pending_member_leaves_nothing():
@@ -268,16 +336,38 @@ def check_classes_are_those_that_scripts_for_horovod_catch():
     still_works()
 
 
+def calls_on(process_set):
+    """(name, call) of every collective that takes a set."""
+    tensor = torch.ones(hvd.size())
+    given = {"tensor": tensor, "tensors": [tensor, tensor], "root_rank": 0, "name": "set", "obj": 1,
+             "params": {"tensor": tensor}, "optimizer": torch.optim.SGD([tensor], lr=1.0)}
+    modules = {f"horon.torch.{name}" for name in ("exchanges", "reductions", "functions")}
+    for name in sorted(vars(hvd)):
+        function = getattr(hvd, name)
+        if getattr(function, "__module__", "") not in modules:
+            continue
+        needed = [p.name for p in inspect.signature(function).parameters.values()
+                  if p.default is p.empty]
+        arguments = {name: given[name] for name in needed}
+        if name.startswith("sparse"):
+            arguments["tensor"] = every_call.sparse(tensor)
+        yield name, lambda f=function, a=arguments: f(**a, process_set=process_set)
+
+
 def check_who_is_no_member_hears_a_value_error():
     if hvd.size() == 1:
         return
     process_set = hvd.add_process_set([0])
-    if hvd.rank() > 0:
-        with raises(hvd.HoronInvalidArgument, ValueError, words=["not a member"]):
-            hvd.allreduce(torch.ones(2), process_set=process_set)
+    member = process_set.included()
+    for name, call in () if member else calls_on(process_set):
+        with raises(hvd.HoronInvalidArgument, ValueError, of=name,
+                    words=[f"rank {hvd.rank()} is not a member"]):
+            call()
     hvd.remove_process_set(process_set)
-    with raises(hvd.HoronInvalidArgument, ValueError, words=["not registered"]):
-        hvd.allreduce(torch.ones(2), process_set=process_set)
+    for unknown in (process_set, hvd.ProcessSet([0])):
+        for name, call in calls_on(unknown):
+            with raises(hvd.HoronInvalidArgument, ValueError, words=["not registered"], of=name):
+                call()
     still_works()
 
 
