@@ -1,5 +1,7 @@
 """Collectives among some of the ranks."""
 
+import threading
+
 import torch
 from common import close, raises, same
 
@@ -116,6 +118,35 @@ def check_same_start_on_a_set():
     momentum = optimizer.state[model.weight]["momentum_buffer"]
     close(momentum, torch.full((1, 2), float(expected)))
     hvd.remove_process_set(some)
+
+
+def check_a_barrier_holds_its_set_until_the_last_has_come():
+    """Rank 0 comes last. The others of the set wait in a thread, and meanwhile tell by allreduces
+    that they do; barriers of the other set are not held."""
+    if hvd.size() < 2:
+        return
+    sets = [hvd.global_process_set]
+    others = None
+    if hvd.size() > 2:
+        sets.append(hvd.add_process_set([0, 1]))
+        others = hvd.add_process_set(list(range(2, hvd.size())))
+    for held in sets:
+        early = held.included() and hvd.rank() > 0
+        passed = threading.Event()
+        waiting = threading.Thread(target=lambda: (hvd.barrier(held), passed.set()), daemon=True)
+        if early:
+            waiting.start()
+        for _ in range(20):
+            if others is not None and others.included():
+                hvd.barrier(others)
+            assert hvd.allreduce(torch.tensor([int(passed.is_set())]), op=hvd.Max).item() == 0
+        if early:
+            waiting.join(60)
+            assert passed.is_set()
+        elif held.included():
+            hvd.barrier(held)
+    for process_set in filter(None, (*sets[1:], others)):
+        hvd.remove_process_set(process_set)
 
 
 def check_disjoint_sets_at_the_same_time():
