@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <climits>
 #include <cmath>
@@ -51,11 +52,19 @@ Setter Duration(Field Config::* field) {
   };
 }
 
+std::string Lower(const std::string& value) {
+  std::string lower;
+  for (const char c : value)
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 Setter Boolean(bool Config::* field) {
   return [=](Config& config, const std::string& value) {
-    if (value == "1" || value == "true" || value == "on" || value == "yes") {
+    const std::string said = Lower(value);  // a script may set str(True)
+    if (said == "1" || said == "true" || said == "on" || said == "yes") {
       config.*field = true;
-    } else if (value == "0" || value == "false" || value == "off" || value == "no") {
+    } else if (said == "0" || said == "false" || said == "off" || said == "no") {
       config.*field = false;
     } else {
       return Wrong(value, "a yes or no (1, 0, true, false, on, off)");
@@ -87,8 +96,7 @@ Status SetLog(Config& config, const std::string& value) {
 }
 
 Status SetController(Config& config, const std::string& value) {
-  std::string lower;
-  for (char c : value) lower += static_cast<char>(std::tolower(c));
+  std::string lower = Lower(value);
   // Horovod's "gloo" is its way without MPI.
   if (lower == "gloo") lower = "shm";
   if (lower != "shm" && lower != "mpi") return Wrong(value, "a controller; use shm or mpi");

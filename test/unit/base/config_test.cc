@@ -34,6 +34,8 @@ TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob")
   CHECK(Read({{"HOROVOD_CONTROLLER", "gloo"}}).value().controller == "shm");
   CHECK(Read({{"HORON_CYCLE_TIME", "2.5"}}).value().cycle_time == std::chrono::microseconds(2500));
   CHECK_FALSE(Read({{"HORON_LEND", "off"}}).value().lend);
+  CHECK_FALSE(Read({{"HORON_LEND", "False"}}).value().lend);
+  CHECK(Read({{"HOROVOD_AUTOTUNE", "True"}}).value().autotune);
 }
 
 TEST_CASE("a knob's own name wins over Horovod's other name for it") {
@@ -85,6 +87,32 @@ TEST_CASE("variables that do nothing are told apart from those that do, and from
         "HOROVOD_FUSION_THRESHOLD?");
   CHECK(found[3].starts_with("HOROVOD_GLOO_IFACE has no effect: there is no gloo"));
   CHECK(found[4].starts_with("HOROVOD_TORUS_ALLREDUCE has no effect: "));
+}
+
+TEST_CASE("each variable of Horovod's runtime is a knob, or it is said why it does nothing") {
+  std::istringstream names(
+      "FUSION_THRESHOLD CYCLE_TIME CACHE_CAPACITY BATCH_D2D_MEMCOPIES DISABLE_GROUP_FUSION "
+      "ENABLE_ASYNC_COMPLETION ENABLE_XLA_OPS HIERARCHICAL_ALLREDUCE HIERARCHICAL_ALLGATHER "
+      "TORUS_ALLREDUCE AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE "
+      "AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE TIMELINE "
+      "TIMELINE_MARK_CYCLES STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS "
+      "STALL_SHUTDOWN_TIME_SECONDS THREAD_AFFINITY MPI_THREADS_DISABLE ADASUM_MPI_CHUNK_SIZE "
+      "DYNAMIC_PROCESS_SETS NUM_NCCL_STREAMS CONTROLLER CPU_OPERATIONS CCL_CACHE "
+      "DISABLE_NVTX_RANGES LOG_LEVEL LOG_HIDE_TIME ELASTIC GLOO_IFACE GLOO_TIMEOUT_SECONDS "
+      "GLOO_RENDEZVOUS_ADDR GLOO_RENDEZVOUS_PORT HOSTNAME RANK SIZE LOCAL_RANK LOCAL_SIZE "
+      "CROSS_RANK CROSS_SIZE");
+  int count = 0;
+  for (std::string name; names >> name; ++count) {
+    INFO(name);
+    bool is_knob = false;
+    for (const Knob& knob : Knobs()) is_knob = is_knob || (knob.horovod && name == knob.name);
+    const std::string entry = "HOROVOD_" + name + "=1";
+    const char* const environment[] = {entry.c_str(), nullptr};
+    const std::vector<std::string> idle = IdleVariables(environment);
+    CHECK(idle.size() == (is_knob ? 0u : 1u));
+    for (const std::string& said : idle) CHECK(said.find("unknown") == std::string::npos);
+  }
+  CHECK(count == 44);
 }
 
 TEST_CASE(
