@@ -1,6 +1,7 @@
 """horon.run: a function on all ranks of a new job, from a program, a thread and a notebook's
 streams."""
 
+import inspect
 import io
 import os
 import signal
@@ -209,6 +210,20 @@ def test_wrong_calls_are_one_sentence(func, changes, words):
     with pytest.raises(ValueError) as caught:
         horon.run(func, **changes)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+HOROVOD = """func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None,
+slots=None, reset_limit=None, cooldown_range=None, hosts=None, hostfile=None,
+host_discovery_script=None, start_timeout=None, ssh_port=None, ssh_identity_file=None,
+disable_cache=None, output_filename=None, verbose=None, use_gloo=None, use_mpi=None, mpi_args=None,
+network_interface=None, network_interfaces=None, executable=None, np=None, min_np=None,
+max_np=None"""
+
+
+def test_arguments_are_those_of_horovods_run():
+    """But for num_proc: None is 1, or all slots of the hosts."""
+    ours = ", ".join(map(str, inspect.signature(horon.run).parameters.values()))
+    assert ours == " ".join(HOROVOD.split()).replace("num_proc=1", "num_proc=None")
 
 
 def test_a_function_that_cannot_be_pickled():
