@@ -122,9 +122,12 @@ def expect_tuned_and_replayed(launch, folder, np, **where):
     return lines
 
 
-@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
-def test_one_node(launch, tmp_path, np):
-    lines = expect_tuned_and_replayed(launch, tmp_path, np)
+@pytest.mark.parametrize("np, launcher", [(2, "horonrun"), *(
+    pytest.param(np, launcher, marks=in_full_tier)
+    for np, launcher in ((4, "horonrun"), (2, "mpirun"), (4, "mpirun"))
+)])
+def test_one_node(launch, tmp_path, needs_mpi, np, launcher):
+    lines = expect_tuned_and_replayed(launch, tmp_path, np, launcher=launcher)
     assert {line["slice_bytes"] for line in lines} == {"0"}  # there are none
 
 

@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from conftest import _command, mpirun_path, run_job
+from conftest import _command, in_full_tier, mpirun_path, run_job
 from horon.launcher.explain import report, row, take
 
 MS = 1_000_000
@@ -113,12 +113,14 @@ def explained(tmp_path, kind, *options, np=2, launcher="horonrun", **variables):
     return re.findall(r"^horon(?:run)?: (.*)$", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("np", [3, *(pytest.param(np, marks=in_full_tier) for np in (2, 4))])
 @pytest.mark.parametrize("way", [["--explain"], ["--explain", "--mpi"]], ids=["shm", "mpi"])
-def test_a_job_with_a_straggler(tmp_path, needs_mpi, way):
-    lines = explained(tmp_path, "straggler", *way, np=3)
+def test_a_job_with_a_straggler(tmp_path, needs_mpi, way, np):
+    lines = explained(tmp_path, "straggler", *way, np=np)
     assert re.search(r"5\d steps of .*, 60 tensors in", lines[0]), lines
-    assert [line.split()[0] for line in lines[2:6]] == ["0", "1", "2", "mean"], lines
-    assert re.match(r"\d+ % of the step waits for rank 2: ", lines[-1]), lines
+    rows = [line.split()[0] for line in lines[2:np + 3]]
+    assert rows == [*map(str, range(np)), "mean"], lines
+    assert re.match(rf"\d+ % of the step waits for rank {np - 1}: ", lines[-1]), lines
 
 
 def test_a_job_that_waits_for_each_tensor(tmp_path):

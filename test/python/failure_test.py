@@ -171,18 +171,21 @@ def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
         assert said and 3 <= float(said[1]) <= float(said[2]) + 0.1, text
 
 
-def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path):
-    _, output = run("killed", HORON_POSTMORTEM_DIR=str(tmp_path))
+@pytest.mark.parametrize("np, way", [(NP, "shm"), *(
+    pytest.param(np, way, marks=in_full_tier) for np in (2, 4) for way in ("shm", "mpi")
+)])
+def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path, needs_mpi, np, way):
+    _, output = run("killed", np, way, HORON_POSTMORTEM_DIR=str(tmp_path))
     made = re.search(rf"what each rank did last: ({tmp_path}\S*/report.txt)", output)
     assert made, output
     report = Path(made[1]).read_text(encoding="utf-8")
     assert "culprit: rank 1 was killed by signal 9 (SIGKILL) (recorded by " in report
-    for rank in range(NP):
+    for rank in range(np):
         own = report.split(f"\nrank {rank} on ")[1].split("\nrank ")[0]
         assert re.search(r"submitted +allreduce.first \(4000 bytes\)", own), report
         assert re.search(r"finished +0/allreduce.first \(1 tensors\)", own), report
         timeline = (Path(made[1]).parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
-        assert "joined     shm, negotiating over shm (3 ranks)" in timeline
+        assert f"joined     shm, negotiating over {way} ({np} ranks)" in timeline
     assert "submitted  allreduce.x" not in report.split("\nrank 1 on ")[1].split("\nrank ")[0]
     for folder in (tmp_path, Path(made[1]).parent):
         assert shown(folder).stdout.strip() == report.strip()

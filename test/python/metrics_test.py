@@ -4,6 +4,7 @@ format (0.0.4) is meant."""
 import re
 
 import pytest
+from conftest import in_full_tier
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -37,20 +38,24 @@ def read(text):
     return values
 
 
-@pytest.mark.parametrize("launcher, nodes", [("horonrun", None), ("mpirun", "2")])
-def test_all_counters_of_a_job_are_there(launch, tmp_path, needs_mpi, launcher, nodes):
+@pytest.mark.parametrize("np, launcher, nodes", [
+    (4, "horonrun", None), (4, "mpirun", "2"),
+    pytest.param(2, "horonrun", None, marks=in_full_tier),
+    pytest.param(2, "mpirun", "1", marks=in_full_tier),
+])
+def test_all_counters_of_a_job_are_there(launch, tmp_path, needs_mpi, np, launcher, nodes):
     """Of a job that uses collectives, windows and averages of pairs."""
     variables = {"HORON_METRICS_FILE": str(tmp_path / "rank-{rank}.prom"),
                  "HORON_METRICS_PERIOD_SECONDS": "0.02"}
     if nodes:
         variables["HORON_LOCAL_SIZE"] = nodes
-    out = launch(4, "windows", "metrics", launcher=launcher, env=variables)
-    for rank in range(4):
+    out = launch(np, "windows", "metrics", launcher=launcher, env=variables)
+    for rank in range(np):
         values = read((tmp_path / f"rank-{rank}.prom").read_text(encoding="utf-8"))
         own = [value for (name, labels), value in values.items() if f'rank="{rank}"' in labels]
         assert len(own) == len(values)
         by_name = {name: value for (name, labels), value in values.items() if len(labels) == 2}
-        assert by_name["horon_running"] == 0 and by_name["horon_ranks"] == 4
+        assert by_name["horon_running"] == 0 and by_name["horon_ranks"] == np
         said = dict(re.findall(rf"^counter {rank} (\S+) (\d+)$", out, re.MULTILINE))
         for counter in ("executor.tensors", "executor.bytes", "window.given"):
             assert by_name[f"horon_{counter.replace('.', '_')}_total"] == int(said[counter]) > 0
@@ -60,7 +65,7 @@ def test_all_counters_of_a_job_are_there(launch, tmp_path, needs_mpi, launcher, 
                  if name == "horon_peer_bytes_to_total" for label in labels
                  if label.startswith("peer=")}
         assert found == edges and edges
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank-{r}.prom" for r in range(4)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank-{r}.prom" for r in range(np)]
 
 
 def test_a_file_that_cannot_be_written_ends_the_job_with_its_name(launch_script, tmp_path):

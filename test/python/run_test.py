@@ -12,6 +12,7 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+from conftest import in_full_tier
 from hosts import world as world  # a fixture
 from launching import alive
 
@@ -91,10 +92,15 @@ def test_large_results():
     assert value == [b"ba" * 3_000_000] * 2, errors
 
 
-def test_over_mpi(needs_mpi):
-    value, _, errors = here(horon.run, lambda x: total(x) + (b"z" * 5_000_000,), (0,), np=2,
-                            use_mpi=True)
-    assert value == [(rank, [1.0] * 3, b"z" * 5_000_000) for rank in range(2)], errors
+@pytest.mark.parametrize("np, use_mpi", [(2, True), *(
+    pytest.param(np, use_mpi, marks=in_full_tier)
+    for np, use_mpi in ((2, False), (4, False), (4, True))
+)])
+def test_tensors_and_large_results(needs_mpi, np, use_mpi):
+    value, _, errors = here(horon.run, lambda x: total(x) + (b"z" * 5_000_000,), (0,), np=np,
+                            use_mpi=use_mpi)
+    summed = [np * (np - 1) / 2.0] * 3
+    assert value == [(rank, summed, b"z" * 5_000_000) for rank in range(np)], errors
 
 
 HOSTS = """

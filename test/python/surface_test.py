@@ -34,8 +34,9 @@ def test_modern(launch, np):
     launch(np, "modern")
 
 
-def test_modern_mpirun(launch, needs_mpi):
-    launch(2, "modern", launcher="mpirun")
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
+def test_modern_mpirun(launch, needs_mpi, np):
+    launch(np, "modern", launcher="mpirun")
 
 
 def test_sums_that_know_nothing_of_nodes(launch, needs_mpi):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import in_full_tier
 from horon.launcher.recorder import Event, Recording
 from horon.launcher.top import rows
 
@@ -106,10 +107,12 @@ def test_running_ranks_are_found_and_only_read():
     assert gone.returncode == 1 and "no running rank" in gone.stderr, gone
 
 
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 @pytest.mark.parametrize("launcher, in_file", [("horonrun", False), ("mpirun", False),
                                                ("mpirun", True)])
-def test_ranks_are_found_whoever_has_started_them(launch, needs_mpi, tmp_path, launcher, in_file):
+def test_ranks_are_found_whoever_has_started_them(launch, needs_mpi, tmp_path, launcher, in_file,
+                                                  np):
     """In memory, or in a file of HORON_POSTMORTEM_DIR, as only a foreign launcher's ranks do."""
-    launch(2, "top", launcher=launcher,
+    launch(np, "top", launcher=launcher,
            env={"HORON_POSTMORTEM_DIR": str(tmp_path / "kept")} if in_file else {})
     assert (tmp_path / "kept").exists() == in_file
