@@ -39,12 +39,12 @@ Values Reference(const Layout& layout, const std::vector<Values>& by_rank) {
 }
 
 TEST_CASE("adasum is the reference tree on every layout", "[conformance][jobs][adasum]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Values>> inputs;
     for (const DataType dtype : kFloats) {
-      for (const int64_t count : test::Counts()) {
+      for (const int64_t count : test::JobCounts()) {
         for (const char* op : {"adasum", "adasum:algo=tree"}) {
           std::vector<Values> by_rank;
           for (int rank = 0; rank < layout.size; ++rank) {

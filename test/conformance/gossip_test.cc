@@ -48,12 +48,12 @@ void HearTheOneBefore(OpTensor& tensor) {
 }
 
 TEST_CASE("gossip: rounds are products of matrices on whole runtimes", "[conformance][jobs]") {
-  for (const test::Layout& layout : test::Layouts()) {
+  for (const test::Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Values>> wanted;
     for (const DataType dtype : kFloats) {
-      for (const int64_t count : test::Counts()) {
+      for (const int64_t count : test::JobCounts()) {
         const auto inputs = test::InputsOf(dtype, layout.size, count);
         for (const char* op : {"gossip", "gossip:graph=ring", "gossip:graph=star,mixing=push",
                                "gossip:graph=random_matching"}) {

@@ -17,12 +17,12 @@ using test::OpTensor;
 using test::Values;
 
 TEST_CASE("broadcast", "[conformance][jobs]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<size_t> roots;
     for (const DataType dtype : test::kAllTypes) {
-      for (const int64_t count : test::Counts()) {
+      for (const int64_t count : test::JobCounts()) {
         roots.push_back(items.size() % static_cast<size_t>(layout.size));
         items.push_back({"broadcast:root=" + std::to_string(roots.back()),
                          OpTensor::Make(dtype, test::InputsOf(dtype, layout.size, count))});
@@ -38,7 +38,7 @@ TEST_CASE("broadcast", "[conformance][jobs]") {
 }
 
 TEST_CASE("allgather and alltoall", "[conformance][jobs]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<std::vector<Bytes>> expected;  // by item, rank

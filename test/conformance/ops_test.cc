@@ -41,13 +41,13 @@ TEST_CASE("elementwise ops", "[conformance][jobs]") {
                              {"min", ReduceKind::kMin, false},
                              {"max", ReduceKind::kMax, false},
                              {"product", ReduceKind::kProduct, false}};
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<Values> references;
     for (const Kind& kind : kKinds) {
       for (const DataType dtype : test::kAllTypes) {
-        for (const int64_t count : test::Counts()) {
+        for (const int64_t count : test::JobCounts()) {
           if (!Supports(kind.kind, dtype, kind.average)) continue;
           const auto [before, after] = ScalesOf(items.size(), kind.kind, dtype);
           const auto inputs = test::InputsOf(dtype, layout.size, count);
@@ -70,12 +70,12 @@ TEST_CASE("elementwise ops", "[conformance][jobs]") {
 }
 
 TEST_CASE("reduce_scatter and barrier", "[conformance][jobs]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     std::vector<Values> references;
     for (const DataType dtype : test::kAllTypes) {
-      for (const int64_t count : test::Counts()) {
+      for (const int64_t count : test::JobCounts()) {
         const bool average = items.size() % 2 == 1 && dtype != DataType::kBool;
         const auto [before, after] = ScalesOf(items.size(), ReduceKind::kSum, dtype);
         const auto inputs = test::InputsOf(dtype, layout.size, count);
@@ -172,12 +172,12 @@ std::vector<Values> Expected(const Layout& layout, const Item& item) {
 }
 
 TEST_CASE("staged proofs: dissemination and top-k", "[conformance][jobs]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
     std::vector<Item> items;
     for (const DataType dtype :
          {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
-      for (const int64_t count : test::Counts()) {
+      for (const int64_t count : test::JobCounts()) {
         for (const std::string op :
              {"dissemination", "dissemination:hierarchical=1", "topk:ratio=1", "topk:ratio=0.25"}) {
           const auto [before, after] = ScalesOf(items.size(), ReduceKind::kSum, dtype);
@@ -213,7 +213,7 @@ TEST_CASE("staged proofs: dissemination and top-k", "[conformance][jobs]") {
 
 TEST_CASE("what the ranks disagree on fails everywhere with one sentence, and the runtime goes on",
           "[conformance][jobs]") {
-  for (const Layout& layout : test::Layouts()) {
+  for (const Layout& layout : test::JobLayouts()) {
     if (layout.size == 1) continue;  // a rank agrees with itself
     INFO(test::Describe(layout));
     const std::string size = std::to_string(layout.size), rows = std::to_string(layout.size + 1);

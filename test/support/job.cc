@@ -29,8 +29,8 @@ JobPlace& Place() {
 }  // namespace
 
 void SetJobPlace(const JobPlace& place) { Place() = place; }
-std::vector<Layout> Layouts() { return Place().layouts(); }
-std::span<const int64_t> Counts() { return Place().counts(); }
+std::vector<Layout> JobLayouts() { return Place().layouts(); }
+std::span<const int64_t> JobCounts() { return Place().counts(); }
 
 // Submits all items on this rank, beginning at another one than the other ranks do, and waits for
 // all.

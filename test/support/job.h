@@ -45,8 +45,8 @@ struct JobPlace {
   void (*run)(const Layout& layout, std::vector<Item>& items);
 };
 void SetJobPlace(const JobPlace& place);
-std::vector<Layout> Layouts();
-std::span<const int64_t> Counts();
+std::vector<Layout> JobLayouts();
+std::span<const int64_t> JobCounts();
 
 // Names the items and runs them on that layout.
 void RunJob(const Layout& layout, std::vector<Item>& items);
