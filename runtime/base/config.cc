@@ -95,6 +95,12 @@ Status SetLog(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+Status SetSliceBytes(Config& config, const std::string& value) {
+  HORON_TRY(Integer(&Config::slice_bytes, 0, 1 << 30)(config, value));
+  const bool possible = config.slice_bytes == 0 || config.slice_bytes >= 4096;
+  return possible ? Status::Ok() : Wrong(value, "0 or at least 4096");
+}
+
 Status SetController(Config& config, const std::string& value) {
   std::string lower = Lower(value);
   // Horovod's "gloo" is its way without MPI.
@@ -236,7 +242,7 @@ const std::vector<Knob>& Table() {
       {"EXPLAIN", false, "whether it is said at the end where the time of a step went",
        Boolean(&Config::explain)},
       {"SLICE_BYTES", false, "bytes of a bucket that travel between nodes as one; 0 chooses",
-       Integer(&Config::slice_bytes, 0, 1 << 30)},
+       &SetSliceBytes},
       {"HIERARCHICAL_ALLREDUCE", true, "Horovod's name of HORON_HIERARCHICAL",
        Boolean(&Config::hierarchical)},
       {"HIERARCHICAL", false,

@@ -1,5 +1,6 @@
 #include "runtime/base/log_levels.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <optional>
@@ -9,6 +10,10 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info",
                                                      "warn",  "error", "off"};
+
+// The parts that log.
+constexpr std::array<std::string_view, 7> kComponents = {
+    "gpu", "metrics", "negotiator", "runtime", "stall", "timeline", "watchdog"};
 
 std::optional<LogLevel> ParseLevel(std::string_view name) {
   for (size_t i = 0; i < kLevels.size(); ++i) {
@@ -38,9 +43,16 @@ Result<LogLevels> ParseLogLevels(std::string_view spec) {
     }
     if (equals == std::string_view::npos) {
       levels.of_all = *parsed;
-    } else {
-      levels.by_component[std::string(part.substr(0, equals))] = *parsed;
+      continue;
     }
+    const std::string_view component = part.substr(0, equals);
+    if (std::find(kComponents.begin(), kComponents.end(), component) == kComponents.end()) {
+      std::string all;
+      for (const std::string_view name : kComponents) (all += all.empty() ? "" : ", ") += name;
+      return Status::InvalidArgument("'" + std::string(component) +
+                                     "' is no part that logs; use one of " + all);
+    }
+    levels.by_component[std::string(component)] = *parsed;
   }
   return levels;
 }

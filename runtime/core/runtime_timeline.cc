@@ -35,7 +35,8 @@ Status Runtime::StartConfiguredTimeline() {
   order.mark_cycles = config_.timeline_mark_cycles;
   order.first_step = config_.timeline_first_step;
   order.end_step = config_.timeline_end_step;
-  return StartTimeline(std::move(order));
+  const Status started = StartTimeline(std::move(order));
+  return started.ok() ? started : Status(started.code(), "HORON_TIMELINE: " + started.message());
 }
 
 Status Runtime::StopTimeline() { return rank_ == 0 ? OrderTimeline({}) : Status::Ok(); }

@@ -21,6 +21,8 @@ TEST_CASE("a wrong log level is an error that names the variable that was set") 
     const auto wrong = Read({{name, "info,negotiator=loud"}});
     CHECK(wrong.status().code() == Code::kInvalidArgument);
     CHECK(wrong.status().message().starts_with(std::string(name) + ": 'loud' is not a level; "));
+    const auto nobody = Read({{name, "info,nosuch=trace"}});
+    CHECK(nobody.status().message().starts_with(std::string(name) + ": 'nosuch' is no part that "));
     CHECK(Read({{name, "WARNING,negotiator=fatal"}}).value().log == "WARNING,negotiator=fatal");
   }
 }
@@ -51,6 +53,7 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
       {"HORON_CYCLE_TIME", "fast"},      {"HORON_LEND", "maybe"},
       {"HORON_CONTROLLER", "pigeon"},    {"HORON_SIZE", "0"},
       {"HORON_CACHE_CAPACITY", "1e3"},   {"HORON_SHM_CHUNK_BYTES", "1"},
+      {"HORON_SLICE_BYTES", "1"},
       {"HORON_START_TIMEOUT", ""},       {"HORON_METRICS_FILE", "/x/all.prom"}};
   for (const auto& [padded, value] : wrong) {
     const std::string name = padded.substr(0, padded.find(' '));
