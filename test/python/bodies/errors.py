@@ -108,6 +108,12 @@ def check_what_is_no_tensor():
     still_works()
 
 
+def check_names_that_cannot_be_sent():
+    for name in ("a\0b", "half \ud800"):
+        with raises(ValueError, hvd.HoronError, words=["a tensor's name is text without NUL"]):
+            hvd.allreduce(torch.ones(1), name=name)
+
+
 def check_ops_that_go_on_need_a_name():
     """One unnamed tensor is not the next."""
     for op in (hvd.TopK(0.1), hvd.Dissemination(), "topk:ratio=0.5"):
