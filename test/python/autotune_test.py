@@ -154,5 +154,6 @@ def test_a_file_that_holds_no_setting(launch_script, tmp_path, text, variables, 
     script.write_text("import horon.torch as hvd\nhvd.init()\nhvd.barrier()\n")
     if text is not None:
         path.write_text(text)
-    out = launch_script(2, script, env={"HORON_AUTOTUNE_FILE": str(path), **variables})
+    out = launch_script(2, script, may_fail=True,
+                        env={"HORON_AUTOTUNE_FILE": str(path), **variables})
     assert re.search(rf"HORON_AUTOTUNE_FILE: {path}:? {words}", out), out

@@ -40,9 +40,10 @@ def _kill(process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def run_job(command, np, env=None, timeout=120, expect_done=True) -> str:
+def run_job(command, np, env=None, timeout=120, expect_done=True, may_fail=True) -> str:
     """Runs a job to its end and returns its output. Unless told otherwise it must succeed, and each
-    rank must have printed a line "done RANK": an exit code of 0 alone proves nothing."""
+    rank must have printed a line "done RANK": an exit code of 0 alone proves nothing. Without that
+    line an exit code counts only unless it `may_fail`."""
     single_host = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, env={**os.environ, **single_host, **(env or {})}, start_new_session=True,
@@ -54,6 +55,8 @@ def run_job(command, np, env=None, timeout=120, expect_done=True) -> str:
         _kill(process)
         output, _ = process.communicate()
         pytest.fail(f"not done after {timeout} s: {' '.join(command)}\n{output}")
+    if process.returncode != 0 and not may_fail:
+        pytest.fail(f"exit code {process.returncode}\n{output}")
     if expect_done:
         done = sorted(int(rank) for rank in re.findall(r"^done (\d+)$", output, re.MULTILINE))
         if process.returncode != 0 or done != list(range(np)):
@@ -77,11 +80,12 @@ def launch():
 
 @pytest.fixture
 def launch_script():
-    """launch_script(np, path, *arguments): runs a program on np ranks; its output."""
+    """launch_script(np, path, *arguments): runs a program on np ranks, which must end well unless
+    it `may_fail`; its output."""
 
-    def start(np, path, *arguments, launcher="horonrun", env=None, timeout=240):
+    def start(np, path, *arguments, launcher="horonrun", env=None, timeout=240, may_fail=False):
         command = [*_command(launcher, np), sys.executable, str(path), *arguments]
-        return run_job(command, np, env, timeout, expect_done=False)
+        return run_job(command, np, env, timeout, expect_done=False, may_fail=may_fail)
 
     return start
 

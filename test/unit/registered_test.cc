@@ -108,6 +108,44 @@ TEST_CASE("a registered group is started as one, and refused whole") {
   horon_shutdown();
 }
 
+// What only the negotiation knows the size of: an allgather's rows, an alltoall's.
+TEST_CASE("outputs that belong to the work live until its last reference goes") {
+  REQUIRE(horon_init() == HORON_OK);
+  const float rows[6] = {1, 2, 3, 4, 5, 6};
+  const int64_t shape[2] = {3, 2}, splits[1] = {3};
+  for (const char* op : {"allgather", "alltoall"}) {
+    INFO(op);
+    horon_request request = RequestOf("rows", shape[0], op);
+    request.shape = shape;
+    request.ndim = 2;
+    request.prescale = 1;
+    request.input = rows;
+    if (std::string(op) == "alltoall") {
+      request.splits = splits;
+      request.splits_count = 1;
+    }
+    horon_work* work = nullptr;
+    REQUIRE(horon_run(&request, &work) == HORON_OK);
+    horon_work_retain(work);
+    horon_work_release(work);
+    REQUIRE(horon_work_output_ndim(work, 0) == 2);
+    CHECK(horon_work_output_shape(work, 0)[0] == 3);
+    CHECK(horon_work_output_shape(work, 0)[1] == 2);
+    const auto* const output = static_cast<const float*>(horon_work_output(work, 0));
+    REQUIRE(output != nullptr);
+    CHECK(output != rows);
+    CHECK(std::vector<float>(output, output + 6) == std::vector<float>(rows, rows + 6));
+    int count = 0;
+    const int64_t* const received = horon_work_received_splits(work, 0, &count);
+    REQUIRE(count == 1);
+    CHECK(*received == 3);
+    CHECK(horon_work_output(work, 1) == nullptr);
+    CHECK(horon_work_output_ndim(work, 1) < 0);
+    horon_work_release(work);
+  }
+  horon_shutdown();
+}
+
 TEST_CASE("a registered tensor with an op that is not there says so when it is started") {
   REQUIRE(horon_init() == HORON_OK);
   horon_tensor* const tensor = Register("odd", 1, "nonsense");
