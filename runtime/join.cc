@@ -208,6 +208,20 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
   return job;
 }
 
+// What must be the same on all ranks before they can meet. A launcher of MPI's may set variables
+// for some ranks only.
+Status CheckAlike(const Config& config, MpiWorld& mpi, const Patience& patience) {
+  const std::string said = "HORON_CONTROLLER=" + std::string(config.controller == "shm" ? "shm" : "mpi") +
+                           ", HORON_LOCAL_SIZE=" + std::to_string(config.local_size);
+  HORON_ASSIGN(const std::vector<std::string> heard, mpi.Exchange(said, patience));
+  for (size_t rank = 1; rank < heard.size(); ++rank) {
+    if (heard[rank] == heard[0]) continue;
+    return Status::InvalidArgument("rank 0 has " + heard[0] + ", rank " + std::to_string(rank) +
+                                   " has " + heard[rank] + ": these must be equal on all ranks");
+  }
+  return Status::Ok();
+}
+
 Result<Topology> TopologyOf(const Config& config, MpiWorld& mpi, const Patience& patience) {
   HORON_ASSIGN(std::vector<int> node_of, mpi.NodeOf(patience));
   if (config.local_size == 0) return Topology::FromNodes(std::move(node_of));
@@ -254,6 +268,7 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   if (early) HORON_TRY(early->status());
   HORON_ASSIGN(job->mpi, process.mpi.Join(config, patience));
   HORON_TRY(CheckTogether(*job->mpi));
+  HORON_TRY(CheckAlike(config, *job->mpi, patience));
   HORON_ASSIGN(Topology topology, TopologyOf(config, *job->mpi, patience));
   if (config.controller == "shm" && topology.nodes() > 1) {
     return Status::InvalidArgument("HORON_CONTROLLER=shm cannot negotiate between " +

@@ -86,6 +86,19 @@ def test_shm_controller_between_nodes_is_refused(tmp_path, needs_mpi):
     assert out.count("refused: HORON_CONTROLLER=shm cannot negotiate between 2 nodes") == 4, out
 
 
+@pytest.mark.parametrize("name, values", [("CONTROLLER", ("mpi", "shm")), ("LOCAL_SIZE", (0, 1))])
+def test_settings_that_differ_between_ranks_are_refused(tmp_path, needs_mpi, name, values):
+    script = tmp_path / "differ.py"
+    script.write_text("import os, horon.torch as hvd\n"
+                      f"os.environ['HORON_{name}'] = "
+                      f"{[str(value) for value in values]}[int(os.environ['OMPI_COMM_WORLD_RANK'])]\n"
+                      "try:\n    hvd.init()\n"
+                      "except ValueError as error:\n    print('refused:', error, flush=True)\n")
+    out = run_job([*_command("mpirun", 2), sys.executable, str(script)], 2, expect_done=False)
+    assert len(re.findall(rf"^refused: rank 0 has .*HORON_{name}={values[0]}.* rank 1 has .*"
+                          rf"HORON_{name}={values[1]}.*equal on all ranks$", out, re.M)) == 2, out
+
+
 # Collective calls of MPI and messages with elements, of 100 small tensors and of one as large as
 # all.
 @pytest.mark.parametrize("settings, hundred, large", [
