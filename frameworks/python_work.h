@@ -53,6 +53,7 @@ inline void CheckSubmit(int code) {
 // Not 0: a handler has raised something.
 inline int RunSignalHandlers() {
   const PyGILState_STATE held = PyGILState_Ensure();
+  horon_look_works();  // a handler may be what the other ranks wait for
   const int raised = PyErr_CheckSignals();
   PyGILState_Release(held);
   return raised;

@@ -176,6 +176,7 @@ void horon_abandon(const char* what) {
 }
 
 horon_look horon_set_look(horon_look look) { return SetLook(look); }
+void horon_look_works(void) { LookWorks(); }
 
 int horon_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
 const char* horon_last_error(void) { return LastError().c_str(); }
@@ -308,6 +309,7 @@ int horon_work_wait_all(horon_work* const* works, int count) {
   std::string message;
   for (int i = 0; i < count; ++i) {
     const int code = horon_work_wait(works[i], -1);
+    if (code == HORON_WAIT_TIMEOUT) return code;  // the program has broken it off
     if (code == HORON_OK || first != HORON_OK) continue;
     first = code;
     message = LastError();

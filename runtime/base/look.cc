@@ -15,6 +15,7 @@ struct Looking {
   Clock::time_point next;
 };
 thread_local Looking looking;
+thread_local Looker* looker_now = nullptr;
 
 }  // namespace
 
@@ -31,6 +32,18 @@ Status GoOn() {
     looking.next = Clock::now() + kAtMostEvery;
   }
   return looking.over ? Status::Aborted("the program broke this call off") : Status::Ok();
+}
+
+Status GoOn(Looker* looker) {
+  Looker* const outer = std::exchange(looker_now, looker);
+  const Status status = GoOn();
+  looker_now = outer;
+  if (looker != nullptr) looker->TurnsBack();
+  return status;
+}
+
+void LookWorks() {
+  if (looker_now != nullptr) looker_now->TurnsAway();
 }
 
 }  // namespace horon

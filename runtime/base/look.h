@@ -20,4 +20,18 @@ std::chrono::nanoseconds UntilLook(std::chrono::nanoseconds limit);
 // SetLook.
 Status GoOn();
 
+// What is told when a look begins to work (horon_look_works), and until when it does.
+class Looker {
+ public:
+  virtual void TurnsAway() = 0;
+  virtual void TurnsBack() = 0;
+
+ protected:
+  ~Looker() = default;
+};
+// GoOn on behalf of one; may be null.
+Status GoOn(Looker* looker);
+// The look that this thread is in is at work from here on.
+void LookWorks();
+
 }  // namespace horon

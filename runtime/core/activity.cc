@@ -10,7 +10,6 @@ namespace horon {
 namespace {
 
 constexpr size_t kMostWaits = 32;
-constexpr std::chrono::milliseconds kMoment{300};  // shorter than between two looks of the judge
 
 pid_t ThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
@@ -50,10 +49,6 @@ Callers::Thread& Callers::Join() {
   return memberships.emplace_back(shared_).thread();
 }
 
-bool Callers::Thread::Waits(Time now) const {
-  return waits > 0 && (away == Time{} || now - away < kMoment);
-}
-
 void Callers::Submitted(Key key) {
   Join();
   const auto now = std::chrono::steady_clock::now();
@@ -91,7 +86,6 @@ Activity Callers::Snapshot() {
 // How many wait here, or sleep elsewhere with nobody in this process who might wake them.
 int32_t Callers::Blocked(const std::vector<Thread>& threads) {
   MutexLock lock(looking_);
-  const auto now = std::chrono::steady_clock::now();
   int32_t waiting = 0, asleep = 0;
   std::vector<pid_t> ids = {getpid()};
   bool main_is_caller = false;
@@ -99,7 +93,7 @@ int32_t Callers::Blocked(const std::vector<Thread>& threads) {
     const bool main = thread.id == getpid();
     main_is_caller = main_is_caller || main;
     if (!main) ids.push_back(thread.id);
-    if (thread.Waits(now)) {
+    if (thread.waits > 0 && !thread.away) {
       ++waiting;
     } else if ((!main || thread.handed_over > 0) && sleepers_.Asleep(thread.id)) {
       ++asleep;
@@ -130,7 +124,7 @@ Callers::Waiting::Waiting(Callers& callers, Key key)
     : callers_(callers), key_(std::move(key)), thread_(callers.Join()) {
   MutexLock lock(callers_.shared_->mutex);
   ++thread_.waits;
-  before_ = std::exchange(thread_.away, Time{});
+  before_ = std::exchange(thread_.away, false);
   callers_.shared_->now.waits.push_back(*key_);
 }
 
@@ -144,12 +138,12 @@ Callers::Waiting::~Waiting() {
 
 void Callers::Waiting::TurnsAway() {
   MutexLock lock(callers_.shared_->mutex);
-  thread_.away = std::chrono::steady_clock::now();
+  thread_.away = true;
 }
 
 void Callers::Waiting::TurnsBack() {
   MutexLock lock(callers_.shared_->mutex);
-  thread_.away = Time{};
+  thread_.away = false;
 }
 
 }  // namespace horon

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/look.h"
 #include "runtime/base/mutex.h"
 #include "runtime/core/inquiries.h"
 #include "runtime/core/sleepers.h"
@@ -35,7 +36,6 @@ class Callers {
  public:
   Callers() : shared_(std::make_shared<Shared>()) {}
   using Key = std::shared_ptr<const std::string>;
-  using Time = std::chrono::steady_clock::time_point;
   void Submitted(Key key);
   // A thread that does not wait here counts as blocked, too, if snapshots find it asleep in a lock
   // (a futex) for a while, and no other thread of the program at work: an idle one of a pool, such
@@ -49,23 +49,22 @@ class Callers {
   const std::shared_ptr<Inquiries>& inquiries() const { return inquiries_; }
 
   // This thread waits for `key` while it lives.
-  class Waiting {
+  class Waiting final : public Looker {
    public:
     Waiting(Callers& callers, Key key);
     ~Waiting();
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
-    // While it looks after something else (base/look.h) it counts as waiting for a moment longer:
-    // it is back at once, or else it computes.
-    void TurnsAway();
-    void TurnsBack();
+    // It is at work in between, and not waiting.
+    void TurnsAway() override;
+    void TurnsBack() override;
 
    private:
     Callers& callers_;
     Key key_;
     Thread& thread_;
-    Time before_;  // since when it had turned away from another wait, in which this one is
+    bool before_;  // whether it had turned away from another wait, in which this one is
   };
 
  private:
@@ -73,15 +72,14 @@ class Callers {
     pid_t id = 0;
     int waits = 0;        // here
     int handed_over = 0;  // waits of other threads in its place
-    Time away = {};       // since when it looks after something else; none: it does not
-    bool Waits(Time now) const;
+    bool away = false;    // from its waits, at work
   };
   struct Shared {
     mutable Mutex mutex;
     Activity now HORON_GUARDED_BY(mutex);  // but for `last`, `callers` and `blocked`
     std::list<Thread> threads HORON_GUARDED_BY(mutex);
     Key last HORON_GUARDED_BY(mutex);
-    Time last_at HORON_GUARDED_BY(mutex);
+    std::chrono::steady_clock::time_point last_at HORON_GUARDED_BY(mutex);
   };
   class Membership;
   Thread& Join();

@@ -160,7 +160,6 @@ class Runtime {
   void Background();
   void SleepInBackground();
   bool WaitPiece(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
-  Status LookAside(Mark& mark);
   void Lend(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
   void NoteLoss(const Work& work);
   void MarkWaiting(Mark& mark, const Work& work);

@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kHopeLook{1};  // a wait looks this often whether it can still end
 
-// Once, however often this thread comes back to it: from Python a wait is one of many short ones.
+// Once, however often this thread comes back to it.
 void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
   if (recorder) recorder->AddOnce(EventKind::kWaits, work.first()->key, work.number());
 }
@@ -29,7 +29,7 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit, bool looks) {
     const auto piece = looks ? UntilLook(until - now) : until - now;
     if (WaitPiece(work, now + piece, mark)) return true;
     if (without_hope() || Clock::now() >= until) return work.done();
-    if (looks && !LookAside(mark).ok()) return false;
+    if (looks && !GoOn(mark ? &*mark : nullptr).ok()) return false;
   }
 }
 
@@ -46,13 +46,6 @@ bool Runtime::WaitPiece(Work& work, Clock::time_point until, Mark& mark) {
     if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kHopeLook))) return true;
   }
   return work.done();
-}
-
-Status Runtime::LookAside(Mark& mark) {
-  if (mark) mark->TurnsAway();
-  const Status status = GoOn();
-  if (mark) mark->TurnsBack();
-  return status;
 }
 
 // Whom the others waited for is read from the recorders, also when the news came before this

@@ -72,6 +72,10 @@ HORON_API int horon_is_initialized(void); /* 1 or 0 */
  * what it was. */
 typedef int (*horon_look)(void);
 HORON_API horon_look horon_set_look(horon_look look);
+/* Inside a look: from here until it returns this thread is at work. Before, while it may have to
+ * wait for a lock of the program's, it counts as waiting for its tensor, which matters when the
+ * ranks' programs have taken different ways. */
+HORON_API void horon_look_works(void);
 
 /* This process is about to end because of an error of its own. `what` goes on after "rank N ", as
  * in "raised ValueError: bad batch": the launcher and the other ranks hear it, and whatever they
@@ -238,7 +242,8 @@ HORON_API int horon_work_peek(const horon_work* work);
  * behind. */
 #define HORON_WAIT_TIMEOUT (-1)
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
-/* Waits for all; returns the first failure's code, in the order given. */
+/* Waits for all; returns the first failure's code, in the order given; HORON_WAIT_TIMEOUT where a
+ * look has ended it. */
 HORON_API int horon_work_wait_all(horon_work* const* works, int count);
 /* What is enqueued on this cudaStream_t from now on starts when the outputs are there. For finished
  * works; does nothing for tensors of the host. Does not block. */
