@@ -20,6 +20,8 @@ namespace horon {
 // By op: parameters that a spec of it gets where it leaves them open.
 using OpDefaults = std::map<std::string, std::map<std::string, std::string>>;
 
+inline constexpr int64_t kLeastSliceBytes = 4096;  // smaller ones are all headers
+
 struct Config {
   int64_t fusion_bytes = 128 << 20;         // FUSION_THRESHOLD; 0: every tensor alone
   std::chrono::microseconds cycle_time{0};  // CYCLE_TIME (ms): wait this long for more tensors

@@ -12,8 +12,8 @@ constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info",
                                                      "warn",  "error", "off"};
 
 // The parts that log.
-constexpr std::array<std::string_view, 7> kComponents = {
-    "gpu", "metrics", "negotiator", "runtime", "stall", "timeline", "watchdog"};
+constexpr std::array<std::string_view, 8> kComponents = {
+    "autotune", "gpu", "metrics", "negotiator", "runtime", "stall", "timeline", "watchdog"};
 
 std::optional<LogLevel> ParseLevel(std::string_view name) {
   for (size_t i = 0; i < kLevels.size(); ++i) {

@@ -36,7 +36,8 @@ Status Runtime::StartConfiguredTimeline() {
   order.first_step = config_.timeline_first_step;
   order.end_step = config_.timeline_end_step;
   const Status started = StartTimeline(std::move(order));
-  return started.ok() ? started : Status(started.code(), "HORON_TIMELINE: " + started.message());
+  if (started.code() != Code::kInvalidArgument) return started;
+  return Status::InvalidArgument("HORON_TIMELINE: " + started.message());
 }
 
 Status Runtime::StopTimeline() { return rank_ == 0 ? OrderTimeline({}) : Status::Ok(); }

@@ -1,7 +1,11 @@
 #include "runtime/base/config.h"
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include "test/support/catch.h"
@@ -27,6 +31,21 @@ TEST_CASE("a wrong log level is an error that names the variable that was set") 
   }
 }
 
+TEST_CASE("HORON_LOG knows every part that logs") {
+  const std::regex part(R"re((?:Log\(LogLevel::k\w+,\s*|kLogComponent = )"(\w+)")re");
+  std::set<std::string> found;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(std::string(HORON_SOURCES) + "/runtime")) {
+    if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+    std::ifstream file(entry.path());
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it)
+      found.insert((*it)[1]);
+  }
+  CHECK(found.size() == 8);
+  for (const std::string& name : found) CHECK(Read({{"HORON_LOG", name + "=info"}}).ok());
+}
+
 TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob") {
   CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}}).value().fusion_bytes == 7);
   CHECK(Read({{"HOROVOD_FUSION_THRESHOLD", "7"}, {"HORON_FUSION_THRESHOLD", "9"}})
@@ -49,12 +68,12 @@ TEST_CASE("a knob's own name wins over Horovod's other name for it") {
 
 TEST_CASE("a wrong value is an error that names the variable and the value") {
   const std::map<std::string, std::string> wrong = {
-      {"HORON_FUSION_THRESHOLD", "abc"}, {"HORON_FUSION_THRESHOLD ", "-1"},
-      {"HORON_CYCLE_TIME", "fast"},      {"HORON_LEND", "maybe"},
-      {"HORON_CONTROLLER", "pigeon"},    {"HORON_SIZE", "0"},
-      {"HORON_CACHE_CAPACITY", "1e3"},   {"HORON_SHM_CHUNK_BYTES", "1"},
-      {"HORON_SLICE_BYTES", "1"},
-      {"HORON_START_TIMEOUT", ""},       {"HORON_METRICS_FILE", "/x/all.prom"}};
+      {"HORON_FUSION_THRESHOLD", "abc"},    {"HORON_FUSION_THRESHOLD ", "-1"},
+      {"HORON_CYCLE_TIME", "fast"},         {"HORON_LEND", "maybe"},
+      {"HORON_CONTROLLER", "pigeon"},       {"HORON_SIZE", "0"},
+      {"HORON_CACHE_CAPACITY", "1e3"},      {"HORON_SHM_CHUNK_BYTES", "1"},
+      {"HORON_SLICE_BYTES", "1"},           {"HORON_START_TIMEOUT", ""},
+      {"HORON_METRICS_FILE", "/x/all.prom"}};
   for (const auto& [padded, value] : wrong) {
     const std::string name = padded.substr(0, padded.find(' '));
     const auto config = Read({{name, value}});
