@@ -35,7 +35,8 @@ std::unique_ptr<PyWork> Submit(const py::handle& fields, py::object keep) {
   return std::make_unique<PyWork>(work, std::move(keep));
 }
 
-std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const char* group, py::object keep) {
+std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const py::str& group,
+                                    py::object keep) {
   DroppedWorks().Sweep();
   std::vector<ParsedRequest> parsed(members.size());
   std::vector<horon_request> requests;
@@ -44,7 +45,8 @@ std::unique_ptr<PyWork> SubmitGroup(const py::list& members, const char* group, 
     requests.push_back(parsed[i].request());
   }
   horon_work* work = nullptr;
-  CheckSubmit(horon_submit_group(requests.data(), static_cast<int>(requests.size()), group, &work));
+  CheckSubmit(horon_submit_group(requests.data(), static_cast<int>(requests.size()),
+                                 horon_python::CText(group.ptr(), "a group's name"), &work));
   return std::make_unique<PyWork>(work, std::move(keep));
 }
 

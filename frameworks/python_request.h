@@ -35,6 +35,21 @@ inline void* Address(PyObject* object) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(PyLong_AsUnsignedLongLong(object)));
 }
 
+// As C has it: it ends where C's strings end.
+inline const char* CText(PyObject* text, const char* what) {
+  Py_ssize_t bytes = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(text, &bytes);
+  if (utf8 != nullptr && std::strlen(utf8) == static_cast<size_t>(bytes)) return utf8;
+  if (utf8 == nullptr && !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+    throw py::error_already_set();
+  PyErr_Clear();
+  const py::str shown = py::repr(py::handle(text));
+  const std::string said = std::string(what) +
+                           " is text without NUL and without halves of surrogates, not " +
+                           shown.cast<std::string>();
+  ThrowError(HORON_INVALID_ARGUMENT, said.c_str(), false);
+}
+
 // A request tuple in the C API's form. Strings stay owned by the tuple. Must not move once parsed.
 class ParsedRequest {
  public:
@@ -44,8 +59,8 @@ class ParsedRequest {
     }
     const auto field = [fields](Py_ssize_t i) { return PyTuple_GET_ITEM(fields, i); };
     request_.struct_bytes = sizeof(horon_request);
-    request_.name = Text(field(0), "a tensor's name");
-    request_.op = Text(field(1), "an op");
+    request_.name = CText(field(0), "a tensor's name");
+    request_.op = CText(field(1), "an op");
     request_.dtype = SmallInteger(field(2));
     request_.device = SmallInteger(field(3));
     ParseShape(field(4));
@@ -63,21 +78,6 @@ class ParsedRequest {
   const horon_request& request() const { return request_; }
 
  private:
-  // It ends where C's strings end.
-  static const char* Text(PyObject* text, const char* what) {
-    Py_ssize_t bytes = 0;
-    const char* const utf8 = PyUnicode_AsUTF8AndSize(text, &bytes);
-    if (utf8 != nullptr && std::strlen(utf8) == static_cast<size_t>(bytes)) return utf8;
-    if (utf8 == nullptr && !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
-      throw py::error_already_set();
-    PyErr_Clear();
-    const py::str shown = py::repr(py::handle(text));
-    ThrowError(HORON_INVALID_ARGUMENT,
-               (std::string(what) + " is text without NUL and without halves of surrogates, not " +
-                shown.cast<std::string>())
-                   .c_str(),
-               false);
-  }
   void ParseShape(PyObject* shape) {
     if (!PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) > kMaxDimensions) {
       throw py::type_error("a shape is a tuple of at most 64 numbers");

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "frameworks/python_request.h"
 #include "frameworks/python_work.h"
 #include "horon/horon.h"
 
@@ -20,12 +21,12 @@ namespace horon_python {
 class PyWindow {
  public:
   // `values` is the address of a contiguous tensor, which `keep` keeps.
-  PyWindow(const std::string& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
+  PyWindow(const py::str& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
            const std::vector<int>& in, const std::vector<int>& out, bool zero, py::object keep)
       : keep_(std::move(keep)) {
     horon_window_spec spec{};
     spec.struct_bytes = sizeof(spec);
-    spec.name = name.c_str();
+    spec.name = CText(name.ptr(), "a window's name");
     spec.dtype = dtype;
     spec.shape = shape.data();
     spec.ndim = static_cast<int>(shape.size());
@@ -80,7 +81,7 @@ class PyWindow {
 
 inline void DefineWindow(py::module_& module) {
   py::class_<PyWindow>(module, "Window")
-      .def(py::init<const std::string&, int, const std::vector<int64_t>&, uintptr_t,
+      .def(py::init<const py::str&, int, const std::vector<int64_t>&, uintptr_t,
                     const std::vector<int>&, const std::vector<int>&, bool, py::object>())
       .def("free", &PyWindow::Free)
       .def("start", &PyWindow::Start)

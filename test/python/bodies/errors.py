@@ -112,6 +112,10 @@ def check_names_that_cannot_be_sent():
     for name in ("a\0b", "half \ud800"):
         with raises(ValueError, hvd.HoronError, words=["a tensor's name is text without NUL"]):
             hvd.allreduce(torch.ones(1), name=name)
+        with raises(ValueError, hvd.HoronError, words=["window's name is text without NUL"]):
+            hvd.Window(torch.ones(1), name)
+        with raises(ValueError, hvd.HoronError, words=["name is text without NUL"]):
+            hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name=name)
 
 
 def check_ops_that_go_on_need_a_name():
