@@ -148,8 +148,19 @@ class RemoteCrew:
                 f"it has {described(hello.interfaces)}"
             )
 
+    def _check_interfaces(self) -> None:
+        """A name need not be on every host, but on one."""
+        found = {rank.host: rank.hello.interfaces for rank in self._ranks}
+        for name in self._options.interfaces:
+            if not any(by_name.get(name) for by_name in found.values()):
+                hosts = (f"{host} has {described(by_name)}" for host, by_name in found.items())
+                raise Refusal(
+                    f"no host has an interface {name} with an address; {', '.join(hosts)}"
+                )
+
     def _begin(self) -> None:
         """All are there and fit each other."""
+        self._check_interfaces()
         self._reception.close()
         self.started = True
         try:

@@ -102,12 +102,14 @@ def _hosts(
     return ([] if all(is_this_machine(host.name) for host in hosts) else hosts), np
 
 
-def _interfaces(text: str) -> list[str]:
+def _interfaces(text: str, several_hosts: bool) -> list[str]:
+    """Of several hosts each takes those that it has; crew.py looks whether each name is one's."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     found = addresses_by_name()
-    if names and not any(found.get(name) for name in names):
+    missing = [name for name in names if not found.get(name)]
+    if missing and (len(missing) == len(names) or not several_hosts):
         raise Refusal(
-            f"--network-interfaces {text.strip(',')}: host {socket.gethostname()} has no such "
+            f"--network-interfaces {','.join(missing)}: host {socket.gethostname()} has no such "
             f"interface with an address; it has {described(found)}"
         )
     return names
@@ -231,7 +233,9 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         command=_command(parsed.command, parsed.advise),
         use_mpi=use_mpi,
         hosts=hosts,
-        interfaces=_interfaces(",".join([parsed.network_interfaces, *parsed.network_interface])),
+        interfaces=_interfaces(
+            ",".join([parsed.network_interfaces, *parsed.network_interface]), bool(hosts)
+        ),
         rsh_agent=_rsh_agent(parsed),
         start_s=start_s,
         silence_s=max(1.5, parsed.host_timeout),  # a beat may be a second old

@@ -103,6 +103,8 @@ def test_interface_that_a_host_has_not(world):
 def test_interface_that_no_host_has(world):
     done = world(2, *horonrun("-H", "h1,h2", "--network-interfaces", "ib7", "true"))
     refused(done, "host h1 has no such interface", "eth0 (10.77.0.1")
+    done = world(2, *horonrun("-H", "h1,h2", "--network-interfaces", "eth0,ib7", "true"))
+    refused(done, "no host has an interface ib7 with an address; h1 has", "h2 has")
 
 
 def test_hosts_with_different_versions(world, tmp_path):

@@ -101,6 +101,7 @@ def test_typo_in_a_hostfile_is_shown(tmp_path: Path, line: str) -> None:
             ["-np", "2", "--network-interfaces", "ib7", "true"],
             "has no such interface with an address; it has lo",
         ),
+        (["-np", "2", "--network-interfaces", "lo,ib7", "true"], "--network-interfaces ib7: host"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], words: str) -> None:
