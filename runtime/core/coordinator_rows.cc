@@ -73,14 +73,18 @@ void Coordinator::Withdraw(uint64_t cache_id) {
   const auto it = row_of_.find(cache_id);
   if (it == row_of_.end() || it->second->reported == 0) return;
   Row& row = *it->second;
-  const auto group = group_ready_.find(row.group);
-  if (group != group_ready_.end()) std::erase(group->second, &row);
   // Under the same name a rank may have reported another request, which it will not report again.
   std::vector<SharedRequest> others = row.by_rank;
   const std::vector<SharedRequest>& agreed = cache_.Find(cache_id)->by_rank;
+  bool withdrawn = false;
   for (size_t i = 0; i < others.size(); ++i) {
-    if (others[i] && *others[i] == *agreed[i]) others[i].reset();
+    if (!others[i] || !(*others[i] == *agreed[i])) continue;
+    others[i].reset();
+    withdrawn = true;
   }
+  if (!withdrawn) return;
+  const auto group = group_ready_.find(row.group);
+  if (group != group_ready_.end()) std::erase(group->second, &row);
   Clear(row);
   for (size_t i = 0; i < others.size(); ++i) {
     if (others[i]) row.Put(static_cast<int>(i), std::move(others[i]));
