@@ -23,7 +23,7 @@ printf '%s\n' '#if defined __clang__ ? __clang_major__ < 14 : __GNUC__ < 12' '#e
 endef
 COMPILERS = $(shell $(NEW_ENOUGH) || ! command -v g++-12 >/dev/null || echo CC=gcc-12 CXX=g++-12)
 CMAKE = $(COMPILERS) $(BIN)/cmake
-CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 3
+CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 4
 # Of tests that are skipped CTest says no more than that; this adds why, also of cases within a program.
 WHY_SKIPPED = awk '/^[0-9]+\/[0-9]+ Test: / { test = $$3 } \
   sub(/^ *(SKIPPED|skipped): /, "") { print "SKIPPED " test ": " $$0 }' $(1)/Testing/Temporary/LastTest.log

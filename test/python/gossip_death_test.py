@@ -21,7 +21,7 @@ def test_the_others_go_on(algorithm):
     command = [sys.executable, "-m", "horon.launcher", "-np", "3", "--no-prefix", "--grace-period",
                "60", sys.executable, str(BODY)]
     environment = {**os.environ, "HORON_TEST_ALGORITHM": algorithm}
-    output = run_job(command, 3, environment, expect_done=False)
+    output = run_job(command, 3, environment, may_fail=True)
     assert "rank 1 was killed by signal 9" in output, output
     said = {int(line[1]): line for line in LINE.finditer(output)}
     assert set(said) == {0, 2}, output

@@ -47,6 +47,7 @@ def test_lifecycle_mpirun(launch, needs_mpi):
     launch(2, "lifecycle", launcher="mpirun")
 
 
+@in_full_tier  # the quick tier has hosts of two ranks
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
     launch(4, *ALL, "windows", *OPTIMIZERS, "gossip_grad", launcher="mpirun",

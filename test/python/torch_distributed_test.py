@@ -17,6 +17,6 @@ def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 
 
-@pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_ranks_that_diverge(launch, np):
     launch(np, "diverging")

@@ -42,14 +42,15 @@ def recorded(path) -> list:
 
 def rows(events) -> dict:
     """Spans by rank and tensor, in time's order."""
-    names = {(e["pid"], e["tid"]): re.sub(r"^(allreduce|allgather|broadcast|alltoall|reducescatter)\.", "", e["args"]["name"])
+    prefix = re.compile(r"^(allreduce|allgather|broadcast|alltoall|reducescatter)\.")
+    names = {(e["pid"], e["tid"]): prefix.sub("", e["args"]["name"])
              for e in events if e["name"] == "thread_name"}
     spans = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
             spans[event["pid"], names[event["pid"], event["tid"]]].append(event)
     for of_row in spans.values():
-        of_row.sort(key=lambda e: (e["ts"], -e["dur"]))
+        of_row.sort(key=lambda e: e["ts"])  # as they were written where a span takes no time
     return spans
 
 

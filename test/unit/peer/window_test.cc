@@ -129,7 +129,8 @@ TEST_CASE("push-sum keeps mass and weight with shares in flight, and ends at the
       const auto held = x.Look();
       EXPECT(std::abs(Total(me, "mass", held[0]) - 15) < 1e-5, "the sum was not kept");
       EXPECT(std::abs(Total(me, "ones", held[1]) - kSize) < 1e-5, "the weights' sum was not kept");
-      EXPECT(std::abs(x.values[1] - x.window->share) < 1e-6, "the weight left the tensor of ones");
+      // Float beside double: their roundings come to 3e-7 mostly, beyond 1e-6 in one run of 400.
+      EXPECT(std::abs(x.values[1] - x.window->share) < 1e-5, "the weight left the tensor of ones");
     }
     for (int step = 0; step < 60; ++step) {
       x.Add(parts, part, true);
