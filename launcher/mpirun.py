@@ -30,9 +30,9 @@ _CHOSEN = (_PACKAGE / "mpirun.txt", _PACKAGE / "frameworks" / "horon" / "mpirun.
 _KEPT_LINES = 20
 _KEPT_BYTES = 8192
 KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
-# The keeper and the libraries it loads must be found before it can be told anything.
 # Open MPI's own, which say how it reaches other hosts.
 _RSH_AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
+# The keeper and the libraries it loads must be found before it can be told anything.
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _TCP_LIMITS = (
     "OMPI_MCA_btl_tcp_eager_limit",

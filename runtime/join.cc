@@ -211,7 +211,8 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
 // What must be the same on all ranks before they can meet. A launcher of MPI's may set variables
 // for some ranks only.
 Status CheckAlike(const Config& config, MpiWorld& mpi, const Patience& patience) {
-  const std::string said = "HORON_CONTROLLER=" + std::string(config.controller == "shm" ? "shm" : "mpi") +
+  const std::string controller = config.controller == "shm" ? "shm" : "mpi";
+  const std::string said = "HORON_CONTROLLER=" + controller +
                            ", HORON_LOCAL_SIZE=" + std::to_string(config.local_size);
   HORON_ASSIGN(const std::vector<std::string> heard, mpi.Exchange(said, patience));
   for (size_t rank = 1; rank < heard.size(); ++rank) {

@@ -12,6 +12,7 @@ try:
         HoronInternal,
         HoronInvalidArgument,
         HoronMismatch,
+        HoronMissing,
         HoronNotInitialized,
         HoronRunError,
         HoronUnavailable,

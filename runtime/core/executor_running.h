@@ -108,7 +108,7 @@ class Executor::Running final : public GpuBucket {
     comm_.Follow(&phases_);
   }
   bool Advance() {
-    const int64_t now = followed_ ? SteadyNow() : 0;
+    const int64_t now = phases() != nullptr ? SteadyNow() : 0;
     const bool ran = task_->Advance();
     if (ran && followed_) phases_.arrived = now;
     return ran;
