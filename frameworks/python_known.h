@@ -168,7 +168,7 @@ inline std::vector<Member> Register(const py::sequence& requests, const py::sequ
   CheckSubmit(group.is_none()
                   ? horon_register(plain.data(), registered.data())
                   : horon_register_group(plain.data(), static_cast<int>(plain.size()),
-                                         group.cast<std::string>().c_str(), registered.data()));
+                                         CText(group.ptr(), "a group's name"), registered.data()));
   std::vector<Member> members(plain.size());
   for (size_t i = 0; i < plain.size(); ++i) members[i].tensor = registered[i];
   for (size_t i = 0; i < plain.size(); ++i) {

@@ -25,21 +25,16 @@ std::chrono::nanoseconds UntilLook(std::chrono::nanoseconds limit) {
   return looking.look == nullptr ? limit : std::min<std::chrono::nanoseconds>(limit, kEvery);
 }
 
-Status GoOn() {
+Status GoOn(Looker* looker) {
   if (looking.look == nullptr) return Status::Ok();
   if (!looking.over && Clock::now() >= looking.next) {
+    Looker* const outer = std::exchange(looker_now, looker);
     looking.over = looking.look() != 0;  // may call Horon, and so SetLook
+    looker_now = outer;
+    if (looker != nullptr) looker->TurnsBack();
     looking.next = Clock::now() + kAtMostEvery;
   }
   return looking.over ? Status::Aborted("the program broke this call off") : Status::Ok();
-}
-
-Status GoOn(Looker* looker) {
-  Looker* const outer = std::exchange(looker_now, looker);
-  const Status status = GoOn();
-  looker_now = outer;
-  if (looker != nullptr) looker->TurnsBack();
-  return status;
 }
 
 void LookWorks() {

@@ -16,10 +16,6 @@ using Look = int (*)();  // not 0: the call is to end
 Look SetLook(Look look);
 // `limit`, or less where there is something to look at before.
 std::chrono::nanoseconds UntilLook(std::chrono::nanoseconds limit);
-// Looks, not more often than need be. Once the call is to end it is kAborted until the next
-// SetLook.
-Status GoOn();
-
 // What is told when a look begins to work (horon_look_works), and until when it does.
 class Looker {
  public:
@@ -29,8 +25,9 @@ class Looker {
  protected:
   ~Looker() = default;
 };
-// GoOn on behalf of one; may be null.
-Status GoOn(Looker* looker);
+// Looks, not more often than need be. Once the call is to end it is kAborted until the next
+// SetLook.
+Status GoOn(Looker* looker = nullptr);
 // The look that this thread is in is at work from here on.
 void LookWorks();
 

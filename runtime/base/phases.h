@@ -1,9 +1,8 @@
 // Phases: when the bytes of one bucket were packed, travelled and were unpacked.
 //
 // Filled by whoever moves them (Lane, Slices; of an op that sends by itself, its communicator and
-// the executor) while a timeline is recorded or time is to be
-// explained, and read by the executor when the bucket is finished. All times are of the steady
-// clock, in ns. Holder of the baton.
+// the executor) while a timeline is recorded or time is to be explained, and read by the executor
+// when the bucket is finished. All times are of the steady clock, in ns. Holder of the baton.
 #pragma once
 
 #include <chrono>

@@ -55,7 +55,8 @@ Result<Tuning> ParseTuning(const std::string& text) {
       return Status::InvalidArgument(std::string("it does not say ") + field.name);
   }
   if (fields[2].value > 0 && fields[2].value < kLeastSliceBytes)
-    return Status::InvalidArgument("slice_bytes is 0 or at least " + std::to_string(kLeastSliceBytes));
+    return Status::InvalidArgument("slice_bytes is 0 or at least " +
+                                   std::to_string(kLeastSliceBytes));
   return Tuning{fields[0].value, fields[1].value, fields[2].value, fields[3].value != 0};
 }
 

@@ -99,8 +99,8 @@ QUICK_OVER_MPI = ("killed", "stopped", "diverging")
 @pytest.mark.parametrize("failure", VERDICTS)
 def test_every_other_rank_gets_the_right_verdict(failure, np_and_way, tmp_path):
     np, way = np_and_way
-    if way == "mpi" and failure not in QUICK_OVER_MPI and not os.environ.get("HORON_TEST_SLOW"):
-        pytest.skip("slow: set HORON_TEST_SLOW=1")
+    if way == "mpi" and failure not in QUICK_OVER_MPI and in_full_tier.args[0]:
+        pytest.skip(in_full_tier.kwargs["reason"])
     code, who, sentence = VERDICTS[failure]
     culprit = None if who is None else range(np)[who]
     # Over MPI the recorders come only when somebody wants to see them.
