@@ -1,5 +1,7 @@
 #include "runtime/base/config.h"
 
+#include <array>
+#include <concepts>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -57,6 +59,152 @@ TEST_CASE("HORON_ wins over HOROVOD_, which is read where Horovod has the knob")
   CHECK_FALSE(Read({{"HORON_LEND", "off"}}).value().lend);
   CHECK_FALSE(Read({{"HORON_LEND", "False"}}).value().lend);
   CHECK(Read({{"HOROVOD_AUTOTUNE", "True"}}).value().autotune);
+}
+
+// What a field holds; durations in us.
+std::string Shown(const std::string& value) { return value; }
+std::string Shown(bool value) { return value ? "yes" : "no"; }
+template <std::integral T>
+  requires(!std::same_as<T, bool>)
+std::string Shown(T value) {
+  return std::to_string(value);
+}
+std::string Shown(std::chrono::microseconds value) { return std::to_string(value.count()) + " us"; }
+
+std::map<std::string, std::string> Fields(const Config& config) {
+#define HORON_FIELD(name) {#name, Shown(config.name)}
+  std::map<std::string, std::string> fields = {
+      HORON_FIELD(fusion_bytes),
+      HORON_FIELD(cycle_time),
+      HORON_FIELD(cache_capacity),
+      HORON_FIELD(cma),
+      HORON_FIELD(lend),
+      HORON_FIELD(lock_schedule),
+      HORON_FIELD(log),
+      HORON_FIELD(log_time),
+      HORON_FIELD(controller),
+      HORON_FIELD(mpi_lib),
+      HORON_FIELD(python_prefix),
+      HORON_FIELD(nccl_lib),
+      HORON_FIELD(cublas_lib),
+      HORON_FIELD(nccl),
+      HORON_FIELD(inter),
+      HORON_FIELD(local_size),
+      HORON_FIELD(spin),
+      HORON_FIELD(shm_chunk_bytes),
+      HORON_FIELD(shm_ring_bytes),
+      HORON_FIELD(shutdown_time),
+      HORON_FIELD(start_time),
+      HORON_FIELD(stall_check),
+      HORON_FIELD(stall_warn),
+      HORON_FIELD(stall_shutdown),
+      HORON_FIELD(stall_silence),
+      HORON_FIELD(gossip_time),
+      HORON_FIELD(recorder_events),
+      HORON_FIELD(postmortem_dir),
+      HORON_FIELD(timeline),
+      HORON_FIELD(timeline_mark_cycles),
+      HORON_FIELD(timeline_first_step),
+      HORON_FIELD(timeline_end_step),
+      HORON_FIELD(metrics_file),
+      HORON_FIELD(metrics_period),
+      HORON_FIELD(explain),
+      HORON_FIELD(slice_bytes),
+      HORON_FIELD(hierarchical),
+      HORON_FIELD(autotune),
+      HORON_FIELD(autotune_log),
+      HORON_FIELD(autotune_file),
+      HORON_FIELD(autotune_warmup),
+      HORON_FIELD(autotune_steps),
+      HORON_FIELD(autotune_samples),
+      HORON_FIELD(fault),
+      HORON_FIELD(deterministic),
+      HORON_FIELD(rank),
+      HORON_FIELD(size),
+      HORON_FIELD(launcher_fd),
+  };
+#undef HORON_FIELD
+  for (const auto& [op, parameters] : config.op_defaults) {
+    for (const auto& [key, value] : parameters) fields[op + ":" + key] = value;
+  }
+  return fields;
+}
+
+// What the variable changes, as "field=value field=value".
+std::string Changed(const std::string& variable, const std::string& value) {
+  const auto before = Fields(Config()), after = Fields(Read({{variable, value}}).value());
+  std::string changed;
+  for (const auto& [field, held] : after) {
+    if (const auto it = before.find(field); it == before.end() || it->second != held)
+      changed += (changed.empty() ? "" : " ") + field + "=" + held;
+  }
+  return changed;
+}
+
+TEST_CASE("each knob sets its own field, in its own unit, and no other") {
+  const std::vector<std::array<const char*, 3>> cases = {
+      {"FUSION_THRESHOLD", "7", "fusion_bytes=7"},
+      {"CYCLE_TIME", "1.5", "cycle_time=1500 us"},
+      {"CACHE_CAPACITY", "0", "cache_capacity=0"},
+      {"LEND", "0", "lend=no"},
+      {"LOCK_SCHEDULE", "0", "lock_schedule=no"},
+      {"DETERMINISTIC", "0", "deterministic=no"},
+      {"LOG_LEVEL", "info", "log=info"},
+      {"LOG", "stall=trace", "log=stall=trace"},
+      {"LOG_HIDE_TIME", "1", "log_time=no"},
+      {"CONTROLLER", "MPI", "controller=mpi"},
+      {"MPI_LIB", "/a", "mpi_lib=/a"},
+      {"PYTHON_PREFIX", "/b", "python_prefix=/b"},
+      {"NCCL", "0", "nccl=no"},
+      {"NCCL_LIB", "/c", "nccl_lib=/c"},
+      {"CUBLAS_LIB", "/d", "cublas_lib=/d"},
+      {"INTER", "nccl", "inter=nccl"},
+      {"LOCAL_SIZE", "3", "local_size=3"},
+      {"SPIN_TIME", "9", "spin=9 us"},
+      {"CMA", "0", "cma=no"},
+      {"SHM_CHUNK_BYTES", "65536", "shm_chunk_bytes=65536"},
+      {"SHM_RING_BYTES", "65536", "shm_ring_bytes=65536"},
+      {"SHUTDOWN_TIMEOUT_SECONDS", "2", "shutdown_time=2000000 us"},
+      {"START_TIMEOUT", "3", "start_time=3000000 us"},
+      {"STALL_CHECK_DISABLE", "1", "stall_check=no"},
+      {"STALL_CHECK_TIME_SECONDS", "4", "stall_warn=4000000 us"},
+      {"STALL_SHUTDOWN_TIME_SECONDS", "5", "stall_shutdown=5000000 us"},
+      {"STALL_SILENCE_SECONDS", "6", "stall_silence=6000000 us"},
+      {"GOSSIP_TIMEOUT", "7", "gossip_time=7000000 us"},
+      {"RECORDER_EVENTS", "0", "recorder_events=0"},
+      {"POSTMORTEM_DIR", "/e", "postmortem_dir=/e"},
+      {"TIMELINE", "/f", "timeline=/f"},
+      {"TIMELINE_MARK_CYCLES", "1", "timeline_mark_cycles=yes"},
+      {"TIMELINE_STEPS", "3:5", "timeline_end_step=5 timeline_first_step=3"},
+      {"METRICS_FILE", "/g{rank}", "metrics_file=/g{rank}"},
+      {"METRICS_PERIOD_SECONDS", "8", "metrics_period=8000000 us"},
+      {"EXPLAIN", "1", "explain=yes"},
+      {"SLICE_BYTES", "4096", "slice_bytes=4096"},
+      {"HIERARCHICAL_ALLREDUCE", "0", "hierarchical=no"},
+      {"HIERARCHICAL", "0", "hierarchical=no"},
+      {"AUTOTUNE", "1", "autotune=yes"},
+      {"AUTOTUNE_LOG", "/h", "autotune_log=/h"},
+      {"AUTOTUNE_FILE", "/i", "autotune_file=/i"},
+      {"AUTOTUNE_WARMUP_SAMPLES", "4", "autotune_warmup=4"},
+      {"AUTOTUNE_STEPS_PER_SAMPLE", "5", "autotune_steps=5"},
+      {"AUTOTUNE_MAX_SAMPLES", "60", "autotune_samples=60"},
+      {"ADASUM_ALGO", "ring", "adasum:algo=ring"},
+      {"ADASUM_CHUNK_BYTES", "65536", "adasum:chunk=65536"},
+      {"ADASUM_MPI_CHUNK_SIZE", "65536", "adasum:chunk=65536"},
+      {"FAULT", "x", "fault=x"},
+      {"RANK", "2", "rank=2"},
+      {"SIZE", "4", "size=4"},
+      {"LAUNCHER_FD", "5", "launcher_fd=5"},
+  };
+  std::map<std::string, bool> known, tried;
+  for (const Knob& knob : Knobs()) known[knob.name] = knob.horovod;
+  for (const auto& [name, value, changes] : cases) {
+    INFO(name);
+    tried[name] = known[name];
+    CHECK(Changed(std::string("HORON_") + name, value) == changes);
+    CHECK(Changed(std::string("HOROVOD_") + name, value) == (known[name] ? changes : ""));
+  }
+  CHECK(tried == known);
 }
 
 TEST_CASE("a knob's own name wins over Horovod's other name for it") {
