@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "frameworks/python_gradient_hook.h"
+#include "frameworks/python_gradient_hooks.h"
 #include "frameworks/python_graph.h"
 #include "frameworks/python_memory.h"
 #include "frameworks/python_repeated.h"
@@ -191,7 +191,7 @@ PYBIND11_MODULE(_core, module) {
   DefineQueries(module);
   horon_python::DefineRepeat(module);
   horon_python::DefineRepeated(module);
-  horon_python::DefineGradientHook(module);
+  horon_python::DefineGradientHooks(module);
   horon_python::DefineGraph(module);
   horon_python::DefineWindow(module);
   horon_python::DefineMemory(module);

@@ -46,6 +46,8 @@ class GradientReducer:
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
+        self._all_hooks = []  # the same hooks
+        self._seen, self._frozen = [], []  # parameters, at the last look; those that want no hook
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
         self._clash = 0  # address of a gradient that was already under way for another parameter
@@ -77,8 +79,7 @@ class GradientReducer:
     @property
     def untouched(self) -> bool:
         """Whether no backward pass has come since reductions were waited for."""
-        return all(hook.pending is None and hook.left == self._passes
-                   for hook in self._hooks.values())
+        return _core.untouched(self._all_hooks, self._passes)
 
     @property
     def sums(self) -> bool:
@@ -88,7 +89,7 @@ class GradientReducer:
     @property
     def pending(self) -> bool:
         """Whether any reduction has started that synchronize() has not waited for."""
-        return any(hook.pending is not None for hook in self._hooks.values())
+        return _core.count_pending(self._all_hooks) > 0
 
     def set_passes(self, passes) -> None:
         self._passes = passes
@@ -97,10 +98,12 @@ class GradientReducer:
 
     def reset(self) -> None:
         """Forgets what is under way; the runtime keeps its tensors until it is done."""
+        self._take_pending()
+
+    def _take_pending(self) -> list:
+        """What is under way, and forgets it."""
         self._clash = 0
-        for hook in self._hooks.values():
-            hook.pending = None
-            hook.left = self._passes
+        return _core.take_pending(self._all_hooks, self._passes)
 
     def synchronize(self) -> None:
         """Starts what no backward pass has started, and waits until every gradient is reduced.
@@ -110,19 +113,14 @@ class GradientReducer:
         self._hook_parameters()
         if self._unknown:
             self._learn_which_are_sparse()
-        for parameter, hook in self._hooks.items():
-            if hook.pending is None:
-                self._start(parameter, hook)
-        # The members of a group have the same.
-        pending = dict.fromkeys(hook.pending for hook in self._hooks.values())
-        clash = self._clash or _core.common_place(list(pending))
-        self.reset()
-        failure = None
-        for work in pending:
-            try:
-                work.wait()
-            except Exception as error:
-                failure = failure or error
+        if _core.count_pending(self._all_hooks) < len(self._all_hooks):
+            for parameter, hook in self._hooks.items():
+                if hook.pending is None:
+                    self._start(parameter, hook)
+        clash = self._clash
+        pending = self._take_pending()
+        clash = clash or _core.common_place(pending)
+        failure = _core.wait_for_all(pending)
         if failure is not None:
             raise failure
         if clash:
@@ -136,16 +134,25 @@ class GradientReducer:
         """Also finds parameters that were added, or began to require gradients, since last time."""
         if not self.active:
             return
-        for options in self._param_groups:
-            for parameter in options["params"]:
-                if parameter.requires_grad and parameter not in self._hooks:
-                    hook = _core.gradient_hook(self._ready)
-                    hook.left = self._passes
-                    hook.view = self._views.of(parameter) if self._views else None
-                    self._hooks[parameter] = hook
-                    if not self._dense_anyway(parameter):
-                        self._unknown.add(parameter)
-                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+        parameters = [p for options in self._param_groups for p in options["params"]]
+        if (_core.same_objects(parameters, self._seen)
+                and not any(parameter.requires_grad for parameter in self._frozen)):
+            return
+        for parameter in parameters:
+            if parameter.requires_grad and parameter not in self._hooks:
+                self._hook(parameter)
+        self._seen = parameters
+        self._frozen = [parameter for parameter in parameters if parameter not in self._hooks]
+
+    def _hook(self, parameter):
+        hook = _core.gradient_hook(self._ready)
+        hook.left = self._passes
+        hook.view = self._views.of(parameter) if self._views else None
+        self._hooks[parameter] = hook
+        self._all_hooks.append(hook)
+        if not self._dense_anyway(parameter):
+            self._unknown.add(parameter)
+        self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
 
     def _dense_anyway(self, parameter) -> bool:
         """Whether a sparse gradient would be reduced as a dense one."""

@@ -211,6 +211,35 @@ def check_a_group_added_after_loading():
     assert everywhere_the_same(model) and everywhere_the_same(more)
 
 
+def check_layers_that_are_frozen_and_thawed():
+    """As in fine-tuning: also between two steps, and back."""
+    model = make_model()
+    layers = list(model.parameters())
+    half = layers[:len(layers) // 2]
+    for parameter in half:
+        parameter.requires_grad_(False)
+    frozen = [parameter.detach().clone() for parameter in half]
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Sum)
+
+    def train():
+        for step in batches(hvd.size())[:3]:
+            optimizer.zero_grad()
+            loss_of(model, step[hvd.rank()]).backward()
+            optimizer.step()
+        assert everywhere_the_same(model)
+
+    train()
+    for parameter, before in zip(half, frozen, strict=True):
+        assert parameter.grad is None and torch.equal(parameter, before)
+    for parameter in half:
+        parameter.requires_grad_(True)
+    train()
+    assert not any(torch.equal(p, before) for p, before in zip(half, frozen, strict=True))
+    for parameter in half:
+        parameter.requires_grad_(False)
+    train()
+
+
 def check_wrapping_again():
     """Another optimizer for the same model, under the same names, when the first one is gone."""
     for op in (hvd.Sum, hvd.Adasum, hvd.Gossip(style="atc")):

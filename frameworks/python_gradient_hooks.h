@@ -1,0 +1,90 @@
+// What GradientReducer (horon/torch/reducer.py) does with all of its GradientHooks at each step,
+// and in Python would cost a microsecond a parameter.
+//
+// Used by bindings.cc only, with the GIL held; WaitForAll releases it where it blocks.
+#pragma once
+
+#include <unordered_set>
+
+#include "frameworks/python_gradient_hook.h"
+
+namespace horon_python {
+
+// A list of nothing but GradientHooks, or TypeError.
+template <typename F>
+void ForEachHook(const py::list& hooks, F&& f) {
+  for (const py::handle hook : hooks) {
+    if (Py_TYPE(hook.ptr()) != gradient_hook_type)
+      throw py::type_error("a list of gradient hooks is wanted");
+    f(HookOf(hook.ptr()));
+  }
+}
+
+// How many have something under way.
+inline size_t CountPending(const py::list& hooks) {
+  size_t count = 0;
+  ForEachHook(hooks, [&](const GradientHook& hook) { count += hook.pending != Py_None; });
+  return count;
+}
+
+// Whether none has been called since it was set to so many passes.
+inline bool Untouched(const py::list& hooks, long passes) {
+  bool untouched = true;
+  ForEachHook(hooks, [&](const GradientHook& hook) {
+    untouched = untouched && hook.pending == Py_None && hook.left == passes;
+  });
+  return untouched;
+}
+
+// What is under way, each once: the members of a group have the same. The hooks have nothing under
+// way afterwards, and so many passes left.
+inline py::list TakePending(const py::list& hooks, long passes) {
+  py::list taken;
+  std::unordered_set<PyObject*> seen;
+  ForEachHook(hooks, [&](GradientHook& hook) {
+    hook.left = passes;
+    if (hook.pending == Py_None) return;
+    const auto pending = py::reinterpret_steal<py::object>(
+        std::exchange(hook.pending, Py_NewRef(Py_None)));
+    if (Py_TYPE(pending.ptr()) == started_type || seen.insert(pending.ptr()).second)
+      taken.append(pending);
+  });
+  return taken;
+}
+
+// Blocks until all are done, whatever becomes of them; the first Exception, or None. What is no
+// Exception, such as KeyboardInterrupt, breaks it off.
+inline py::object WaitForAll(const py::list& pending) {
+  py::object failure = py::none();
+  for (const py::handle one : pending) {
+    try {
+      if (Py_TYPE(one.ptr()) == started_type) {
+        reinterpret_cast<Started*>(one.ptr())->work.Wait(-1);
+      } else {
+        one.attr("wait")();
+      }
+    } catch (py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      if (failure.is_none()) failure = error.value();
+    }
+  }
+  return failure;
+}
+
+// Whether two lists hold the same objects in the same order.
+inline bool SameObjects(const py::list& one, const py::list& other) {
+  return one.size() == other.size() &&
+         std::equal(one.begin(), one.end(), other.begin(),
+                    [](py::handle a, py::handle b) { return a.is(b); });
+}
+
+inline void DefineGradientHooks(py::module_& module) {
+  DefineGradientHook(module);
+  module.def("count_pending", &CountPending, py::arg("hooks"));
+  module.def("untouched", &Untouched, py::arg("hooks"), py::arg("passes"));
+  module.def("take_pending", &TakePending, py::arg("hooks"), py::arg("passes"));
+  module.def("wait_for_all", &WaitForAll, py::arg("pending"));
+  module.def("same_objects", &SameObjects, py::arg("one"), py::arg("other"));
+}
+
+}  // namespace horon_python
