@@ -90,8 +90,7 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 // a moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept
 // waiting.
 bool Runtime::Due() {
-  if (hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked()) return true;
-  if (queue_.empty()) {
+  if (hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked() || queue_.empty()) {
     hold_until_.reset();
     return true;
   }

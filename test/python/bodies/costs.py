@@ -35,6 +35,24 @@ def check_waiting_costs_nothing():
             assert processor_share(0.5, wait) < 0.3
 
 
+def check_waiting_after_a_burst_costs_nothing():
+    """The queue may just be left to fill for a moment when the wait for rank 0 begins."""
+    tensors = [torch.ones(3) for _ in range(1000)]
+
+    def burst():
+        handles = [hvd.allreduce_async(t, name=f"burst.{i}") for i, t in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    for _ in range(10):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            time.sleep(0.3)
+            burst()
+        else:
+            assert processor_share(0.2, burst) < 0.3
+
+
 def requests_and_buckets():
     counters = hvd.counters()
     asked = sum(value for name, value in counters.items() if name.endswith(".requests"))
