@@ -290,9 +290,9 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
                          ? std::chrono::nanoseconds::max()
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work;
+  if (w.done() && w.status().ok()) return HORON_OK;
   if (!w.done() && Forked()) return Fail(NotInitialised());
-  const bool over = (w.done() && w.status().ok()) || LeftBehind(*work);
-  const std::shared_ptr<Job> job = over ? nullptr : Current();
+  const std::shared_ptr<Job> job = LeftBehind(*work) ? nullptr : Current();
   if (job ? job->runtime->Wait(w, limit, true) : WaitForTheEnd(*work, limit))
     return Fail(w.status());
   if (LeftBehind(*work)) {

@@ -1,6 +1,7 @@
 #include "runtime/core/activity.h"
 
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,14 @@ namespace {
 constexpr size_t kMostWaits = 32;
 
 pid_t ThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+// The steady clock as of the last tick, some ms ago: costs a quarter, and a submit has no more use.
+std::chrono::steady_clock::time_point LastTick() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::chrono::steady_clock::time_point(std::chrono::seconds(now.tv_sec) +
+                                               std::chrono::nanoseconds(now.tv_nsec));
+}
 
 }  // namespace
 
@@ -51,7 +60,7 @@ Callers::Thread& Callers::Join() {
 
 void Callers::Submitted(Key key) {
   Join();
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = LastTick();
   MutexLock lock(shared_->mutex);
   ++shared_->now.submits;
   shared_->last.swap(key);
