@@ -6,6 +6,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
+# Two targets at once: PyTorch is installed while Horon is compiled. Goals come one after the other.
+ifneq ($(filter 00 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),)
+MAKEFLAGS += --jobs=2
+endif
 .PHONY: demo test test-all faults sanitize bench clean
 
 PYTHON ?= python3
@@ -23,7 +27,7 @@ printf '%s\n' '#if defined __clang__ ? __clang_major__ < 14 : __GNUC__ < 12' '#e
 endef
 COMPILERS = $(shell $(NEW_ENOUGH) || ! command -v g++-12 >/dev/null || echo CC=gcc-12 CXX=g++-12)
 CMAKE = $(COMPILERS) $(BIN)/cmake
-CTEST := PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 4
+CTEST := env -u MAKEFLAGS PATH="$(BIN):$$PATH" $(BIN)/ctest --output-on-failure --parallel 4
 # Of tests that are skipped CTest says no more than that; this adds why, also of cases within a program.
 WHY_SKIPPED = awk '/^[0-9]+\/[0-9]+ Test: / { test = $$3 } \
   sub(/^ *(SKIPPED|skipped): /, "") { print "SKIPPED " test ": " $$0 }' $(1)/Testing/Temporary/LastTest.log
@@ -43,17 +47,22 @@ demo: $(VENV)/demo.stamp
 	@echo "== training on 4 ranks: docs/examples/torch_digits.py"
 	$(BIN)/horonrun -np 4 python docs/examples/torch_digits.py --plot $(BUILD)/digits.png
 
+# Python's tests wait for most of their time. Some are marked `alone`: they measure times, mostly.
+export TESTS_AT_ONCE ?= 2
 test: $(VENV)/test.stamp
 	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
 	@$(CMAKE) --build $(BUILD) --parallel $(JOBS)
 	@status=0; \
 	echo "== C++ tests"; $(CTEST) --test-dir $(BUILD) || status=1; $(call WHY_SKIPPED,$(BUILD)); \
-	echo "== Python tests"; $(BIN)/python -m pytest -q || status=1; \
+	echo "== Python tests, $(TESTS_AT_ONCE) at a time"; \
+	$(BIN)/python -m pytest -q -m "not alone" -n $(TESTS_AT_ONCE) --dist worksteal || status=1; \
+	echo "== Python tests that want to be alone"; $(BIN)/python -m pytest -q -m alone || status=1; \
 	exit $$status
 
 # Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds. Each part runs, and
 # prints its tables, also when one before it has failed.
 test-all: export HORON_TEST_SLOW := 1
+test-all: export TESTS_AT_ONCE := 1
 test-all: export HORON_SOAK_SECONDS := $(or $(HORON_SOAK_SECONDS),3600)
 test-all:
 	@status=0; for part in test faults sanitize bench; do $(MAKE) $$part || status=1; done; exit $$status
@@ -104,25 +113,33 @@ clean:
 
 # --- set-up --------------------------------------------------------------------------------------------
 
-$(VENV)/demo.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/tools.stamp
-	@echo "== building and installing Horon"
+$(VENV)/demo.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/compiled.stamp
+	@echo "== installing Horon"
 	@$(PIP) '.[examples]'
 	@touch $@
 
-$(VENV)/test.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/tools.stamp
-	@echo "== building and installing Horon"
+$(VENV)/test.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/compiled.stamp
+	@echo "== installing Horon"
 	@$(PIP) '.[test,examples]'
 	@touch $@
 
-# What pip's isolated build would install each time; here it stays, and a rebuild takes seconds.
+# What the install above then finds compiled; nothing of it needs PyTorch.
+$(VENV)/compiled.stamp: $(SOURCES) $(VENV)/tools.stamp
+	@echo "== compiling Horon"
+	@mkdir -p $(BUILD); $(COMPILERS) $(BIN)/python setup.py -q build_ext > $(BUILD)/compile.log 2>&1 || \
+	  { cat $(BUILD)/compile.log >&2; exit 1; }
+	@touch $@
+
+# What pip's isolated build would install each time; here it stays, and a rebuild takes seconds. PyTorch
+# wants this setuptools, and would replace another one while it builds Horon.
 $(VENV)/tools.stamp: pyproject.toml $(VENV)/python.stamp
 	@echo "== installing the build tools"
 	@sed -n '/^requires = \[/,/^\]/s/^  "\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/tools.txt
-	@$(PIP) -r $(VENV)/tools.txt wheel
+	@$(PIP) -r $(VENV)/tools.txt wheel 'setuptools>=77.0.3'
 	@touch $@
 
-# First of all packages, so that nothing else chooses another build of it.
-$(VENV)/torch.stamp: $(VENV)/python.stamp
+# Before all that could choose another build of it. After the tools: one pip at a time.
+$(VENV)/torch.stamp: $(VENV)/python.stamp | $(VENV)/tools.stamp
 	@echo "== installing PyTorch ($(TORCH))"
 	@index=(); \
 	if [ ! -e /dev/nvidiactl ] && $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=5)' \

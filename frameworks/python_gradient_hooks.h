@@ -44,8 +44,8 @@ inline py::list TakePending(const py::list& hooks, long passes) {
   ForEachHook(hooks, [&](GradientHook& hook) {
     hook.left = passes;
     if (hook.pending == Py_None) return;
-    const auto pending = py::reinterpret_steal<py::object>(
-        std::exchange(hook.pending, Py_NewRef(Py_None)));
+    const auto pending =
+        py::reinterpret_steal<py::object>(std::exchange(hook.pending, Py_NewRef(Py_None)));
     if (Py_TYPE(pending.ptr()) == started_type || seen.insert(pending.ptr()).second)
       taken.append(pending);
   });
@@ -65,7 +65,9 @@ inline py::object WaitForAll(const py::list& pending) {
       }
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception)) throw;
-      if (failure.is_none()) failure = error.value();
+      if (!failure.is_none()) continue;
+      failure = error.value();
+      if (error.trace()) PyException_SetTraceback(failure.ptr(), error.trace().ptr());
     }
   }
   return failure;

@@ -7,7 +7,7 @@ namespace {
 
 // Members of a batch came together before. When somebody is blocked and they do not, the job has
 // changed; else they may be on their way.
-constexpr std::chrono::microseconds kPatienceAwaited{200}, kPatience{200000};
+constexpr std::chrono::microseconds kPatienceAwaited{200}, kPatienceAlone{200000};
 // A schedule that is left soon was none: the next one has to show itself for longer.
 constexpr int kLeastPeriods = 3, kMostPeriods = 192;
 
@@ -78,7 +78,7 @@ const std::vector<LockedSchedule::Item>* LockedSchedule::Next() {
 
 LockedSchedule::Clock::time_point LockedSchedule::patience_ends(bool awaited) const {
   if (!locked() || stopped_ || waiting_ == 0) return Clock::time_point::max();
-  return waiting_since_ + (awaited ? kPatienceAwaited : kPatience);
+  return waiting_since_ + (awaited ? kPatienceAwaited : kPatienceAlone);
 }
 
 void LockedSchedule::Unlock(uint64_t first) {

@@ -54,6 +54,7 @@ def test_interrupt_in_a_collective_ends_within_two_seconds():
         assert time.monotonic() - start < 2
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("launcher", ["horonrun", "mpirun"])
 def test_around_the_calls_with_more_ranks_than_cores(launch, launcher, request):
     if launcher == "mpirun":

@@ -123,6 +123,7 @@ def test_a_job_with_a_straggler(tmp_path, needs_mpi, way, np):
     assert re.match(rf"\d+ % of the step waits for rank {np - 1}: ", lines[-1]), lines
 
 
+@pytest.mark.alone
 def test_a_job_that_waits_for_each_tensor(tmp_path):
     lines = explained(tmp_path, "one by one", HORON_EXPLAIN="1")
     assert re.match(r"the program waits (5\d|6\d) times a step, \d+ % of it", lines[-1]), lines

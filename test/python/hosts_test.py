@@ -68,6 +68,7 @@ def test_a_world_needs_no_root(world):
     assert (done.returncode, done.stdout) == (0, "h2\n"), done
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
 def test_nothing_is_left_of_a_world_that_is_killed(world, signal_name):
     """Not what left its session either, nor a network, nor a host."""

@@ -15,6 +15,7 @@ def python(source, **options):
                           timeout=120, check=True, **options).stdout
 
 
+@pytest.mark.alone
 def test_import_is_light():
     """No framework, no MPI, and quick: the best of several, since machines have other work too."""
     timed = ("import time; t = time.perf_counter(); import horon; print(time.perf_counter() - t);"
@@ -55,6 +56,7 @@ def test_ctrl_c_interrupts_a_wait(tmp_path):
     assert "interrupted" in run_job([*command, sys.executable, str(script)], 2)
 
 
+@pytest.mark.alone
 def test_submitting_costs_little():
     """One process, one tensor: what Python and the bindings add to a blocking call."""
     out = python(

@@ -29,6 +29,8 @@ sys.path.insert(0, str(ROOT))
 
 from launcher import marks  # noqa: E402
 
+pytestmark = pytest.mark.alone
+
 # Starts a sleeper that notes its pid. $0 is the note, $1 where the sleeper's output goes, $2 what
 # the rank does then.
 RANK = """

@@ -149,6 +149,7 @@ def test_death_is_told_although_a_child_holds_the_socket(script) -> None:
     assert done.stdout == "[0] dead 1 rank 1 exited with code 5\n"
 
 
+@pytest.mark.alone
 def test_a_rank_that_only_closes_its_socket_is_told_within_a_second(script) -> None:
     program = script("""
         import time

@@ -99,6 +99,7 @@ def stand_still(paths: list[Path], seconds: float = 0.5) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_while_nobody_reads(tmp_path: Path, unread, number: int, code: int) -> None:
     """Neither the ranks' output nor horonrun's own words keep the ranks from their signals."""

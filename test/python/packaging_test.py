@@ -32,7 +32,7 @@ joined = horon.add_process_set([0])
 print("rank", horon.rank(), "of", horon.size(), "over", horon.controller())
 """
 
-pytestmark = in_full_tier
+pytestmark = [in_full_tier, pytest.mark.alone]
 
 
 def build_folder():

@@ -112,6 +112,7 @@ def test_100_small_tensors_cost_mpi_what_one_does(tmp_path, needs_mpi, settings,
     assert out.count(f" hundred={hundred} large={large}\n") == 2, out
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ending, words", [
     ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
     ("os._exit(7)", "code 7"),
@@ -141,6 +142,7 @@ def seconds(command):
     return time.perf_counter() - start
 
 
+@pytest.mark.alone
 def test_starting_a_job_costs_little_beside_importing_torch():
     """At most 0.5 s more than two Pythons that import torch side by side; medians, interleaved."""
     source = "import horon.torch as hvd; hvd.init()"
@@ -219,6 +221,7 @@ def event_s():
     return float(re.search(r"([\d.]+) ns an event", done.stdout)[1]) * 1e-9
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["shm", "mpi"])
 def test_watching_and_recording_cost_little(tmp_path, way, request):
     """Less than 0.5 % of a core in a training loop."""
