@@ -124,7 +124,6 @@ Status Runtime::Cycle() {
   }
   SeeTime();
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
-  if (progress) napped_ = false;
   const bool mixed = peers_.Advance();
   SeeTime();
   moved_ = moved_ || negotiator_.moved() || progress || mixed || !RingWhenNeeded();
@@ -227,7 +226,7 @@ void Runtime::SleepInBackground() {
     bell_->Awake();
     return;
   }
-  const auto limit = std::min(SleepLimit(), Nap());
+  const auto limit = SleepLimit();
   BackOff();
   FlushRings();
   const Awaiting awaiting(*this);

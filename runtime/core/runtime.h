@@ -129,9 +129,7 @@ class Runtime {
  private:
   using Mark = std::optional<Callers::Waiting>;
   static constexpr std::chrono::seconds kIdleSleep{10};
-  static constexpr std::chrono::microseconds kNap{500};
-  // While it lives, peers that hold back what this rank waits for are asked not to, unless it is
-  // the first sleep since a bucket moved, which Nap() bounds.
+  // While it lives, peers that hold back what this rank waits for are asked not to.
   class Awaiting {
    public:
     explicit Awaiting(Runtime& runtime);
@@ -154,8 +152,6 @@ class Runtime {
   static int Cores();  // that this process may use
   static int64_t HoldBytes(const Topology& topology, int rank);
   bool RingWhenNeeded();
-  bool HeldBack() const;  // whether peers may hold back what this rank waits for
-  std::chrono::nanoseconds Nap() const;
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);
   void Suspect(const Status& symptom);
@@ -215,8 +211,7 @@ class Runtime {
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
   bool moved_ = false, told_to_leave_ = false, told_to_give_up_ = false;
-  bool hurry_ = false;   // the holder waits for a work: nothing is held back
-  bool napped_ = false;  // since a bucket moved
+  bool hurry_ = false;  // the holder waits for a work: nothing is held back
   // From which on the queue rings.
   size_t wanted_ = 1;
   int64_t wanted_bytes_ = 0;

@@ -98,7 +98,7 @@ void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
   if (!CycleMoved() && !work.done()) {
     const std::chrono::nanoseconds left =
         std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
-    const auto limit = std::min({SleepLimit(), Nap(), left});
+    const auto limit = std::min(SleepLimit(), left);
     BackOff();
     FlushRings();
     const Awaiting awaiting(*this);

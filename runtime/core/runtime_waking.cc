@@ -2,7 +2,6 @@
 #include <sched.h>
 
 #include <limits>
-#include <utility>
 
 #include "runtime/core/runtime.h"
 
@@ -65,16 +64,9 @@ bool Runtime::RingWhenNeeded() {
 }
 
 // A peer whose queue holds back what this rank waits for must not: from before this rank sleeps
-// until it wakes. In a burst it holds back for a moment only, and would be kept from it once a
-// batch: it gets a nap's time first.
-bool Runtime::HeldBack() const {
-  return hold_bytes_ != 0 && negotiator_.locked() && !executor_.idle();
-}
-
-std::chrono::nanoseconds Runtime::Nap() const { return HeldBack() && !napped_ ? kNap : kIdleSleep; }
-
+// until it wakes.
 Runtime::Awaiting::Awaiting(Runtime& runtime) {
-  if (!runtime.HeldBack() || !std::exchange(runtime.napped_, true)) return;
+  if (runtime.hold_bytes_ == 0 || !runtime.negotiator_.locked() || runtime.executor_.idle()) return;
   segment_ = runtime.segment_.get();
   me_ = runtime.local_rank();
   ForEachPeer([](Doorbell& bell) { bell.Await(); });
