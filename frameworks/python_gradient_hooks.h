@@ -10,25 +10,25 @@
 
 namespace horon_python {
 
-// A list of nothing but GradientHooks, or TypeError.
+// Of a dict whose values are GradientHooks, or TypeError; f runs no Python code.
 template <typename F>
-void ForEachHook(const py::list& hooks, F&& f) {
-  for (const py::handle hook : hooks) {
+void ForEachHook(const py::dict& hooks, F&& f) {
+  for (const auto& [parameter, hook] : hooks) {
     if (Py_TYPE(hook.ptr()) != gradient_hook_type)
-      throw py::type_error("a list of gradient hooks is wanted");
+      throw py::type_error("a dict of gradient hooks is wanted");
     f(HookOf(hook.ptr()));
   }
 }
 
 // How many have something under way.
-inline size_t CountPending(const py::list& hooks) {
+inline size_t CountPending(const py::dict& hooks) {
   size_t count = 0;
   ForEachHook(hooks, [&](const GradientHook& hook) { count += hook.pending != Py_None; });
   return count;
 }
 
 // Whether none has been called since it was set to so many passes.
-inline bool Untouched(const py::list& hooks, long passes) {
+inline bool Untouched(const py::dict& hooks, long passes) {
   bool untouched = true;
   ForEachHook(hooks, [&](const GradientHook& hook) {
     untouched = untouched && hook.pending == Py_None && hook.left == passes;
@@ -38,7 +38,7 @@ inline bool Untouched(const py::list& hooks, long passes) {
 
 // What is under way, each once: the members of a group have the same. The hooks have nothing under
 // way afterwards, and so many passes left.
-inline py::list TakePending(const py::list& hooks, long passes) {
+inline py::list TakePending(const py::dict& hooks, long passes) {
   py::list taken;
   std::unordered_set<PyObject*> seen;
   ForEachHook(hooks, [&](GradientHook& hook) {

@@ -46,7 +46,6 @@ class GradientReducer:
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
-        self._all_hooks = []  # the same hooks
         self._seen, self._frozen = [], []  # parameters, at the last look; those that want no hook
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
@@ -79,7 +78,7 @@ class GradientReducer:
     @property
     def untouched(self) -> bool:
         """Whether no backward pass has come since reductions were waited for."""
-        return _core.untouched(self._all_hooks, self._passes)
+        return _core.untouched(self._hooks, self._passes)
 
     @property
     def sums(self) -> bool:
@@ -89,7 +88,7 @@ class GradientReducer:
     @property
     def pending(self) -> bool:
         """Whether any reduction has started that synchronize() has not waited for."""
-        return _core.count_pending(self._all_hooks) > 0
+        return _core.count_pending(self._hooks) > 0
 
     def set_passes(self, passes) -> None:
         self._passes = passes
@@ -103,7 +102,7 @@ class GradientReducer:
     def _take_pending(self) -> list:
         """What is under way, and forgets it."""
         self._clash = 0
-        return _core.take_pending(self._all_hooks, self._passes)
+        return _core.take_pending(self._hooks, self._passes)
 
     def synchronize(self) -> None:
         """Starts what no backward pass has started, and waits until every gradient is reduced.
@@ -113,7 +112,7 @@ class GradientReducer:
         self._hook_parameters()
         if self._unknown:
             self._learn_which_are_sparse()
-        if _core.count_pending(self._all_hooks) < len(self._all_hooks):
+        if _core.count_pending(self._hooks) < len(self._hooks):
             for parameter, hook in self._hooks.items():
                 if hook.pending is None:
                     self._start(parameter, hook)
@@ -149,7 +148,6 @@ class GradientReducer:
         hook.left = self._passes
         hook.view = self._views.of(parameter) if self._views else None
         self._hooks[parameter] = hook
-        self._all_hooks.append(hook)
         if not self._dense_anyway(parameter):
             self._unknown.add(parameter)
         self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
