@@ -98,7 +98,8 @@ Status SetLog(Config& config, const std::string& value) {
 Status SetSliceBytes(Config& config, const std::string& value) {
   HORON_TRY(Integer(&Config::slice_bytes, 0, 1 << 30)(config, value));
   const bool possible = config.slice_bytes == 0 || config.slice_bytes >= kLeastSliceBytes;
-  return possible ? Status::Ok() : Wrong(value, "0 or at least 4096");
+  const std::string want = "0 or at least " + std::to_string(kLeastSliceBytes);
+  return possible ? Status::Ok() : Wrong(value, want.c_str());
 }
 
 Status SetController(Config& config, const std::string& value) {

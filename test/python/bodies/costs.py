@@ -17,6 +17,23 @@ def processor_share(seconds, do) -> float:
     return (time.process_time() - used) / passed
 
 
+def wait_for_rank_0(late, wait, least):
+    """All ranks call `wait`, rank 0 so many seconds late; the others, which take at least so many
+    seconds then, sleep."""
+    hvd.barrier()
+    if hvd.rank() == 0:
+        time.sleep(late)
+        wait()
+    else:
+        assert processor_share(least, wait) < 0.3
+
+
+def reduce_each(tensors, name):
+    handles = [hvd.allreduce_async(t, name=f"{name}.{i}") for i, t in enumerate(tensors)]
+    for handle in handles:
+        hvd.synchronize(handle)
+
+
 def check_idle_costs_nothing():
     hvd.barrier()
     share = processor_share(2.0, lambda: time.sleep(2.0))
@@ -24,33 +41,17 @@ def check_idle_costs_nothing():
 
 
 def check_waiting_costs_nothing():
-    """The others wait for rank 0, in a blocking call and in synchronize()."""
-    for wait in (lambda: hvd.allreduce(torch.ones(2), name="late"),
-                 lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="late"))):
-        hvd.barrier()
-        if hvd.rank() == 0:
-            time.sleep(1.0)
-            wait()
-        else:
-            assert processor_share(0.5, wait) < 0.3
+    """In a blocking call and in synchronize()."""
+    wait_for_rank_0(1.0, lambda: hvd.allreduce(torch.ones(2), name="late"), least=0.5)
+    wait_for_rank_0(1.0, lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="late")),
+                    least=0.5)
 
 
 def check_waiting_after_a_burst_costs_nothing():
     """The queue may just be left to fill for a moment when the wait for rank 0 begins."""
     tensors = [torch.ones(3) for _ in range(1000)]
-
-    def burst():
-        handles = [hvd.allreduce_async(t, name=f"burst.{i}") for i, t in enumerate(tensors)]
-        for handle in handles:
-            hvd.synchronize(handle)
-
     for _ in range(10):
-        hvd.barrier()
-        if hvd.rank() == 0:
-            time.sleep(0.3)
-            burst()
-        else:
-            assert processor_share(0.2, burst) < 0.3
+        wait_for_rank_0(0.3, lambda: reduce_each(tensors, "burst"), least=0.2)
 
 
 def requests_and_buckets():
@@ -102,9 +103,7 @@ def check_the_coordinator_does_not_read_every_tensor_of_every_rank():
 
     def steps(count):
         for _ in range(count):
-            handles = [hvd.allreduce_async(t, name=f"many.{i}") for i, t in enumerate(tensors)]
-            for handle in handles:
-                hvd.synchronize(handle)
+            reduce_each(tensors, "many")
 
     steps(5)
     before = negotiated()
