@@ -1,4 +1,5 @@
-"""What horonrun still says when a job has ended badly, out of the flight recorders of its ranks.
+"""What horonrun still says when a job has ended badly, most of it out of the flight recorders of its
+ranks.
 
 The recorders lie in memory that horonrun holds too, so they are there after a SIGKILL. Called by
 the job (job.py) when all ranks have ended.
@@ -21,6 +22,13 @@ def recordings_of(ranks: Sequence[Standing]) -> list[Recording]:
     """Those that are here, by rank."""
     held = (rank.recorder for rank in ranks if rank.recorder is not None)
     return [found for one in held if (found := recorder.read(one)) is not None]
+
+
+def print_lines(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        print(f"horonrun: {title}:", file=sys.stderr)
+        for line in lines:
+            print(f"    {line}", file=sys.stderr)
 
 
 def name_who_held_up(ranks: Sequence[Standing], at: float) -> None:

@@ -248,6 +248,10 @@ class RemoteCrew:
     def overhear(self, now: float) -> tuple[list[int], float | None]:
         return [], None  # it comes between the output
 
+    @property
+    def mpi_errors(self) -> list[str]:
+        return self._mpirun.errors if self._mpirun is not None else []
+
     def clear(self, until: float) -> None:
         if self._lookout is not None:
             self._lookout.close()

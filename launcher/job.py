@@ -43,6 +43,7 @@ class Crew(Protocol):
 
     ranks: list[Standing]
     started: bool  # the ranks run, or have run
+    mpi_errors: list[str]  # what MPI has said of errors that it ended ranks for
 
     def start(self, guard: Guard, wiring: Wiring) -> None:
         """Begins to start them. Raises Refusal."""
@@ -331,11 +332,9 @@ class Job:
         others = f" ({more} more failed after it)" if more else ""
         print(f"horonrun: {first.cause()}{others}", file=sys.stderr)
         aftermath.name_culprit_that_ended_well(self._crew.ranks, recordings)
-        lines = self._streams[first.rank, True].last_lines
-        if lines:
-            print(f"horonrun: the last lines of rank {first.rank} on stderr:", file=sys.stderr)
-            for line in lines:
-                print(f"    {line}", file=sys.stderr)
+        own = self._streams[first.rank, True].last_lines
+        aftermath.print_lines(f"the last lines of rank {first.rank} on stderr", own)
+        aftermath.print_lines("what MPI said", self._crew.mpi_errors)
         return first.exit_code or 1
 
     def _postmortem_due(self) -> bool:
@@ -350,4 +349,3 @@ class Job:
     def _say_the_rest(self) -> None:
         while self._unsaid and not self._waiting:  # not into the middle of what is being written
             print(f"horonrun: {self._unsaid.pop(0)}", file=sys.stderr, flush=True)
-

@@ -28,6 +28,7 @@ from .spawn import in_the_child
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHOSEN = (_PACKAGE / "mpirun.txt", _PACKAGE / "frameworks" / "horon" / "mpirun.txt")
 _KEPT_LINES = 20
+_MPI_ERROR = " *** "  # in each line of what Open MPI says when an error ends a rank
 _KEPT_BYTES = 8192
 KILL_S = 3.0  # that mpirun has to end its daemons after SIGTERM, when horonrun has died
 # Open MPI's own, which say how it reaches other hosts.
@@ -159,7 +160,8 @@ def remote_shell(options: Options, environment: Mapping[str, str]) -> list[str]:
 
 
 class Mpirun:
-    """A running mpirun. What it prints is kept, and shown only if the job cannot start."""
+    """A running mpirun. What it prints is kept, and shown if the job cannot start, or if MPI says
+    there why it has ended a rank."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         # Not a pipe: when horonrun is killed, mpirun must not die of a closed one, but clean up.
@@ -179,6 +181,11 @@ class Mpirun:
         start = max(0, os.fstat(self._output).st_size - _KEPT_BYTES)
         lines = os.pread(self._output, _KEPT_BYTES, start).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip(" -=")][-_KEPT_LINES:]
+
+    @property
+    def errors(self) -> list[str]:
+        """Of the last lines, those in which MPI says why it has ended a rank."""
+        return [line.rstrip() for line in self.last_lines if _MPI_ERROR in line]
 
     def freeze(self) -> None:
         """Once it finds out that a host is lost it would end all ranks, which have something to

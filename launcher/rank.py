@@ -148,6 +148,7 @@ class LocalCrew:
         self._mark = marks.of_job(os.environ)
         self.ranks: list[Standing] = []
         self.started = True  # nothing has to be waited for
+        self.mpi_errors: list[str] = []  # there is no mpirun
 
     def start(self, guard: Guard, wiring: Wiring) -> None:
         self._wiring = wiring

@@ -291,6 +291,21 @@ def test_mpirun_that_fails_is_heard(mpi_home: str) -> None:
     assert len(rest) == 1 and rest[0].startswith("    pml=ob1 arguments: -np 2 ")
 
 
+ENDED_BY_MPI = """
+from mpi4py import MPI
+MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+MPI.COMM_WORLD.Send(bytearray(1), dest=99)
+"""
+
+
+def test_why_mpi_has_ended_a_rank_is_said(needs_mpi) -> None:
+    """It tells mpirun, and not the rank's own output."""
+    done = horonrun("--mpi", "-np", "1", "python", "-c", ENDED_BY_MPI)
+    assert "horonrun: rank 0 exited with code " in done.stderr, done.stderr
+    said = done.stderr.split("horonrun: what MPI said:\n")[1]
+    assert "An error occurred in MPI_Send" in said and "MPI_ERR_RANK: invalid rank" in said
+
+
 def test_another_mpirun_is_refused(tmp_path: Path) -> None:
     executable(tmp_path / "bin" / "mpirun", "#!/bin/sh\necho 'HYDRA build details:'\n")
     done = horonrun("-np", "2", "--mpi", "true", MPI_HOME=str(tmp_path))
