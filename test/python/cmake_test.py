@@ -29,6 +29,7 @@ def configure(folder, *options, **changes):
 @pytest.mark.parametrize("package, debian, options", [
     ("spdlog", "libspdlog-dev", []),
     ("Catch2", "catch2", ["-DHORON_BUILD_TESTS=ON"]),
+    ("pybind11", "pybind11-dev", ["-DHORON_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}"]),
 ])
 def test_what_is_missing_and_cannot_be_fetched_is_named(tmp_path, package, debian, options):
     done = configure(tmp_path, f"-DCMAKE_DISABLE_FIND_PACKAGE_{package}=ON", *options,

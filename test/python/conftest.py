@@ -28,7 +28,8 @@ def _command(launcher: str, np: int) -> list:
     if launcher == "horonrun":
         return [sys.executable, "-m", "horon.launcher", "-np", str(np), "--no-prefix"]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [mpirun_path(), "-np", str(np), "--oversubscribe", "--bind-to", "none", *root]
+    path = str(Path(mpirun_path()).with_name(launcher))
+    return [path, "-np", str(np), "--oversubscribe", "--bind-to", "none", *root]
 
 
 def _kill(process) -> None:

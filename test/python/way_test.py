@@ -61,6 +61,7 @@ def steps(tmp_path, launcher, np, **env):
     ("mpirun", "shm", None, "shm shm", "shm"),
     ("mpirun", "mpi", "2", "mpi shm+mpi", "mpi shm"),  # one leader a node
     pytest.param("mpirun", None, "1", "mpi mpi", "mpi", marks=in_full_tier),
+    pytest.param("mpiexec", None, None, "mpi shm", "mpi", marks=in_full_tier),
 ])
 def test_ways(tmp_path, needs_mpi, launcher, controller, local_size, way, by):
     env = {"HORON_CONTROLLER": controller, "HORON_LOCAL_SIZE": local_size}
