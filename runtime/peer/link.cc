@@ -30,7 +30,6 @@ Status Link::Silence() const {
 }
 
 void Link::Ask(const std::shared_ptr<Question>& question) {
-  question->deadline = Clock::now() + patience_;
   if (closed_.ok() && !silent_) {
     asked_.push_back(question);
     return;
@@ -44,6 +43,7 @@ void Link::Close(const Status& why) {
   closed_ = Status::Unavailable(why.message());
   send_.Cancel();  // before its memory goes
   receive_.Cancel();
+  if (open_) Settle(closed_);
   while (!asked_.empty()) Finish(closed_);
   outbox_.clear();
   incoming_.reset();
@@ -58,8 +58,10 @@ bool Link::Progress(Answerer& answerer, Clock::time_point now) {
 }
 
 Link::Clock::time_point Link::next_look() const {
-  if (asked_.empty() || !closed_.ok()) return Clock::time_point::max();
-  return asking_ ? std::min(ask_again_, asked_.front()->deadline) : asked_.front()->deadline;
+  auto next = Clock::time_point::max();
+  if (!closed_.ok()) return next;
+  if (current() != nullptr) next = ask_again_;
+  return asked_.empty() ? next : std::min(next, asked_.front()->deadline);
 }
 
 // --- my questions
@@ -71,28 +73,53 @@ void Link::Finish(const Status& status) {
   asking_ = false;
 }
 
+// Of the one that was open.
+void Link::Settle(const Status& status) {
+  const std::shared_ptr<Question> question = std::move(open_);
+  question->status = status;
+  question->open = false;
+  if (const auto settled = std::move(question->settled)) settled();
+}
+
+Question* Link::current() const {
+  return open_ ? open_.get() : asking_ ? asked_.front().get() : nullptr;
+}
+
+// The peer is silent, and all who wait for it hear so.
+void Link::GiveUp() {
+  silences_.Add();
+  silent_ = true;
+  std::erase_if(outbox_,
+                [](const Parcel& p) { return p.header.kind != PeerKind::kReply && !p.started; });
+  if (asking_) silenced_ = round_;
+  if (asking_ && sent_ && asked_.front()->counts) {
+    open_ = asked_.front();
+    open_->open = true;
+  }
+  while (!asked_.empty()) Finish(Silence());
+}
+
 bool Link::ProgressAsked(Clock::time_point now) {
-  if (asked_.empty()) return false;
-  Question& question = *asked_.front();
-  if (now >= question.deadline) {
-    silences_.Add();
-    silent_ = true;
-    if (asking_) silenced_ = round_;
-    std::erase_if(outbox_,
-                  [](const Parcel& p) { return p.header.kind != PeerKind::kReply && !p.started; });
-    while (!asked_.empty()) Finish(Silence());
+  if (!asked_.empty() && now >= asked_.front()->deadline) {
+    GiveUp();
     return true;
   }
-  if (asking_ && now < ask_again_) return false;
-  if (!asking_) question.header.round = ++round_;
-  ask_again_ = now + patience_ / kAttempts;
+  const bool again = current() != nullptr;
+  if (again ? now < ask_again_ : asked_.empty()) return false;
+  if (!again) {
+    asked_.front()->header.round = ++round_;
+    sent_ = false;
+    until_again_ = patience_ / kAttempts;
+  }
+  ask_again_ = now + until_again_;
+  if (open_) until_again_ = std::min<Clock::duration>(2 * until_again_, patience_);
   const bool waits = std::any_of(outbox_.begin(), outbox_.end(), [&](const Parcel& p) {
     return p.header.kind != PeerKind::kReply && p.header.round == round_;
   });
   if (waits) return false;  // it has not even gone
-  if (asking_) resent_.Add();
-  asking_ = true;
-  outbox_.push_back({question.header, question.values});
+  if (again) resent_.Add();
+  asking_ = !open_;
+  outbox_.push_back({current()->header, current()->values});
   return true;
 }
 
@@ -128,6 +155,7 @@ void Link::SendNextPiece() {
     send_.spans.push_back({parcel.values->data() + parcel.sent, head_out_.piece_bytes});
   parcel.sent += head_out_.piece_bytes;
   parcel.started = true;
+  if (parcel.header.kind != PeerKind::kReply && parcel.header.round == round_) sent_ = true;
   send_.status = Status::Ok();
   const Status posted = transport_->Post(send_);
   if (!posted.ok()) Close(posted);
@@ -215,7 +243,7 @@ Status Link::Begin(Answerer& answerer, const PeerHeader& header) {
 
 int64_t Link::ExpectedReply(const PeerHeader& header) const {
   if (header.refused != 0) return 0;
-  return asking_ && header.round == round_ ? asked_.front()->answer_bytes : -1;
+  return current() != nullptr && header.round == round_ ? current()->answer_bytes : -1;
 }
 
 // False while it cannot be answered yet.
@@ -226,20 +254,21 @@ bool Link::Deliver(Answerer& answerer) {
 }
 
 void Link::DeliverReply() {
-  if (!asking_ || incoming_->header.round != round_ || !incoming_->fits) {
-    (incoming_->header.round == silenced_ ? late_ : dropped_).Add();
-    return;
-  }
-  Question& question = *asked_.front();
+  const bool mine = current() != nullptr && incoming_->header.round == round_ && incoming_->fits;
+  if (!mine || open_) (incoming_->header.round == silenced_ ? late_ : dropped_).Add();
+  if (!mine) return;
+  Question& question = *current();
   question.reply = incoming_->header;
   question.answer = std::move(incoming_->values);
   std::erase_if(outbox_, [](const Parcel& p) {  // asked once more meanwhile
     return p.header.kind != PeerKind::kReply && !p.started;
   });
-  Finish(question.reply.refused == 0
-             ? Status::Ok()
-             : Status::InvalidArgument("rank " + std::to_string(peer_) +
-                                       " has no such window: it was freed there, or made anew"));
+  const Status status =
+      question.reply.refused == 0
+          ? Status::Ok()
+          : Status::InvalidArgument("rank " + std::to_string(peer_) +
+                                    " has no such window: it was freed there, or made anew");
+  open_ ? Settle(status) : Finish(status);
 }
 
 bool Link::DeliverQuestion(Answerer& answerer) {

@@ -4,11 +4,14 @@
 // A message is cut into pieces (peer_wire.h). A question is asked again when no answer comes; the
 // other side answers a number that it knows once more, without doing it twice, and takes no older
 // one: so lost, doubled and reordered pieces change nothing. A rank that stays silent for the time
-// of a question is not waited for again before it has been heard. Holder of the baton.
+// of a question is not waited for again before it has been heard. Whether that question was done
+// there nobody knows then: if that counts, it is asked on, before all others, until there is an
+// answer or the rank is gone. Holder of the baton.
 #pragma once
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -28,9 +31,12 @@ struct Question final : Waitable {
   PeerHeader header;
   SharedBuffer values;       // null: none
   int64_t answer_bytes = 0;  // of values that the answer must have
+  bool counts = false;       // whether it must not stay open if it was done there
   std::chrono::steady_clock::time_point deadline;
-  // The answer, once done.
-  bool done = false;
+  // The answer, once done. Open: there was none in time, and it may come; then `settled` is called,
+  // with the answer here, or with the status of a rank that is gone.
+  bool done = false, open = false;
+  std::function<void()> settled;
   Status status;  // kUnavailable: none came; kInvalidArgument: refused
   PeerHeader reply;
   Buffer answer;
@@ -59,7 +65,8 @@ class Link {
   Link(int peer, Transport& transport, Pool& pool, std::chrono::milliseconds patience,
        Counters& counters);
 
-  // Fails at once if the peer is silent. The number of the question is the link's business.
+  // Fails at once if the peer is silent. The number of the question is the link's business, its
+  // deadline the caller's.
   void Ask(const std::shared_ptr<Question>& question);
   // Whether anything moved.
   bool Progress(Answerer& answerer, Clock::time_point now);
@@ -87,6 +94,9 @@ class Link {
   };
 
   bool ProgressAsked(Clock::time_point now);
+  void GiveUp();
+  // The question that the peer has been asked, or null.
+  Question* current() const;
   bool ProgressSend();
   bool ProgressReceive(Answerer& answerer);
   Status PostReceive();
@@ -98,6 +108,7 @@ class Link {
   void DeliverReply();
   bool DeliverQuestion(Answerer& answerer);
   void Finish(const Status& status);
+  void Settle(const Status& status);
   Status Silence() const;
 
   int peer_;
@@ -110,9 +121,12 @@ class Link {
 
   std::deque<std::shared_ptr<Question>> asked_;  // the first is under way once `asking_`
   bool asking_ = false;
-  uint64_t round_ = 0;     // of my questions
-  uint64_t silenced_ = 0;  // the last one that got no answer in time
+  std::shared_ptr<Question> open_;  // no other one is asked meanwhile
+  bool sent_ = false;               // something of the one that is asked
+  uint64_t round_ = 0;              // of my questions
+  uint64_t silenced_ = 0;           // the last one that got no answer in time
   Clock::time_point ask_again_;
+  Clock::duration until_again_{};
 
   std::deque<Parcel> outbox_;
   PeerHeader head_out_;

@@ -14,17 +14,23 @@ class PeerEngine::Running {
         deadline(Clock::now() + engine.patience_),
         task(engine.Run(*this)) {}
   Window& window() const { return *order.window; }
-  // The rank's part is left out.
+  // The rank's part is left out, or nobody knows yet.
   void Miss(int rank) { unreached.push_back(rank); }
-  bool Missed(int rank) const {
-    return std::find(unreached.begin(), unreached.end(), rank) != unreached.end();
-  }
+  bool Missed(int rank) const { return Has(unreached, rank); }
+  // Of a rank that was missed: what went to it may have been done there.
+  void LeaveOpen(int rank) { open.push_back(rank); }
+  bool LeftOpen(int rank) const { return Has(open, rank); }
   bool Late() const { return Clock::now() >= deadline; }
 
   Order order;
   Clock::time_point deadline;
-  std::vector<int64_t> unreached;
+  std::vector<int64_t> unreached, open;
   RootTask task;  // last: its frames use the others
+
+ private:
+  static bool Has(const std::vector<int64_t>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
 };
 
 // Ready in the next cycle: for slots that somebody else has for the moment.

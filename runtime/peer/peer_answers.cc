@@ -45,10 +45,12 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
     case PeerKind::kUnlock:
       Unlock(*window, from);
       return Answer{};
-    default:  // a grant; who asks no longer gives it back by itself
-      if (const auto mine = window->my_locks.find(from); mine != window->my_locks.end())
-        mine->second = true;
+    default: {  // a grant; who asks no longer does not want it
+      const auto mine = window->my_locks.find(from);
+      if (mine == window->my_locks.end()) return Answer{.refused = true};
+      mine->second = true;
       return Answer{};
+    }
   }
 }
 
@@ -106,12 +108,14 @@ void PeerEngine::GrantNext(Window& window) {
   }
 }
 
-// Who cannot be told has the mutex no longer.
+// Who cannot be told, or does not want it, has the mutex no longer.
 void PeerEngine::KeepGrants() {
   std::vector<Grant> grants;
   grants.swap(grants_);
   for (Grant& grant : grants) {
-    if (!grant.told) grant.told = Ask(*grant.window, grant.rank, {.kind = PeerKind::kGrant});
+    if (!grant.told)
+      grant.told =
+          Ask(*grant.window, grant.rank, {.kind = PeerKind::kGrant}, Clock::now() + patience_);
     if (!grant.told->done) {
       grants_.push_back(grant);
     } else if (!grant.told->status.ok()) {

@@ -183,8 +183,11 @@ bool PeerEngine::Gone(int rank) const {
 }
 
 std::shared_ptr<Question> PeerEngine::Ask(const Window& window, int rank, PeerHeader header,
-                                          SharedBuffer values, int64_t answer_bytes) {
+                                          Clock::time_point deadline, SharedBuffer values,
+                                          int64_t answer_bytes) {
   auto question = std::make_shared<Question>();
+  question->deadline = deadline;
+  question->counts = values != nullptr;
   header.set = window.set();
   header.epoch = window.epoch();
   header.total_bytes = values ? values->bytes() : 0;

@@ -96,6 +96,10 @@ class PeerEngine final : private Answerer {
   Task Give(Running& running);
   Task GiveNear(Running& running, int rank, double weight);
   void ScaleOwn(Running& running);
+  static std::function<Status(Window&)> BackFrom(const Order& order, const Question& question);
+  Status TakeOwed(Window& window);
+  void LeaveOpen(Running& running, int rank, const std::shared_ptr<Question>& question,
+                 std::function<Status(Window&)> answered, std::function<Status(Window&)> lost);
   Task Get(Running& running);
   Task GetNear(Running& running, int rank, double weight);
   Task KeepAnswer(Running& running, int rank, double weight, Question& asked);
@@ -115,8 +119,10 @@ class PeerEngine final : private Answerer {
   // Values of the window went to that rank, and arrived.
   void CountSent(int rank, const Window& window);
   bool Deliver(const PeerHeader& header, Window& window, const Slot& slot, const std::byte* values);
+  // What has no values cannot count.
   std::shared_ptr<Question> Ask(const Window& window, int rank, PeerHeader header,
-                                SharedBuffer values = nullptr, int64_t answer_bytes = 0);
+                                Clock::time_point deadline, SharedBuffer values = nullptr,
+                                int64_t answer_bytes = 0);
   Result<SharedBuffer> CopyOf(const Window& window);
   Status AddDifference(Window& window, double weight, const std::byte* x, const std::byte* y);
   bool Gone(int rank) const;  // dead, or left; of this node

@@ -5,15 +5,14 @@
 namespace horon {
 namespace {
 
-// The mutex was granted, or the time is over.
-class Granted final : public Waitable {
+// It is so, or the time is over.
+class SoonOrLate final : public Waitable {
  public:
-  Granted(const bool& granted, Link::Clock::time_point deadline)
-      : granted_(granted), deadline_(deadline) {}
-  bool Ready() override { return granted_ || Link::Clock::now() >= deadline_; }
+  SoonOrLate(const bool& so, Link::Clock::time_point deadline) : so_(so), deadline_(deadline) {}
+  bool Ready() override { return so_ || Link::Clock::now() >= deadline_; }
 
  private:
-  const bool& granted_;
+  const bool& so_;
   Link::Clock::time_point deadline_;
 };
 
@@ -40,20 +39,21 @@ Task PeerEngine::Lock(Running& running, int rank) {
     NextCycle next(*this);
     co_await Until(next);
   }
-  bool asked = !mine.contains(rank);
+  bool asked = !mine.contains(rank) && !running.Late();
   if (asked && rank == me()) {
     mine[rank] = false;
     AddWaiter(running.window(), rank);
   } else if (asked) {
     mine[rank] = false;
-    const auto question = Ask(running.window(), rank, {.kind = PeerKind::kLock});
+    const auto question =
+        Ask(running.window(), rank, {.kind = PeerKind::kLock}, running.deadline);
     co_await Until(*question);
     if (question->status.code() == Code::kInvalidArgument) co_return question->status;
     asked = question->status.ok();
     if (!asked) mine.erase(rank);
   }
   if (asked) {
-    Granted granted(mine[rank], running.deadline);
+    SoonOrLate granted(mine[rank], running.deadline);
     co_await Until(granted);
     if (mine[rank]) co_return Status::Ok();
     Task giving_back = GiveBack(running, rank);
@@ -83,9 +83,13 @@ Task PeerEngine::GiveBack(Running& running, int rank) {
     Unlock(running.window(), rank);
     co_return Status::Ok();
   }
-  const auto question = Ask(running.window(), rank, {.kind = PeerKind::kUnlock});
-  co_await Until(*question);
-  co_return Status::Ok();  // who cannot be told gives the mutex to somebody else by himself
+  // Goes on after the order, if that is late. Who cannot be told gives the mutex to somebody else
+  // by himself.
+  const auto question =
+      Ask(running.window(), rank, {.kind = PeerKind::kUnlock}, Clock::now() + patience_);
+  SoonOrLate told(question->done, running.deadline);
+  co_await Until(told);
+  co_return Status::Ok();
 }
 
 }  // namespace horon

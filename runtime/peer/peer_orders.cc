@@ -21,8 +21,11 @@ Task PeerEngine::Run(Running& running) {
 }
 
 Task PeerEngine::RunLocked(Running& running) {
+  const OrderKind kind = running.order.kind;
+  const bool locks = kind == OrderKind::kLock || kind == OrderKind::kUnlock;
+  if (!locks) HORON_CO_TRY(TakeOwed(running.window()));
   Task task;
-  switch (running.order.kind) {
+  switch (kind) {
     case OrderKind::kPut:
     case OrderKind::kAdd:
       task = Give(running);
@@ -52,6 +55,32 @@ Task PeerEngine::RunLocked(Running& running) {
   co_return co_await task;
 }
 
+// --- what a late rank leaves open
+
+Status PeerEngine::TakeOwed(Window& window) {
+  std::vector<std::function<Status()>> owed;
+  owed.swap(window.owed);
+  for (const auto& one : owed) HORON_TRY(one());
+  return Status::Ok();
+}
+
+// The order does not wait for it any longer. What it has to add in the end, the window's next order
+// does: `answered` if the question was done there, `lost` if that rank is gone. Freed, nothing.
+void PeerEngine::LeaveOpen(Running& running, int rank, const std::shared_ptr<Question>& question,
+                           std::function<Status(Window&)> answered,
+                           std::function<Status(Window&)> lost) {
+  running.LeaveOpen(rank);
+  question->settled = [this, rank, question = question.get(), answered = std::move(answered),
+                       lost = std::move(lost),
+                       window = std::weak_ptr<Window>(running.order.window)] {
+    const Shared still = window.lock();
+    if (!still) return;
+    if (question->status.ok()) CountSent(rank, *still);
+    const auto& add = question->status.ok() ? answered : lost;
+    if (add) still->owed.push_back([add, one = still.get()] { return add(*one); });
+  };
+}
+
 // --- put and accumulate
 
 Task PeerEngine::Give(Running& running) {
@@ -71,7 +100,7 @@ Task PeerEngine::Give(Running& running) {
         rank,
         Ask(window, rank,
             {.kind = kind, .weight = weight, .share = window.share, .carry = order.carry ? 1u : 0u},
-            copy));
+            running.deadline, copy));
   }
   for (const auto& [rank, weight] : order.ranks) {
     if (window.near(rank) == nullptr || running.Missed(rank)) continue;
@@ -83,9 +112,10 @@ Task PeerEngine::Give(Running& running) {
     if (question->status.code() == Code::kInvalidArgument) co_return question->status;
     if (question->status.ok()) {
       CountSent(rank, window);
-    } else {
-      running.Miss(rank);
+      continue;
     }
+    running.Miss(rank);
+    if (question->open) LeaveOpen(running, rank, question, nullptr, BackFrom(order, *question));
   }
   ScaleOwn(running);
   Task publishing = Publish(running);
@@ -113,13 +143,24 @@ Task PeerEngine::GiveNear(Running& running, int rank, double weight) {
   co_return Status::Ok();
 }
 
-// Where parts of the values were given away, those that did not arrive stay here.
+// How a part that was given away, to a rank that is gone, comes back.
+std::function<Status(Window&)> PeerEngine::BackFrom(const Order& order, const Question& question) {
+  if (order.self_weight >= 1) return nullptr;
+  return [head = question.header, values = question.values](Window& window) {
+    CombineInto(window.shape().dtype, 1, window.values(), head.weight, values->data(),
+                window.values(), window.count());
+    if (head.carry != 0) window.share = window.share + head.weight * head.share;
+    return Status::Ok();
+  };
+}
+
+// Where parts of the values were given away, those that did not go stay here.
 void PeerEngine::ScaleOwn(Running& running) {
   const Order& order = running.order;
   Window& window = running.window();
   double keep = order.self_weight;
   for (const auto& [rank, weight] : order.ranks) {
-    if (order.self_weight < 1 && running.Missed(rank)) keep += weight;
+    if (order.self_weight < 1 && running.Missed(rank) && !running.LeftOpen(rank)) keep += weight;
   }
   if (keep == 1) return;
   ScaleInto(window.shape().dtype, keep, window.values(), window.values(), window.count());
@@ -154,7 +195,8 @@ Task PeerEngine::Get(Running& running) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (window.near(ranks[i].first) != nullptr || running.Missed(ranks[i].first)) continue;
     asked.emplace_back(
-        i, Ask(window, ranks[i].first, {.kind = PeerKind::kGet}, nullptr, window.bytes()));
+        i, Ask(window, ranks[i].first, {.kind = PeerKind::kGet}, running.deadline, nullptr,
+               window.bytes()));
   }
   for (const auto& [rank, weight] : ranks) {
     if (window.near(rank) == nullptr || running.Missed(rank)) continue;
@@ -216,14 +258,18 @@ Task PeerEngine::PairUp(Running& running) {
   const Result<SharedBuffer> sent = CopyOf(window);
   HORON_CO_TRY(sent.status());
   const auto question = Ask(window, rank, {.kind = PeerKind::kPropose, .weight = weight},
-                            sent.value(), window.bytes());
+                            running.deadline, sent.value(), window.bytes());
   co_await Until(*question);
-  if (question->status.ok()) {
-    ++window.averages;
+  const auto average = [this, weight = weight, question](Window& here) {
+    ++here.averages;
     pairs_.Add();
+    return AddDifference(here, weight, question->answer.data(), question->values->data());
+  };
+  if (question->status.ok()) {
     CountSent(rank, window);
-    co_return AddDifference(window, weight, question->answer.data(), sent.value()->data());
+    co_return average(window);
   }
+  if (question->open) LeaveOpen(running, rank, question, average, nullptr);
   pairs_lost_.Add();
   running.Miss(rank);
   co_return question->status.code() == Code::kInvalidArgument ? question->status : Status::Ok();

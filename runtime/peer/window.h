@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,6 +60,9 @@ class Window {
   std::deque<int> lock_waiters;
   int averages = 0;          // of pairs, since the last step took the values
   std::map<int, int> quiet;  // by in-neighbor: updates that had nothing new of it
+  // What the next order that changes the values adds first: who owns them may touch them until
+  // then.
+  std::vector<std::function<Status()>> owed;
   // Mutexes of others, or my own, that I was granted or ask for: rank -> granted.
   std::map<int, bool> my_locks;
 

@@ -1,7 +1,9 @@
 // Windows when something goes wrong: lost, doubled and delayed messages, ranks that are silent or
 // dead, windows freed in use, and what no peer sends.
+#include <atomic>
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "runtime/peer/peer_wire.h"
 #include "runtime/peer/window_row.h"
@@ -112,7 +114,7 @@ TEST_CASE("lost, doubled, delayed and reordered messages change no sum") {
   RequireNone(verdicts);
 }
 
-TEST_CASE("a silent rank costs one wait, its share stays, and the others go on") {
+TEST_CASE("a silent rank costs one wait, no share is lost or doubled, and the others go on") {
   WorldOptions options = Between(std::chrono::milliseconds{1500}, 0, 0, 0);
   options.wrap = [](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
     return std::make_unique<Unreliable>(std::move(inner), 1u, rank == 2 ? 100 : 0, 0, 0);
@@ -130,13 +132,135 @@ TEST_CASE("a silent rank costs one wait, its share stays, and the others go on")
         w.Collect(true);
         Total(me, "taken", 0);
       }
-      EXPECT(w.values[0] == 4 && w.window->share == 1, "a share that did not arrive is gone");
+      EXPECT(w.values[0] == 3 && w.window->share == 0.75, "what it has is here too");
       EXPECT(me.runtime().counters()["peer.silences"].value() == 1,
              "it was waited for again and again");
     } else {
       for (int step = 0; step < 4; ++step) Total(me, "step", 0), Total(me, "taken", 0);
     }
     Total(me, "end", 0);
+    EXPECT(Total(me, "mass", w.Look()[0]) == 12, "mass was lost, or doubled");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+// No message of windows leaves this rank, or comes to it, for as long as it is told so.
+class Muted final : public Transport {
+ public:
+  Muted(std::unique_ptr<Transport> inner, std::atomic<bool>& mute)
+      : inner_(std::move(inner)), mute_(mute) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
+  void Flush() override { inner_->Flush(); }
+  void Abandon() override { inner_->Abandon(); }
+  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
+  Result<bool> Progress() override { return inner_->Progress(); }
+  Status Post(Transfer& transfer) override {
+    const bool sends = transfer.direction == Transfer::Direction::kSend;
+    if (transfer.tag != kPeerTag || !sends || !mute_.load()) return inner_->Post(transfer);
+    transfer.status = Status::Ok();
+    transfer.done = true;
+    return Status::Ok();
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::atomic<bool>& mute_;
+};
+
+TEST_CASE("what a late rank was given is there once it is heard, and once") {
+  const int muted = GENERATE(0, 1);  // questions are lost, or answers
+  std::atomic<bool> mute[2] = {false, false};
+  WorldOptions options = Between(std::chrono::milliseconds{400}, 0, 0, 0);
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Muted>(std::move(inner), mute[rank]);
+  };
+  Verdicts verdicts;
+  World(2, options).Run([&](Rank& me) {
+    WindowRank w(me, {4}, {1 - me.rank()}, {1 - me.rank()});
+    if (me.rank() == 0) {
+      mute[muted] = true;
+      EXPECT(w.Add({{1, 0.25}}, 0.75, true) == std::vector<int64_t>{1}, "it was not named");
+      EXPECT(w.values[0] == 3, "what it may have is here too");
+      mute[muted] = false;
+      const Counter& late = me.runtime().counters()["peer.late"];
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+      while (late.value() == 0 && std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();
+    }
+    Total(me, "heard", 0);
+    if (me.rank() == 1) w.Collect(true);
+    EXPECT(w.values[0] == (me.rank() == 0 ? 3 : 5), "it is not there, or twice");
+    EXPECT(w.window->share == (me.rank() == 0 ? 0.75 : 1.25), "so are the weights");
+    // They go on with each other as before.
+    if (me.rank() == 0) EXPECT(w.Add({{1, 0.5}}, 0.5, true).empty(), "it is not asked again");
+    Total(me, "again", 0);
+    if (me.rank() == 1) w.Collect(true);
+    EXPECT(Total(me, "mass", w.Look()[0]) == 8, "mass was lost, or doubled");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("what a late rank was given comes back when it dies") {
+  std::atomic<bool> mute[2] = {false, true};  // it never says that it has it
+  WorldOptions options = Between(std::chrono::milliseconds{200}, 0, 0, 0);
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Muted>(std::move(inner), mute[rank]);
+  };
+  Verdicts verdicts;
+  World world(2, options);
+  std::vector<std::unique_ptr<WindowRank>> windows(2);
+  world.Run([&](Rank& me) {
+    auto& w = windows[static_cast<size_t>(me.rank())];
+    const std::vector<int> other = {1 - me.rank()};
+    w = std::make_unique<WindowRank>(me, std::vector<float>{4}, other, other);
+    if (me.rank() != 0) return;
+    EXPECT(w->Add({{1, 0.25}}, 0.75, true) == std::vector<int64_t>{1}, "it was not named");
+    EXPECT(w->values[0] == 3 && w->window->share == 0.75, "what it may have is here too");
+  });
+  world.MarkDead(1, "rank 1 was killed");
+  world.Run([&](Rank& me) {
+    if (me.rank() != 0) return;
+    std::vector<float> values = {1};
+    EXPECT(!me.Reduce("after", "sum", values).ok(), "a collective cannot go on");
+    EXPECT(windows[0]->Look()[0] == 4, windows[0]->status.message());
+    EXPECT(windows[0]->values[0] == 4 && windows[0]->window->share == 1, "it did not come back");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("who has given up on a mutex does not get it, and two silent ranks cost one wait") {
+  constexpr std::chrono::milliseconds kPatience{1500};
+  std::atomic<bool> mute[3] = {false, false, false};
+  WorldOptions options = Between(kPatience, 0, 0, 0);
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Muted>(std::move(inner), mute[rank]);
+  };
+  Verdicts verdicts;
+  World(3, options).Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    WindowRank w(me, {4}, others, others);
+    const auto act = [&](OrderKind kind, Ranks ranks) { return w.Do(w.Make(kind, ranks)); };
+    const Ranks own = {{me.rank(), 1}};
+    if (me.rank() != 0) EXPECT(act(OrderKind::kLock, own).empty(), "a free mutex was not had");
+    Total(me, "held", 0);
+    if (me.rank() == 0) {
+      mute[1] = mute[2] = true;
+      const auto begun = std::chrono::steady_clock::now();
+      EXPECT((act(OrderKind::kLock, {{1, 1}, {2, 1}}) == std::vector<int64_t>{1, 2}),
+             "a mutex that is held was had");
+      EXPECT(std::chrono::steady_clock::now() - begun < 2 * kPatience, "the waits add up");
+      mute[1] = mute[2] = false;
+    }
+    Total(me, "given up", 0);
+    if (me.rank() != 0) {
+      act(OrderKind::kUnlock, own);
+      EXPECT(act(OrderKind::kLock, own).empty(), "who gave up has it");
+      act(OrderKind::kUnlock, own);
+    }
     EXPECT(w.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);

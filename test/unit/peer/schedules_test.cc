@@ -219,6 +219,8 @@ TEST_CASE("averages of pairs end, and keep the sum, in every order of messages",
 
 // --- questions that are lost
 
+constexpr std::chrono::hours kPatience{1};
+
 // Answers each question with its weight, and counts. One that waits for its own answer first is a
 // mistake that the schedules must find.
 class Side final : public Answerer {
@@ -226,13 +228,15 @@ class Side final : public Answerer {
   Side(Net& net, int rank, bool waits) : end_(net, rank), pool_(HostPool()), waits_(waits) {}
   Link& to(int peer) {
     auto& link = links_[peer];
-    if (!link) link.emplace(peer, end_, *pool_, std::chrono::hours(1), counters_);
+    if (!link) link.emplace(peer, end_, *pool_, kPatience, counters_);
     return *link;
   }
-  void Ask(int peer, double weight) {
+  void Ask(int peer, double weight, Link::Clock::time_point now) {
     asked_.push_back(std::make_shared<Question>());
     asked_.back()->header.kind = PeerKind::kLock;
     asked_.back()->header.weight = weight;
+    asked_.back()->deadline = now + kPatience;
+    asked_.back()->counts = true;
     to(peer).Ask(asked_.back());
   }
   void Settle(Link::Clock::time_point now) {
@@ -249,7 +253,8 @@ class Side final : public Answerer {
   }
   bool through() const {
     return std::all_of(asked_.begin(), asked_.end(), [](const auto& one) {
-      return one->done && one->status.ok() && one->reply.share == one->header.weight;
+      return one->done && !one->open && one->status.ok() &&
+             one->reply.share == one->header.weight;
     });
   }
   std::map<int, std::vector<double>> done;  // by rank: what it asked, in order
@@ -264,10 +269,11 @@ class Side final : public Answerer {
 };
 
 // Each rank asks the next one so many questions; so many messages are lost, and as many come twice.
-// Once nothing can arrive, time passes until it is asked again. In how many runs somebody was left
-// waiting, or something was done twice or not at all.
-int64_t WrongRuns(int size, int questions, int lost, bool waits) {
-  constexpr int kPatience = 8;  // times that time passes
+// Once nothing can arrive, so much time passes. In how many runs somebody was left waiting, or
+// something was done twice or not at all.
+int64_t WrongRuns(int size, int questions, int lost, bool waits,
+                  std::chrono::minutes passing = std::chrono::minutes(4)) {
+  constexpr int kPasses = 8;
   Schedules schedules;
   int64_t wrong = 0;
   do {
@@ -277,19 +283,19 @@ int64_t WrongRuns(int size, int questions, int lost, bool waits) {
     for (int rank = 0; rank < size; ++rank) sides.emplace_back(net, rank, waits);
     for (int rank = 0; rank < size; ++rank) {
       const int after = (rank + 1) % size;
-      for (int i = 0; i < questions; ++i) sides[static_cast<size_t>(rank)].Ask(after, i + 1);
+      for (int i = 0; i < questions; ++i) sides[static_cast<size_t>(rank)].Ask(after, i + 1, now);
       sides[static_cast<size_t>(after)].to(rank);
     }
     const auto settle = [&] {
       for (Side& side : sides) side.Settle(now);
     };
     settle();
-    for (int lose = lost, twice = lost, passed = 0; passed < kPatience;) {
+    for (int lose = lost, twice = lost, passed = 0; passed < kPasses;) {
       const auto ways = net.ways();
       if (ways.empty()) {
         if (std::all_of(sides.begin(), sides.end(), [](const Side& s) { return s.through(); }))
           break;
-        now += std::chrono::minutes(4);
+        now += passing;
         ++passed;
       } else {
         const auto way = ways[schedules.Choose(ways.size())];
@@ -317,6 +323,13 @@ TEST_CASE("every question is done once and answered, whatever is lost or doubled
   CHECK(WrongRuns(2, 2, 1, false) == 0);
   CHECK(WrongRuns(3, 1, 1, false) == 0);
   CHECK(WrongRuns(2, 1, 2, false) == 0);
+}
+
+TEST_CASE("a question that counts is done once, also by a rank that answers late", "[peer]") {
+  constexpr std::chrono::minutes kTooLate{61};
+  CHECK(WrongRuns(2, 1, 1, false, kTooLate) == 0);
+  CHECK(WrongRuns(2, 1, 2, false, kTooLate) == 0);
+  CHECK(WrongRuns(3, 1, 1, false, kTooLate) == 0);
 }
 
 TEST_CASE("the schedules find a ring of ranks that wait for each other", "[peer]") {
