@@ -45,8 +45,7 @@ Task PeerEngine::Lock(Running& running, int rank) {
     AddWaiter(running.window(), rank);
   } else if (asked) {
     mine[rank] = false;
-    const auto question =
-        Ask(running.window(), rank, {.kind = PeerKind::kLock}, running.deadline);
+    const auto question = Ask(running.window(), rank, {.kind = PeerKind::kLock}, running.deadline);
     co_await Until(*question);
     if (question->status.code() == Code::kInvalidArgument) co_return question->status;
     asked = question->status.ok();
