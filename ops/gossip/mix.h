@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/gossip/graph.h"
+#include "runtime/op/op.h"
 #include "runtime/transport/communicator.h"
 
 namespace horon::gossip {
@@ -41,5 +42,11 @@ struct Mixing {
 // All ranks give the same parts in the same order; rows must agree. Sent per rank: the sum over
 // parts of their bytes times the peers they go to. Scratch: two slices per peer heard.
 Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing);
+
+// The same of all tensors of a bucket, among ranks that share memory (Op::TakesLane): each copies
+// its values into its slots, chunk by chunk, and mixes those that it hears where they lie. Moved
+// per rank: S there, and S for each peer heard. No scratch.
+bool CanMixOverLane(Stage& stage);
+Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing);
 
 }  // namespace horon::gossip

@@ -1,7 +1,8 @@
 // LaneSwap: a row that the members of a lane hand each other in pairs, for ops that must see all of
 // two vectors before they can combine them (Adasum).
 //
-// Of each tensor a member keeps one part and gives its partner its values of another. These parts,
+// Of each tensor a member keeps one part and gives its partner its values of another (what it gives
+// others may look at, too: partners need not be each other's). These parts,
 // each from a whole block of kDotBlock elements on, are a row, cut into chunks: every member packs
 // what it gives into its slot, and its partner meets that where it lies, so that nothing is
 // received into memory of its own. The row is gone through once or several times, to and fro,
@@ -57,6 +58,10 @@ class LaneSwap final : public Waitable {
   // `first`: the chunks of all before. All that is given is lent until done.
   LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row);
 
+  // Within Meet: another member's values of the same place, which it may read.
+  const std::byte* Of(int member, const std::byte* theirs) const {
+    return Slot(member, met_) + (theirs - Slot(row_.partner, met_));
+  }
   // Of a row that is done(), if it has begun. Give the same kind on all members.
   void Begin(Pass pass, Meet meet, Phases* phases);
   bool done() const { return taken_ == chunks_; }

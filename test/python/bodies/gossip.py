@@ -31,6 +31,25 @@ def graphs(n):
                               [(0, i) for i in range(1, n)] + [(i, 0) for i in range(1, n)])
 
 
+def check_ranks_that_share_memory_mix_where_values_lie():
+    """Both with weights that travel and without, in several tensors of odd sizes."""
+    before = hvd.counter("lane.swapped")
+    n, me = hvd.size(), hvd.rank()
+    tensors = [torch.full((count,), float(me + 1)) for count in (1, 70_001, 3)]
+    mixed = hvd.grouped_allreduce(tensors, name="lie", op=hvd.Gossip(topology="ring"))
+    left, right = (me - 1) % n, (me + 1) % n
+    heard = {left, right} - {me}
+    for one in mixed:
+        want = (me + 1 + sum(r + 1 for r in heard)) / (1 + len(heard))
+        assert torch.allclose(one, torch.full_like(one, want)), (one, want)
+    given = {right: 0.5} if n > 1 else {}
+    moved = hvd.neighbor_allreduce(tensors[1], self_weight=0.0, dst_weights=given,
+                                   src_weights={left: 2.0} if n > 1 else {}, name="moved")
+    assert torch.equal(moved, torch.full_like(moved, float(left + 1) if n > 1 else 0.0))
+    if n > 1 and hvd.transport() == "shm":
+        assert hvd.counter("lane.swapped") == before + 2
+
+
 def check_rounds_are_products():
     for number, graph in enumerate(graphs(hvd.size())):
         values = start()
