@@ -16,11 +16,11 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-HORON = ("horon", "horon-shared", "horon-registered", "horon-grouped", "gossip", "average",
-         "adasum")
+HORON = ("horon", "horon-shared", "horon-registered", "horon-grouped", "gossip", "gossip-of-ranks",
+         "neighbors", "average", "adasum")
 MPI = ("mpi", "mpi-tuned")
 # No libraries: what the memory allows (loops.py).
-LOOPS = ("streamed", "staged", "in-place", "two-pass")
+LOOPS = ("streamed", "staged", "in-place", "two-pass", "mixed")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), **dict.fromkeys(LOOPS, ["torch"]),
          **dict.fromkeys(MPI, ["mpi4py", "torch", "numpy"]), "gloo": ["torch"],
          "gloo-buckets": ["torch"]}

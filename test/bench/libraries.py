@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from loops import InPlace, Staged, Streamed, TwoPass
+from loops import InPlace, Mixed, Staged, Streamed, TwoPass
 
 
 class Outputs:
@@ -68,12 +68,14 @@ class Gossip(Horon):
     """One round of one-peer gossip in place of an allreduce; nodes of several ranks take part as
     one."""
 
+    BY_NODES = True
+
     def __init__(self) -> None:
         super().__init__()
         from horon.topology import OnePeerExponential
 
         hvd = self.hvd
-        several = hvd.local_size() > 1
+        several = self.BY_NODES and hvd.local_size() > 1
         self.graph = OnePeerExponential(hvd.cross_size() if several else hvd.size())
         self.each = hvd.local_size() if several else 1
         self.op = hvd.Gossip(topology=self.graph, hierarchical=several)
@@ -91,6 +93,33 @@ class Gossip(Horon):
 
     def collective(self, kind: str, tensor: torch.Tensor, name: str) -> torch.Tensor:
         raise TypeError(f"gossip is no {kind}")
+
+
+class GossipOfRanks(Gossip):
+    """The same among ranks, wherever they are."""
+
+    BY_NODES = False
+
+
+class Neighbors(Horon):
+    """As a script of BlueFog's does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import horon.bluefog.torch as bf
+
+        bf.init()
+        self.bf = bf
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        bf = self.bf
+        handles = [bf.neighbor_allreduce_nonblocking(tensor, name=f"{name}.{i}")
+                   for i, tensor in enumerate(tensors)]
+        tensors[:] = [bf.synchronize(handle) for handle in handles]
+
+    def result(self, values: list[float], name: str) -> float:
+        """Of two ranks."""
+        return sum(values) / len(values)
 
 
 class HoronShared(Horon):
@@ -246,6 +275,8 @@ class Mpi:
 
 
 BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "horon-registered": HoronRegistered,
-           "horon-grouped": HoronGrouped, "gossip": Gossip, "average": Average, "adasum": Adasum,
+           "horon-grouped": HoronGrouped, "gossip": Gossip, "gossip-of-ranks": GossipOfRanks,
+           "neighbors": Neighbors, "average": Average, "adasum": Adasum,
            "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi, "mpi-tuned": Mpi,
-           "streamed": Streamed, "staged": Staged, "in-place": InPlace, "two-pass": TwoPass}
+           "streamed": Streamed, "staged": Staged, "in-place": InPlace, "two-pass": TwoPass,
+           "mixed": Mixed}

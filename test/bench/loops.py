@@ -77,7 +77,17 @@ class InPlace(Loops):
         self.library.loops_in_place(ctypes.c_int64(FLOATS), ctypes.c_int64(self.count))
 
 
-class TwoPass(Loops):
+class Mixed(Loops):
+    """private tensors of two ranks, copied once through shared memory and averaged"""
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        self.library.loops_mixed(*self.arguments(tensors, name))
+
+    def result(self, values: list[float], name: str) -> float:
+        return sum(values) / len(values)
+
+
+class TwoPass(Mixed):
     """Adasum of private tensors of two ranks"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:

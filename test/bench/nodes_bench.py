@@ -3,11 +3,14 @@
 one round of Horon's gossip, in which each host meets one other.
 
     python test/bench/nodes_bench.py --json nodes.json --plot nodes.png
+    python test/bench/nodes_bench.py --small --layouts 2x1 4x1
 
 The hosts are namespaces of this machine (test/support/world.sh), so that no network is needed but
 the links are real ones to all that run here. Each library's time is printed over the bound: of an
 allreduce 2(n-1)/n of the bytes must leave each of n hosts, whatever its ranks do, of an exchange
-all of them. docs/benchmarks.md has results.
+all of them. With --small, many small messages one after the other: the time of each over what its
+bytes take on the link and a message of 4 bytes takes in the same library. docs/benchmarks.md has
+results.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from groups import HERE, HORON, Group, Missing, mpi_major, mpirun, turned
 WORLD = HERE.parent / "support" / "world.sh"
 LIBRARIES = ["horon", "gossip", "gloo", "mpi", "mpi-tuned"]
 LAYOUTS = ["2x1", "4x1", "8x1", "2x2"]
+SMALL = [4, 1 << 10, 4 << 10, 16 << 10, 64 << 10]  # bytes; the first shows the latency
 ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
@@ -78,33 +82,53 @@ def bound(library: str, hosts: int, size: int, rate: float) -> float:
     return share * size * 8 / rate
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict:
-    """Inside a world: all libraries in turn, round after round."""
+def start(options: argparse.Namespace, folder: Path, first: workloads.Workload
+          ) -> tuple[dict[str, HostGroup], dict[str, str]]:
+    """The libraries that have done `first`, and why others have not."""
     hosts, each = options.inside
-    workload = workloads.Workload(f"{options.size} B", ((options.size // 4,),))
-    row = report.Row(workload, "float32", hosts * each)
     groups, missing = {}, {}
     for library in options.libraries:
         try:
             groups[library] = HostGroup(library, hosts, each, folder)
-            groups[library].measure(workload, row.dtype, 2)
+            groups[library].measure(first, "float32", 2)
         except Missing as why:
             missing[library] = str(why)
             groups.pop(library, None)
+    return groups, missing
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict:
+    """Inside a world: all libraries in turn, round after round."""
+    hosts, each = options.inside
+    if options.small:
+        works = [workloads.Workload(workloads.text_of(size), ((size // 4,),) * options.messages,
+                                    "one by one") for size in SMALL]
+    else:
+        works = [workloads.Workload(f"{options.size} B", ((options.size // 4,),))]
+    groups, missing = start(options, folder, works[0])
+    rows = [report.Row(work, "float32", hosts * each) for work in works]
     for number in range(options.rounds):
-        for library in turned(list(groups), number):
-            seconds = groups[library].measure(workload, row.dtype, options.iterations)
-            row.rounds.append(report.Round(library, number, "hosts", seconds))
+        for row in rows:
+            for library in turned(list(groups), number):
+                seconds = groups[library].measure(row.workload, row.dtype, options.iterations)
+                row.rounds.append(report.Round(library, number, "hosts", seconds))
     for group in groups.values():
         group.stop()
-    return {"layout": f"{hosts}x{each}", "missing": missing,
-            "seconds": {library: row.median(library) for library in groups},
-            "bounds": {library: bound(library, hosts, options.size, options.rate)
-                       for library in options.libraries},
-            "rounds": [vars(r) for r in row.rounds]}
+    found = [{"layout": f"{hosts}x{each}", "missing": missing, "work": row.workload.name,
+              "seconds": {library: row.median(library) / len(row.workload.shapes)
+                          for library in groups},
+              "bounds": {library: bound(library, hosts, row.bytes / len(row.workload.shapes),
+                                        options.rate) for library in options.libraries},
+              "rounds": [vars(r) for r in row.rounds]} for row in rows]
+    if options.small:
+        for one in found:
+            for library, latency in found[0]["seconds"].items():
+                one["bounds"][library] += latency
+    return found
 
 
-def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) -> dict:
+def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) -> list[dict]:
+    """What was found, by size."""
     hosts, each = layout.split("x")
     with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
         found = Path(folder) / "found.json"
@@ -116,17 +140,18 @@ def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) ->
 
 
 def line_of(found: dict, libraries: list[str]) -> str:
-    cells = [found["layout"]]
+    cells = [found["layout"], found["work"]]
     for library in libraries:
         seconds, least = found["seconds"].get(library), found["bounds"][library]
-        cells.append("-" if seconds is None else f"{seconds * 1e3:.0f} ms ({seconds / least:.2f})")
+        cells.append("-" if seconds is None else
+                     f"{report.text_of_time(seconds)} ({seconds / least:.2f})")
     return "| " + " | ".join(cells) + " |"
 
 
 def plot(found: list[dict], libraries: list[str], path: str) -> None:
     heights = {library: [(f["seconds"].get(library) or 0) / f["bounds"][library] for f in found]
                for library in libraries}
-    figure, axes = bars.grouped([f["layout"] for f in found], heights)
+    figure, axes = bars.grouped([f'{f["layout"]}\n{f["work"]}' for f in found], heights)
     axes.axhline(1, color="black", linewidth=1)
     axes.set(xlabel="hosts x ranks on each", ylabel="time over the bound", ylim=(0.8, None))
     axes.legend()
@@ -140,6 +165,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1e9, help="bits a second (default 1e9)")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
     parser.add_argument("--iterations", type=int, default=3, help="in one round (default 3)")
+    parser.add_argument("--small", action="store_true", help="many small messages instead")
+    parser.add_argument("--messages", type=int, default=200,
+                        help="one after the other, with --small (default 200)")
     parser.add_argument("--layouts", nargs="+", default=LAYOUTS, metavar="HOSTSxEACH")
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     parser.add_argument("--inside", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -155,14 +183,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
             Path(options.json).write_text(json.dumps(measure(options, Path(folder))))
         return
-    print("| hosts x ranks | " + " | ".join(options.libraries) + " |")
-    print("|" + "---|" * (1 + len(options.libraries)))
+    print("| hosts x ranks | bytes | " + " | ".join(options.libraries) + " |")
+    print("|" + "---|" * (2 + len(options.libraries)))
     found = []
     for layout in options.layouts:
-        found.append(run_world(options, layout, arguments))
-        print(line_of(found[-1], options.libraries), flush=True)
-        for library, why in found[-1]["missing"].items():
+        here = run_world(options, layout, arguments)
+        for one in here:
+            print(line_of(one, options.libraries), flush=True)
+        for library, why in here[0]["missing"].items():
             print(f"Missing: {library} ({why}).", flush=True)
+        found += here
     if options.json:
         Path(options.json).write_text(json.dumps(found))
     if options.plot:

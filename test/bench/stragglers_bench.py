@@ -5,8 +5,9 @@
 
 Each host is a namespace of this machine (test/support/world.sh) with a link of 1 Gbit/s and one
 rank. A step's computing is a wait, so that the ranks' shared cores are free for what is measured.
-In turn all hosts are alike, one has a link of 100 Mbit/s, and one computes five times as long.
-Where all are alike, what a step takes beyond its computing says how much of an exchange is hidden.
+In turn all hosts are alike, one has a link of 100 Mbit/s, one computes five times as long, and one
+is late once, by --staleness + 1 steps (OSGP's exchanges have so many steps more then). Where all
+are alike, what a step takes beyond its computing says how much of an exchange is hidden.
 docs/benchmarks.md has results.
 """
 
@@ -19,6 +20,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -28,9 +30,19 @@ HERE = Path(__file__).resolve().parent
 WORLD = HERE.parent / "support" / "world.sh"
 ALGORITHMS = ["allreduce", "osgp", "adpsgd", "asgp"]
 SLOW = 2  # the rank that is slow, on host h3
-SCENES = {"alike": ({}, 1.0), "slow link": ({f"WORLD_RATE_{SLOW + 1}": "100mbit"}, 1.0),
-          "slow host": ({}, 5.0)}
 WARM_UP = 2  # steps
+LATE_AT = 3  # the step in which one is late once
+
+
+@dataclass(frozen=True)
+class Scene:
+    links: dict[str, str] = field(default_factory=dict)  # world.sh's variables
+    slower: float = 1.0  # so many times as long rank SLOW computes
+    late: bool = False  # once
+
+
+SCENES = {"alike": Scene(), "slow link": Scene({f"WORLD_RATE_{SLOW + 1}": "100mbit"}),
+          "slow host": Scene(slower=5.0), "late once": Scene(late=True)}
 
 
 class Training:
@@ -43,20 +55,24 @@ class Training:
 
         torch.set_num_threads(1)
         hvd.init()
-        self.hvd, self.pace = hvd, options.compute
-        self.compute = self.pace * (options.slower if hvd.rank() == SLOW else 1)
+        self.hvd, self.pace, slow = hvd, options.compute, hvd.rank() == SLOW
+        scene, more = SCENES[options.scene], options.staleness
+        self.compute = self.pace * (scene.slower if slow else 1)
+        self.late = (more + 1) * self.pace if scene.late and slow else 0.0
         self.parameter = torch.nn.Parameter(torch.zeros(options.size // 4))
-        op = hvd.Average if options.algorithm == "allreduce" else hvd.Gossip(options.algorithm)
+        waits = {"sync_freq": more} if scene.late and options.algorithm == "osgp" else {}
+        op = (hvd.Average if options.algorithm == "allreduce" else
+              hvd.Gossip(options.algorithm, **waits))
         self.waits_for_nobody = getattr(op, "waits_for_nobody", False)
         sgd = torch.optim.SGD([self.parameter], lr=0.1)
         self.optimizer = hvd.DistributedOptimizer(sgd, [("x", self.parameter)], op=op)
 
-    def step(self) -> float:
+    def step(self, late: float = 0.0) -> float:
         """Its seconds."""
         start = time.perf_counter()
         self.optimizer.zero_grad()
         self.parameter.sum().backward()
-        rest = self.compute - (time.perf_counter() - start)
+        rest = self.compute + late - (time.perf_counter() - start)
         if rest > 0:
             time.sleep(rest)  # the computing
         self.optimizer.step()
@@ -71,7 +87,7 @@ class Training:
         until = time.perf_counter() + steps * self.pace
         taken = []
         while time.perf_counter() < until if self.waits_for_nobody else len(taken) < steps:
-            taken.append(self.step())
+            taken.append(self.step(self.late if len(taken) == LATE_AT else 0.0))
         return taken
 
     def exchange(self) -> float:
@@ -98,14 +114,14 @@ def be_a_rank(options: argparse.Namespace) -> None:
 
 def run_scene(options: argparse.Namespace, scene: str, algorithm: str) -> dict:
     """The ranks of a world of their own; what they saw, by rank."""
-    variables, slower = SCENES[scene]
     names = ",".join(f"h{i + 1}" for i in range(options.hosts))
     command = [str(WORLD), str(options.hosts), sys.executable, "-m", "horon.launcher", "-H", names,
                "--no-prefix", sys.executable, str(Path(__file__).resolve()),
-               "--algorithm", algorithm, "--slower", str(slower), "--size", str(options.size),
-               "--compute", str(options.compute), "--steps", str(options.steps)]
+               "--algorithm", algorithm, "--scene", scene, "--size", str(options.size),
+               "--compute", str(options.compute), "--steps", str(options.steps),
+               "--staleness", str(options.staleness)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={
-        **os.environ, "OMP_NUM_THREADS": "1", "WORLD_RATE": options.rate, **variables})
+        **os.environ, "OMP_NUM_THREADS": "1", "WORLD_RATE": options.rate, **SCENES[scene].links})
     seen = [json.loads(line) for line in re.findall(r"^saw (.*)$", done.stdout, re.MULTILINE)]
     if done.returncode != 0 or len(seen) != options.hosts:
         raise SystemExit(f"{scene}, {algorithm}: exit code {done.returncode}\n{done.stdout}\n"
@@ -155,8 +171,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="that are timed (default 12)")
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=list(SCENES))
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
-    parser.add_argument("--algorithm", help=argparse.SUPPRESS)  # of a rank
-    parser.add_argument("--slower", type=float, default=1.0, help=argparse.SUPPRESS)
+    parser.add_argument("--staleness", type=int, default=2,
+                        help="steps more that OSGP has where one is late once (default 2)")
+    parser.add_argument("--algorithm", help=argparse.SUPPRESS)  # of a rank, as the next one
+    parser.add_argument("--scene", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="file for all that was seen")
     parser.add_argument("--plot", help="PNG of the rates")
     return parser.parse_args(arguments)

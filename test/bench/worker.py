@@ -84,6 +84,10 @@ class Measure:
         if self.kind == "allreduce":
             self.library.reduce(self.tensors, self.name)
             return self.tensors
+        if self.kind == "one by one":
+            for tensor in self.tensors:
+                self.library.reduce([tensor], self.name)
+            return self.tensors[-1:]
         return [self.library.collective(self.kind, self.tensors[0], self.name)]
 
     def run(self, barrier: Barrier, iterations: int) -> list[float]:

@@ -6,6 +6,10 @@
 //             writes the sum to all
 //   streamed  private tensors, through a small shared buffer that stays in the caches
 //   staged    private tensors, copied whole into shared memory and out again
+//
+// and the mean of two ranks' tensors, which is what they mix with one neighbor:
+//
+//   mixed     private tensors, each copied once through a small shared buffer
 #include "world.h"
 
 namespace {
@@ -90,6 +94,21 @@ void loops_streamed(float* const* tensors, const int64_t* counts, int n) {
     if (k >= 1 && k <= row.chunks()) Chunk{row, k - 1}.Sum();
     if (k <= row.chunks()) world.Meet();
   }
+}
+
+// Two buffers in turn: who meets for a chunk has mixed the one before.
+void loops_mixed(float* const* tensors, const int64_t* counts, int n) {
+  const Row row(tensors, counts, n);
+  for (int64_t k = 0; k < row.chunks(); ++k) {
+    const Chunk chunk{row, k};
+    row.CopyTo(chunk.Staged(world.rank, chunk.whole.begin), chunk.whole);
+    world.Meet();
+    row.Each(chunk.whole, [&](auto, float* __restrict mine, int64_t at, int64_t count) {
+      const float* __restrict theirs = chunk.Staged(1 - world.rank, at);
+      for (int64_t i = 0; i < count; ++i) mine[i] = (mine[i] + theirs[i]) / 2;
+    });
+  }
+  world.Meet();
 }
 
 void loops_staged(float* const* tensors, const int64_t* counts, int n, int64_t capacity) {
