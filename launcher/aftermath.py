@@ -1,5 +1,4 @@
-"""What horonrun still says when a job has ended badly, most of it out of the flight recorders of its
-ranks.
+"""What horonrun still says when a job has ended badly, most of it out of its flight recorders.
 
 The recorders lie in memory that horonrun holds too, so they are there after a SIGKILL. Called by
 the job (job.py) when all ranks have ended.

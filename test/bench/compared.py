@@ -1,4 +1,4 @@
-"""Tables of one thing's time over another's, of seats that are measured in turn (interleaved.py)."""
+"""Tables of one seat's time over another's, where all are measured in turn (interleaved.py)."""
 
 from __future__ import annotations
 
