@@ -1,15 +1,15 @@
-// LaneSwap: a row that the members of a lane hand each other in pairs, for ops that must see all of
-// two vectors before they can combine them (Adasum).
+// LaneSwap: a row that the members of a lane show each other, for ops that must see all of two
+// vectors before they can combine them (Adasum), or that mix what only some have (gossip).
 //
-// Of each tensor a member keeps one part and gives its partner its values of another (what it gives
-// others may look at, too: partners need not be each other's). These parts,
+// Of each tensor a member keeps one part and gives its partner its values of another. These parts,
 // each from a whole block of kDotBlock elements on, are a row, cut into chunks: every member packs
 // what it gives into its slot, and its partner meets that where it lies, so that nothing is
-// received into memory of its own. The row is gone through once or several times, to and fro,
-// because caches still have where the last pass ended; and packed each time, unless the slots hold
-// all of it. What the partner has written over a slot in the last pass comes back as LaneStream's
-// results do. Bytes moved per rank for rows of R bytes: R packing, 2R looking; R packing, 3R
-// combining in place, 2R to the partner and from it.
+// received into memory of its own. All others may look at it, too, so partners need not be each
+// other's. The row is gone through once or several times, to and fro, because caches still have
+// where the last pass ended; and packed each time, unless the slots hold all of it. What the
+// partner has written over a slot in the last pass comes back as LaneStream's results do. Bytes
+// moved per rank for rows of R bytes: R packing, 2R looking; R packing, 3R combining in place, 2R
+// to the partner and from it.
 //
 // All members go through the same passes over rows of the same tensors, whoever is whose partner.
 // Flags as in LaneStream. Holder of the baton only.
