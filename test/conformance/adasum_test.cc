@@ -4,6 +4,7 @@
 
 #include "test/support/job.h"
 #include "test/support/road.h"
+#include "test/support/wrapped_transport.h"
 #include "test/unit/ops/adasum_reference.h"
 
 namespace horon {
@@ -177,23 +178,17 @@ TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance
 }
 
 // A transport whose k-th Post, once there is a world, is the last thing its rank does.
-class DyingTransport final : public Transport {
+class DyingTransport final : public test::WrappedTransport {
  public:
   DyingTransport(std::unique_ptr<Transport> inner, int posts, const std::atomic<World*>& world)
-      : inner_(std::move(inner)), left_(posts), world_(&world) {}
-  std::string_view name() const override { return inner_->name(); }
-  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+      : WrappedTransport(std::move(inner)), left_(posts), world_(&world) {}
   Status Post(Transfer& transfer) override {
     World* world = world_->load();
     if (world != nullptr && --left_ == 0) world->MarkDead(1, "rank 1 was killed by signal 9");
-    return left_ <= 0 ? Status::Unavailable("this rank is dead") : inner_->Post(transfer);
+    return left_ <= 0 ? Status::Unavailable("this rank is dead") : WrappedTransport::Post(transfer);
   }
-  Result<bool> Progress() override { return inner_->Progress(); }
-  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
-  void Flush() override { inner_->Flush(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   int left_;
   const std::atomic<World*>* world_;
 };

@@ -5,21 +5,21 @@
 namespace horon::test {
 
 Status FaultyTransport::Post(Transfer& transfer) {
-  if (fault_.armed != nullptr && !*fault_.armed) return inner_->Post(transfer);
+  if (fault_.armed != nullptr && !*fault_.armed) return WrappedTransport::Post(transfer);
   ++posts_;
   const bool hit = fault_.kind == Fault::Kind::kDropAll || fault_.kind == Fault::Kind::kDelay
                        ? posts_ >= fault_.at
                        : posts_ == fault_.at;
   if (!hit || fault_.kind == Fault::Kind::kNone ||
       (fault_.kind == Fault::Kind::kDelay && looks_ >= fault_.delay_looks))
-    return inner_->Post(transfer);
+    return WrappedTransport::Post(transfer);
   if (fault_.struck != nullptr) ++*fault_.struck;
   if (fault_.kind == Fault::Kind::kFail)
     return Status::Unavailable("injected: rank " + std::to_string(transfer.peer) +
                                " cannot be reached");
   if (fault_.kind == Fault::Kind::kFailProgress) {
     broken_ = true;
-    return inner_->Post(transfer);
+    return WrappedTransport::Post(transfer);
   }
   transfer.status = Status::Ok();
   transfer.bytes = 0;
@@ -39,14 +39,14 @@ Status FaultyTransport::Post(Transfer& transfer) {
 Result<bool> FaultyTransport::Progress() {
   if (broken_) return Status::Unavailable("injected: a rank is lost");
   if (!held_.empty() && ++looks_ >= fault_.delay_looks) {
-    for (Transfer* transfer : std::exchange(held_, {})) HORON_TRY(inner_->Post(*transfer));
+    for (Transfer* transfer : std::exchange(held_, {})) HORON_TRY(WrappedTransport::Post(*transfer));
   }
-  return inner_->Progress();
+  return WrappedTransport::Progress();
 }
 
 void FaultyTransport::Cancel(Transfer& transfer) {
   if (std::erase(held_, &transfer) + std::erase(dropped_, &transfer) == 0) {
-    inner_->Cancel(transfer);
+    WrappedTransport::Cancel(transfer);
     return;
   }
   transfer.done = true;

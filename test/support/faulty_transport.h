@@ -7,7 +7,7 @@
 #include <deque>
 #include <memory>
 
-#include "runtime/transport/transport.h"
+#include "test/support/wrapped_transport.h"
 
 namespace horon::test {
 
@@ -19,31 +19,19 @@ struct Fault {
   const std::atomic<bool>* armed = nullptr;  // Posts count from when this is true
 };
 
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public WrappedTransport {
  public:
   FaultyTransport(std::unique_ptr<Transport> inner, Fault fault)
-      : inner_(std::move(inner)), fault_(fault) {}
-  std::string_view name() const override { return inner_->name(); }
-  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+      : WrappedTransport(std::move(inner)), fault_(fault) {}
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
-  void Flush() override { inner_->Flush(); }
-  void Abandon() override { inner_->Abandon(); }
-  Status Prepare(const std::vector<int>& ranks) override { return inner_->Prepare(ranks); }
-  bool ReducesBlocks(const BlockReduction& reduction) const override {
-    return inner_->ReducesBlocks(reduction);
-  }
-  Task ReduceBlock(BlockReduction reduction) override {
-    return inner_->ReduceBlock(std::move(reduction));
-  }
   std::chrono::microseconds poll_interval() const override {
     // Held transfers go on without anybody ringing.
-    return held_.empty() ? inner_->poll_interval() : std::chrono::microseconds{50};
+    return held_.empty() ? WrappedTransport::poll_interval() : std::chrono::microseconds{50};
   }
 
  private:
-  std::unique_ptr<Transport> inner_;
   Fault fault_;
   int posts_ = 0, looks_ = 0;
   bool broken_ = false;

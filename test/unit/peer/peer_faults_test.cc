@@ -9,6 +9,7 @@
 #include "runtime/peer/window_row.h"
 #include "test/support/road.h"
 #include "test/support/window_rank.h"
+#include "test/support/wrapped_transport.h"
 
 namespace horon {
 namespace {
@@ -23,22 +24,21 @@ using test::World;
 using test::WorldOptions;
 
 // Every message of windows is lost, sent twice, or sent late, by the dice; all else passes.
-class Unreliable final : public Transport {
+class Unreliable final : public test::WrappedTransport {
  public:
   Unreliable(std::unique_ptr<Transport> inner, unsigned seed, int lose, int twice, int late)
-      : inner_(std::move(inner)), random_(seed), lose_(lose), twice_(twice), late_(late) {}
-  std::string_view name() const override { return inner_->name(); }
-  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
-  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
-  void Flush() override { inner_->Flush(); }
-  void Abandon() override { inner_->Abandon(); }
+      : WrappedTransport(std::move(inner)),
+        random_(seed),
+        lose_(lose),
+        twice_(twice),
+        late_(late) {}
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 
   Status Post(Transfer& transfer) override {
     if (transfer.tag != kPeerTag || transfer.direction == Transfer::Direction::kReceive)
-      return inner_->Post(transfer);
+      return WrappedTransport::Post(transfer);
     const int dice = static_cast<int>(random_() % 100);
-    if (dice >= lose_ + twice_ + late_) return inner_->Post(transfer);
+    if (dice >= lose_ + twice_ + late_) return WrappedTransport::Post(transfer);
     if (dice >= lose_) Keep(transfer, dice < lose_ + twice_ ? 2 : 1);
     transfer.status = Status::Ok();
     transfer.done = true;
@@ -49,9 +49,9 @@ class Unreliable final : public Transport {
     for (const auto& copy : copies_) {
       if (copy->posted || random_() % 8 != 0) continue;
       copy->posted = true;
-      HORON_TRY(inner_->Post(copy->transfer));
+      HORON_TRY(WrappedTransport::Post(copy->transfer));
     }
-    return inner_->Progress();
+    return WrappedTransport::Progress();
   }
 
  private:
@@ -72,7 +72,6 @@ class Unreliable final : public Transport {
       copies_.push_back(std::move(copy));
     }
   }
-  std::unique_ptr<Transport> inner_;
   std::mt19937 random_;
   int lose_, twice_, late_;
   std::vector<std::unique_ptr<Copy>> copies_;
@@ -148,31 +147,25 @@ TEST_CASE("a silent rank costs one wait, no share is lost or doubled, and the ot
 enum class Way { kOpen, kMute, kBroken };
 
 // No message of windows leaves this rank for as long as its way is mute; broken, nothing goes.
-class Muted final : public Transport {
+class Muted final : public test::WrappedTransport {
  public:
   Muted(std::unique_ptr<Transport> inner, std::atomic<Way>& way)
-      : inner_(std::move(inner)), way_(way) {}
-  std::string_view name() const override { return inner_->name(); }
-  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
-  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
-  void Flush() override { inner_->Flush(); }
-  void Abandon() override { inner_->Abandon(); }
+      : WrappedTransport(std::move(inner)), way_(way) {}
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
   Result<bool> Progress() override {
     if (way_.load() == Way::kBroken) return Status::Unavailable("the way is broken");
-    return inner_->Progress();
+    return WrappedTransport::Progress();
   }
   Status Post(Transfer& transfer) override {
     const bool sends = transfer.direction == Transfer::Direction::kSend;
     if (transfer.tag != kPeerTag || !sends || way_.load() != Way::kMute)
-      return inner_->Post(transfer);
+      return WrappedTransport::Post(transfer);
     transfer.status = Status::Ok();
     transfer.done = true;
     return Status::Ok();
   }
 
  private:
-  std::unique_ptr<Transport> inner_;
   std::atomic<Way>& way_;
 };
 

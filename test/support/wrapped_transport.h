@@ -1,0 +1,35 @@
+// WrappedTransport: another transport, unchanged. Tests that change something of it derive from this.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/transport.h"
+
+namespace horon::test {
+
+class WrappedTransport : public Transport {
+ public:
+  explicit WrappedTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool Reaches(int peer) const override { return inner_->Reaches(peer); }
+  Status Post(Transfer& transfer) override { return inner_->Post(transfer); }
+  Result<bool> Progress() override { return inner_->Progress(); }
+  void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
+  void Flush() override { inner_->Flush(); }
+  void Abandon() override { inner_->Abandon(); }
+  std::chrono::microseconds poll_interval() const override { return inner_->poll_interval(); }
+  Status Prepare(const std::vector<int>& ranks) override { return inner_->Prepare(ranks); }
+  bool ReducesBlocks(const BlockReduction& reduction) const override {
+    return inner_->ReducesBlocks(reduction);
+  }
+  Task ReduceBlock(BlockReduction reduction) override {
+    return inner_->ReduceBlock(std::move(reduction));
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+};
+
+}  // namespace horon::test
