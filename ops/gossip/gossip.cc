@@ -43,7 +43,7 @@ class Gossip final : public Op {
   bool fusable() const override { return true; }
 
   bool TakesLane(Stage& stage) const override {
-    return !hierarchical_ && gossip::CanMixOverLane(stage);
+    return !hierarchical_ && gossip::MixesOverLane(stage);
   }
 
   Task Run(Stage& stage) override {
@@ -98,8 +98,7 @@ class Gossip final : public Op {
       parts.push_back({std::move(row), segment.input, segment.output, segment.count});
     }
     const gossip::Mixing mixing{stage.dtype(), stage.prescale() * stage.postscale()};
-    if (TakesLane(stage)) co_return co_await gossip::MixOverLane(stage, std::move(parts), mixing);
-    co_return co_await gossip::MixParts(stage.comm(), std::move(parts), mixing);
+    co_return co_await gossip::MixBucket(stage, std::move(parts), mixing);
   }
 
   Task BetweenNodes(Stage& stage, ByRound by_round, const Graph& graph, int me) {

@@ -43,10 +43,10 @@ struct Mixing {
 // parts of their bytes times the peers they go to. Scratch: two slices per peer heard.
 Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing);
 
-// The same of all tensors of a bucket, among ranks that share memory (Op::TakesLane): each copies
-// its values into its slots, chunk by chunk, and mixes those that it hears where they lie. Moved
-// per rank: S there, and S for each peer heard. No scratch.
-bool CanMixOverLane(Stage& stage);
-Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing);
+// The same of all tensors of a bucket. Where its ranks share memory (Op::TakesLane), each copies its
+// values into its slots, chunk by chunk, and mixes those that it hears where they lie. Moved per
+// rank: S there, and S for each peer heard. No scratch.
+bool MixesOverLane(Stage& stage);
+Task MixBucket(Stage& stage, std::vector<Part> parts, Mixing mixing);
 
 }  // namespace horon::gossip

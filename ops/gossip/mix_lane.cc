@@ -41,13 +41,6 @@ class SendWeights {
   std::map<int, std::vector<double>> theirs_;
 };
 
-}  // namespace
-
-bool CanMixOverLane(Stage& stage) {
-  const Lane* const lane = stage.comm().lane();
-  return lane != nullptr && lane->CanSwap(SizeOf(stage.dtype()));
-}
-
 Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing) {
   Lane& lane = *stage.comm().lane();
   const int me = stage.comm().rank();
@@ -80,6 +73,18 @@ Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing) {
             part.output + at * element, count);
   };
   co_return co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(mix));
+}
+
+}  // namespace
+
+bool MixesOverLane(Stage& stage) {
+  const Lane* const lane = stage.comm().lane();
+  return lane != nullptr && lane->CanSwap(SizeOf(stage.dtype()));
+}
+
+Task MixBucket(Stage& stage, std::vector<Part> parts, Mixing mixing) {
+  return MixesOverLane(stage) ? MixOverLane(stage, std::move(parts), mixing)
+                              : MixParts(stage.comm(), std::move(parts), mixing);
 }
 
 }  // namespace horon::gossip

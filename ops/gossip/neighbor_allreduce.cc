@@ -44,7 +44,7 @@ class NeighborAllreduce final : public Op {
   bool fusable() const override { return true; }
 
   bool TakesLane(Stage& stage) const override {
-    return !hierarchical_ && gossip::CanMixOverLane(stage);
+    return !hierarchical_ && gossip::MixesOverLane(stage);
   }
 
   Task Run(Stage& stage) override {
@@ -54,8 +54,7 @@ class NeighborAllreduce final : public Op {
     for (const Segment& segment : stage.segments())
       parts.push_back({RowOf(*segment.request), segment.input, segment.output, segment.count});
     const gossip::Mixing mixing{stage.dtype(), stage.prescale() * stage.postscale(), true};
-    if (TakesLane(stage)) co_return co_await gossip::MixOverLane(stage, std::move(parts), mixing);
-    co_return co_await gossip::MixParts(stage.comm(), std::move(parts), mixing);
+    co_return co_await gossip::MixBucket(stage, std::move(parts), mixing);
   }
 
  private:

@@ -85,12 +85,17 @@ Question* Link::current() const {
   return open_ ? open_.get() : asking_ ? asked_.front().get() : nullptr;
 }
 
+// Questions that wait to be sent.
+void Link::ForgetUnsent() {
+  std::erase_if(outbox_,
+                [](const Parcel& p) { return p.header.kind != PeerKind::kReply && !p.started; });
+}
+
 // The peer is silent, and all who wait for it hear so.
 void Link::GiveUp() {
   silences_.Add();
   silent_ = true;
-  std::erase_if(outbox_,
-                [](const Parcel& p) { return p.header.kind != PeerKind::kReply && !p.started; });
+  ForgetUnsent();
   if (asking_) silenced_ = round_;
   if (asking_ && sent_ && asked_.front()->counts) {
     open_ = asked_.front();
@@ -260,9 +265,7 @@ void Link::DeliverReply() {
   Question& question = *current();
   question.reply = incoming_->header;
   question.answer = std::move(incoming_->values);
-  std::erase_if(outbox_, [](const Parcel& p) {  // asked once more meanwhile
-    return p.header.kind != PeerKind::kReply && !p.started;
-  });
+  ForgetUnsent();  // asked once more meanwhile
   const Status status =
       question.reply.refused == 0
           ? Status::Ok()

@@ -94,6 +94,7 @@ class Link {
   };
 
   bool ProgressAsked(Clock::time_point now);
+  void ForgetUnsent();
   void GiveUp();
   // The question that the peer has been asked, or null.
   Question* current() const;
