@@ -101,27 +101,6 @@ class GossipOfRanks(Gossip):
     BY_NODES = False
 
 
-class Neighbors(Horon):
-    """As a script of BlueFog's does it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        import horon.bluefog.torch as bf
-
-        bf.init()
-        self.bf = bf
-
-    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        bf = self.bf
-        handles = [bf.neighbor_allreduce_nonblocking(tensor, name=f"{name}.{i}")
-                   for i, tensor in enumerate(tensors)]
-        tensors[:] = [bf.synchronize(handle) for handle in handles]
-
-    def result(self, values: list[float], name: str) -> float:
-        """Of two ranks."""
-        return sum(values) / len(values)
-
-
 class HoronShared(Horon):
     """The same over tensors that lie in memory the ranks share, as gradients may."""
 
@@ -161,6 +140,23 @@ class Average(Horon):
 
     def result(self, values: list[float], name: str) -> float:
         return sum(values) / len(values)
+
+
+class Neighbors(Average):
+    """Of two ranks, as a script of BlueFog's does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import horon.bluefog.torch as bf
+
+        bf.init()
+        self.bf = bf
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        bf = self.bf
+        handles = [bf.neighbor_allreduce_nonblocking(tensor, name=f"{name}.{i}")
+                   for i, tensor in enumerate(tensors)]
+        tensors[:] = [bf.synchronize(handle) for handle in handles]
 
 
 class Adasum(Average):
