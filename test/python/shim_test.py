@@ -3,8 +3,8 @@
 import pytest
 from conftest import in_full_tier
 
-ALL = ["collectives", "errors", "repeats", "gradients", "optimizers", "optimizer_use",
-       "objects", "gradient_views",
+ALL = ["collectives", "new_results", "errors", "repeats", "gradients", "optimizers",
+       "optimizer_use", "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
        "gossip_optimizer", "gossip_by_nodes", "bluefog"]
 OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip", "tracking",

@@ -19,6 +19,7 @@ from horon.torch.tensors import (
 )
 
 _DEVICE = 3  # place in a request
+_POOLED_BYTES = 1 << 20
 
 
 class Handle:
@@ -163,6 +164,23 @@ def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
     return finish
 
 
+def _new_output(tensor):
+    """Where a result that is not in place goes; None: memory of the runtime's, which is used again
+    once the result is dropped. torch maps large results anew each time, and their first touch costs
+    more than the collective."""
+    if (tensor.is_cpu and lies_as_it_reads(tensor)
+            and tensor.numel() * tensor.element_size() >= _POOLED_BYTES):
+        return None
+    return torch.empty_like(tensor, requires_grad=False)
+
+
+def _call_into(request, tensor, output) -> Call:
+    if output is not None:
+        return Call(request, (tensor, output), lambda work, index: output)
+    dtype, device = request[2], request[3]
+    return Call(request, tensor, lambda work, index: owned_output(work, index, dtype, device))
+
+
 def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
                 in_place=False, splits=None, round=0, weights=None) -> Call:
     """Any op whose output has the shape of its input. Tensors with gaps are copied."""
@@ -175,9 +193,9 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
         request = _request(name, spec, staged, staged, set_id(process_set), None, *options)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(request, staged, finish)
-    output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
+    output = tensor if in_place else _new_output(tensor)
     request = _request(name, spec, tensor, output, set_id(process_set), shape, *options)
-    return Call(request, (tensor, output), lambda work, index: output)
+    return _call_into(request, tensor, output)
 
 
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
@@ -187,9 +205,8 @@ def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call
         staged = _private_copy(tensor)
         finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
-    output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
-    request = _request(name, spec, tensor, output, set_id(process_set))
-    return Call(request, (tensor, output), lambda work, index: output)
+    output = tensor if in_place else _new_output(tensor)
+    return _call_into(_request(name, spec, tensor, output, set_id(process_set)), tensor, output)
 
 
 def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postscale=1.0,

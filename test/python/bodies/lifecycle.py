@@ -139,3 +139,19 @@ def check_windows_keep_their_tensors_until_the_end():
     assert watches[0]() is not None and watches[1]() is None
     hvd.shutdown()
     assert watches[0]() is None
+
+
+def check_a_result_outlives_its_job():
+    hvd.init()
+    size = 1 << 22  # elements: large enough for memory of the runtime's
+    ours = torch.arange(size, dtype=torch.int64)
+    kept = hvd.allreduce(ours, name="kept", op=hvd.Max)
+    hvd.shutdown()
+    same(kept, ours)
+    hvd.init()
+    other = hvd.allreduce(torch.zeros(size, dtype=torch.int64), name="kept", op=hvd.Max)
+    same(kept, ours)
+    kept.add_(1)
+    same(kept, ours + 1)
+    hvd.shutdown()
+    same(other, torch.zeros(size, dtype=torch.int64))
