@@ -39,6 +39,7 @@ class ParameterGossip:
         self._steps = 0
         self._age = 0  # steps since the exchange under way was started
         self._pending = None  # (handle, what was sent)
+        self._copies = None  # what is sent while parameters change: used again, kept
 
     def _parameters(self):
         for group in self._param_groups:
@@ -83,13 +84,20 @@ class ParameterGossip:
         return self._pending is None or self._age > self._op.sync_freq
 
     def _start(self):
-        """Copies go, so that parameters may change meanwhile; they go and arrive as one."""
+        """With overlap copies go, so that parameters may change meanwhile; all arrive as one."""
         names, values = zip(*self._travelling())
-        sent = [value.detach().clone() for value in values]
+        sent = self._copies_of(values) if self._op.overlap else values
         self._pending = self._mixed(names, sent, "gossip"), sent
         self._round += 1
         self._first = False
         self._age = 0
+
+    def _copies_of(self, values) -> list:
+        if self._copies is None:
+            self._copies = [torch.empty_like(value) for value in values]
+        for copy, value in zip(self._copies, values):
+            copy.copy_(value)
+        return self._copies
 
     def _travelling(self) -> list:
         """[(name, tensor), ...] of what an exchange mixes."""
@@ -114,7 +122,7 @@ class ParameterGossip:
         (handle, sent), self._pending = self._pending, None
         for (_, value), mixed, before in zip(self._travelling(), handle.wait(), sent):
             if self._op.overlap:
-                value.add_(mixed - before)
+                value.add_(mixed.sub_(before))
             else:
                 value.copy_(mixed)
 
