@@ -295,7 +295,8 @@ TEST_CASE("when a rank of the node dies its share stays and windows go on") {
     if (me.rank() == 2) return;
     windows[static_cast<size_t>(me.rank())]->Collect(true);
   });
-  CHECK(held(0) + held(1) == 2.0f);
+  // Who is ahead mixes its values more often: how often they were rounded depends on the schedule.
+  CHECK(std::abs(held(0) + held(1) - 2) < 1e-5);
   RequireNone(verdicts);
 }
 
