@@ -22,7 +22,8 @@ class PyWindow {
  public:
   // `values` is the address of a contiguous tensor, which `keep` keeps.
   PyWindow(const py::str& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
-           const std::vector<int>& in, const std::vector<int>& out, bool zero, py::object keep)
+           const std::vector<int>& in, const std::vector<int>& out, bool zero, bool gets,
+           py::object keep)
       : keep_(std::move(keep)) {
     horon_window_spec spec{};
     spec.struct_bytes = sizeof(spec);
@@ -36,6 +37,7 @@ class PyWindow {
     spec.out = out.data();
     spec.out_count = static_cast<int>(out.size());
     spec.zero = zero ? 1 : 0;
+    spec.no_gets = gets ? 0 : 1;
     horon_window* made = nullptr;
     CheckReleased([&] { return horon_window_create(&spec, &made); });
     window_.reset(made);
@@ -82,7 +84,7 @@ class PyWindow {
 inline void DefineWindow(py::module_& module) {
   py::class_<PyWindow>(module, "Window")
       .def(py::init<const py::str&, int, const std::vector<int64_t>&, uintptr_t,
-                    const std::vector<int>&, const std::vector<int>&, bool, py::object>())
+                    const std::vector<int>&, const std::vector<int>&, bool, bool, py::object>())
       .def("free", &PyWindow::Free)
       .def("start", &PyWindow::Start)
       .def("deliveries", &PyWindow::Deliveries)

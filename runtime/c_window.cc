@@ -35,9 +35,11 @@ Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape, st
   const int64_t bytes = CountOf(shape.shape) * SizeOf(shape.dtype);
   const int slots = 1 + static_cast<int>(shape.in.size());
   HORON_ASSIGN(auto memory, WindowMemory::Make(slots, bytes));
-  for (int i = 0; i < slots && bytes > 0; ++i) {
-    if (i > 0 && zero) break;  // the memory is new
-    std::memcpy(memory->slot(i).values(), values, static_cast<size_t>(bytes));
+  for (int i = 0; i < slots; ++i) {
+    const Slot slot = memory->slot(i);
+    slot.head().empty = i > 0 ? zero : !shape.gets;
+    if (!slot.head().empty && bytes > 0)
+      std::memcpy(slot.values(), values, static_cast<size_t>(bytes));
   }
   memory->slot(0).head().share = 1;
   auto window = std::make_shared<Window>(std::move(shape), values, std::move(memory), epoch);
@@ -101,6 +103,8 @@ Status CheckOrder(const Runtime& runtime, const Order& order) {
   }
   if (!std::isfinite(order.self_weight))
     return Status::InvalidArgument("the own weight for " + name + " is no number");
+  if (order.kind == OrderKind::kGet && !window.shape().gets)
+    return Status::InvalidArgument(name + " was made without gets: it publishes nothing");
   if (order.kind == OrderKind::kPair && order.ranks.size() != 1)
     return Status::InvalidArgument("an average of a pair names one rank");
   if (order.reset && order.output != nullptr)
@@ -118,6 +122,7 @@ Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, 
   WindowRow mine;
   mine.dtype = shape.dtype;
   mine.shape = shape.shape;
+  mine.gets = shape.gets;
   const uint64_t epoch = runtime.peers().NextEpoch(name);
   const auto window = MakePart(runtime, std::move(shape), values, zero, epoch);
   mine.made = window.ok();

@@ -27,6 +27,7 @@ Result<WindowShape> ReadShape(const horon_window_spec& spec) {
   shape.shape.assign(spec.shape, spec.shape + spec.ndim);
   shape.in.assign(spec.in, spec.in + std::max(0, spec.in_count));
   shape.out.assign(spec.out, spec.out + std::max(0, spec.out_count));
+  shape.gets = spec.no_gets == 0;
   for (const int64_t extent : shape.shape) {
     if (extent < 0) return Status::InvalidArgument("a window's shape has a negative extent");
   }

@@ -32,6 +32,7 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
       if (!Deliver(header, *window, window->slot(from), values.data())) return std::nullopt;
       return Answer{};
     case PeerKind::kGet: {
+      if (!window->shape().gets) return Answer{.refused = true};
       std::optional<Answer> answer = Read(*window);
       if (answer && !answer->refused) CountSent(from, *window);
       return answer;

@@ -225,13 +225,13 @@ bool PeerEngine::Deliver(const PeerHeader& header, Window& window, const Slot& s
   SlotHead& head = slot.head();
   const bool adds = header.kind == PeerKind::kAdd;
   const DataType dtype = window.shape().dtype;
-  if (adds) {
+  if (adds && !head.empty) {
     CombineInto(dtype, 1, slot.values(), header.weight, values, slot.values(), window.count());
   } else {
     ScaleInto(dtype, header.weight, values, slot.values(), window.count());
   }
   if (header.carry != 0) head.share = (adds ? head.share : 0) + header.weight * header.share;
-  head.wiped = false;
+  head.wiped = head.empty = false;
   given_.Add();
   if (head.deliveries.fetch_add(1, std::memory_order_relaxed) > 0 && !adds) overwritten_.Add();
   return true;

@@ -169,6 +169,7 @@ void PeerEngine::ScaleOwn(Running& running) {
 
 Task PeerEngine::Publish(Running& running) {
   Window& window = running.window();
+  if (!window.shape().gets) co_return Status::Ok();
   const Slot slot = window.published();
   for (;;) {
     if (const SlotLock lock(slot); lock.held()) {

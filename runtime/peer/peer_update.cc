@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "runtime/peer/accumulator.h"
@@ -16,17 +17,28 @@ constexpr double kRounding = 1e-9;
 
 // self_weight * own + the sum of weight * slot, in the order of the ranks. Where the weights sum to
 // 1 it is own + the sum of weight * (slot - own): equal values stay what they are, to the bit.
+// Without a sum, what is taken is added to the own values where they lie.
 class Mixture {
  public:
-  Mixture(Accumulator sum, const std::byte* own, double self_weight, bool convex)
-      : sum_(std::move(sum)), own_(own), self_weight_(self_weight), convex_(convex) {
-    if (convex_) sum_.Begin(1, own_);
+  explicit Mixture(const Window& window) : window_(window), own_(window.values()) {}
+  Mixture(const Window& window, Accumulator sum, double self_weight, bool convex)
+      : window_(window),
+        sum_(std::move(sum)),
+        own_(window.values()),
+        self_weight_(self_weight),
+        convex_(convex) {
+    if (convex_) sum_->Begin(1, own_);
     empty_ = own_pending_ = !convex_;
   }
 
   void Take(double weight, const std::byte* values) {
+    if (!sum_) {
+      CombineInto(window_.shape().dtype, 1, own_, weight, values, window_.values(),
+                  window_.count());
+      return;
+    }
     if (convex_) {
-      sum_.AddDifference(weight, values, own_);
+      sum_->AddDifference(weight, values, own_);
     } else {
       AddTerm(weight, values);
     }
@@ -41,36 +53,53 @@ class Mixture {
   }
   void Store(std::byte* out) {
     TakeOwn();
-    sum_.Store(out);
+    if (sum_) sum_->Store(out);
   }
 
  private:
   void AddTerm(double weight, const std::byte* values) {
     if (std::exchange(empty_, false)) {
-      sum_.Begin(weight, values);
+      sum_->Begin(weight, values);
     } else {
-      sum_.Add(weight, values);
+      sum_->Add(weight, values);
     }
   }
 
-  Accumulator sum_;
+  const Window& window_;
+  std::optional<Accumulator> sum_;
   const std::byte* own_;
-  double self_weight_;
-  bool convex_, empty_, own_pending_;
+  double self_weight_ = 1;
+  bool convex_ = false, empty_ = false, own_pending_ = false;
   friend class PeerEngine;
   double share_ = 0;
 };
+
+namespace {
+
+// Adds all that has come to the values. Values of 16 bits are rounded once, so these go another way.
+bool CollectsInPlace(const Order& order) {
+  return order.reset && order.output == nullptr && order.self_weight == 1 &&
+         SizeOf(order.window->shape().dtype) > 2;
+}
+
+}  // namespace
 
 Task PeerEngine::Update(Running& running) {
   Order& order = running.order;
   Window& window = running.window();
   double total = order.self_weight;
   for (const auto& [rank, weight] : order.ranks) total += weight;
-  Result<Accumulator> sum =
-      Accumulator::Make(*fabric_->host_pool, window.shape().dtype, window.count());
-  HORON_CO_TRY(sum.status());
-  Mixture mixture(std::move(sum).value(), window.values(), order.self_weight,
-                  !order.reset && std::abs(total - 1) < kRounding);
+  std::optional<Mixture> made;
+  if (CollectsInPlace(order)) {
+    made.emplace(window);
+  } else {
+    Result<Accumulator> sum =
+        Accumulator::Make(*fabric_->host_pool, window.shape().dtype, window.count());
+    HORON_CO_TRY(sum.status());
+    made.emplace(window, std::move(sum).value(), order.self_weight,
+                 !order.reset && std::abs(total - 1) < kRounding);
+  }
+  Mixture& mixture = *made;
   mixture.share_ = order.self_weight * window.share;
   for (const auto& [rank, weight] : order.ranks) {
     if (rank > me()) mixture.TakeOwn();
@@ -123,12 +152,16 @@ bool PeerEngine::TryTakeSlot(Running& running, int from, double weight, Mixture&
     mixture.share_ += weight * window.share;
     return true;
   }
-  mixture.Take(weight, slot.values());
+  if (head.empty && !running.order.reset) {
+    std::memset(slot.values(), 0, static_cast<size_t>(slot.bytes()));
+    head.empty = false;
+  }
+  if (!head.empty) mixture.Take(weight, slot.values());
   mixture.share_ += weight * head.share;
   if (looks) return true;
   CountTaken(window, from, head.deliveries.exchange(0, std::memory_order_relaxed) > 0);
   if (running.order.reset) {
-    std::memset(slot.values(), 0, static_cast<size_t>(slot.bytes()));
+    head.empty = true;
     head.share = 0;
   }
   return true;

@@ -19,6 +19,7 @@ struct SlotHead {
   std::atomic<uint64_t> deliveries{0};  // since the last update took them
   double share = 0;                     // push-sum weight; under the lock
   bool wiped = false;                   // of a dead holder's values; nothing came since
+  bool empty = false;                   // under the lock: counts as zeros, whatever lies there
 };
 
 class Slot {

@@ -23,6 +23,7 @@ struct WindowShape {
   DataType dtype = DataType::kFloat32;
   Shape shape;
   std::vector<int> in, out;  // global ranks, ascending: who delivers to me, and to whom I do
+  bool gets = true;          // false: nobody gets from it, and so it publishes nothing
 };
 
 class Window {

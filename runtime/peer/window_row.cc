@@ -5,11 +5,11 @@
 namespace horon {
 namespace {
 
-constexpr size_t kFixed = 8;  // numbers before the three lists
+constexpr size_t kFixed = 9;  // numbers before the three lists
 
 std::string Describe(size_t rank, const WindowRow& row) {
   return "rank " + std::to_string(rank) + " " + std::string(NameOf(row.dtype)) + " " +
-         ToString(row.shape);
+         ToString(row.shape) + (row.gets ? "" : " without gets");
 }
 
 std::string ListOf(const std::vector<int>& ranks) {
@@ -44,7 +44,8 @@ std::vector<int64_t> Encode(const WindowRow& row) {
                                   row.address.token,
                                   static_cast<int64_t>(row.shape.size()),
                                   static_cast<int64_t>(row.in.size()),
-                                  static_cast<int64_t>(row.out.size())};
+                                  static_cast<int64_t>(row.out.size()),
+                                  row.gets ? 1 : 0};
   numbers.insert(numbers.end(), row.shape.begin(), row.shape.end());
   numbers.insert(numbers.end(), row.in.begin(), row.in.end());
   numbers.insert(numbers.end(), row.out.begin(), row.out.end());
@@ -64,6 +65,7 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   row.made = numbers[0] != 0;
   row.dtype = static_cast<DataType>(numbers[1]);
   row.address = {numbers[2], numbers[3], numbers[4]};
+  row.gets = numbers[8] != 0;
   auto at = numbers.begin() + kFixed;
   const auto take = [&](auto& list, int64_t count) {
     for (; count > 0; --count) list.push_back(static_cast<std::decay_t<decltype(list[0])>>(*at++));
@@ -82,7 +84,9 @@ Status JudgeWindow(const std::string& name, const std::vector<WindowRow>& rows) 
                                    "'; its own error says why");
   }
   for (size_t rank = 1; rank < rows.size(); ++rank) {
-    if (rows[rank].dtype == rows[0].dtype && rows[rank].shape == rows[0].shape) continue;
+    if (rows[rank].dtype == rows[0].dtype && rows[rank].shape == rows[0].shape &&
+        rows[rank].gets == rows[0].gets)
+      continue;
     return Status::InvalidArgument("the ranks disagree about the window '" + name + "': " +
                                    Describe(0, rows[0]) + ", " + Describe(rank, rows[rank]));
   }

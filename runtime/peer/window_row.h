@@ -17,6 +17,7 @@ struct WindowRow {
   DataType dtype = DataType::kFloat32;
   Shape shape;
   std::vector<int> in, out;  // ascending
+  bool gets = true;
   WindowMemory::Address address;
 };
 

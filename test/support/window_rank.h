@@ -16,13 +16,14 @@ class WindowRank {
  public:
   // Collective. A window that could not be made says why in `status`.
   WindowRank(Rank& me, std::vector<float> begin, std::vector<int> in, std::vector<int> out,
-             bool zero = true, const std::string& name = "w")
+             bool zero = true, const std::string& name = "w", bool gets = true)
       : me_(me), values(std::move(begin)) {
     WindowShape shape;
     shape.name = name;
     shape.shape = {static_cast<int64_t>(values.size())};
     shape.in = std::move(in);
     shape.out = std::move(out);
+    shape.gets = gets;
     auto made = MakeWindow(me.runtime(), std::move(shape),
                            reinterpret_cast<std::byte*>(values.data()), zero);
     status = made.status();

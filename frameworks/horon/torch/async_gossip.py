@@ -59,7 +59,8 @@ class AsyncGossip:
         for flat in self._shown:
             name = f"gossip.{self._op.algorithm}.{next(_numbers)}"
             self._windows.append(Window(flat.clone(), name, sources=sources,
-                                        destinations=destinations, zero_init=True))
+                                        destinations=destinations, zero_init=True,
+                                        gets=False))
 
     def bias(self):
         """Parameters are what the model sees, also for the optimizer."""

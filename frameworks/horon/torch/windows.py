@@ -38,12 +38,13 @@ class Window:
 
     Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
     deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.
+    gets=False, on all ranks: nobody gets from it, so no call takes time to publish.
     Calls that end in _async give a handle for poll() and synchronize(); what calls give is the
     tuple of ranks whose part was left out, because they are gone or did not answer in time.
     """
 
     def __init__(self, tensor, name, topology=None, sources=None, destinations=None,
-                 zero_init=False):
+                 zero_init=False, gets=True):
         if sources is None or destinations is None:
             graph = graph_of(topology, size())
             destinations, sources = graph.peers(rank())
@@ -55,7 +56,8 @@ class Window:
         self.name, self.tensor = name, tensor.detach()
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, list(tensor.shape), tensor.data_ptr(),
-                                  self.sources, self.destinations, bool(zero_init), self.tensor)
+                                  self.sources, self.destinations, bool(zero_init), bool(gets),
+                                  self.tensor)
         _lent[name] = self.tensor
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,

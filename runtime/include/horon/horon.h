@@ -310,7 +310,8 @@ typedef struct horon_window_spec {
   int in_count;
   const int* out; /* ranks that this one delivers to */
   int out_count;
-  int zero; /* 1: slots begin as zeros; 0: as copies of the values */
+  int zero;    /* 1: slots begin as zeros; 0: as copies of the values */
+  int no_gets; /* 1, on all ranks: nobody gets from it, and no order copies the values for that */
 } horon_window_spec;
 /* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them where they disagree. On
  * success *window is the caller's to free, and then to release. */

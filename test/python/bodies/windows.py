@@ -121,6 +121,10 @@ def check_errors():
     window.free()
     with raises(hvd.HoronInvalidArgument, words=["freed"]):
         window.put()
+    window = hvd.Window(torch.zeros(2), "quiet", gets=False)
+    with raises(hvd.HoronInvalidArgument, words=["without gets"]):
+        window.get()
+    window.free()
 
 
 def check_bluefog():

@@ -347,10 +347,12 @@ TEST_CASE("rows of a window survive the way, and nonsense is refused") {
   row.in = {1, 5};
   row.out = {2};
   row.address = {12, 3, -7};
+  row.gets = false;
   const auto numbers = Encode(row);
   const auto back = DecodeWindowRow(numbers);
   REQUIRE(back.ok());
   CHECK(Encode(back.value()) == numbers);
+  CHECK_FALSE(back.value().gets);
   for (size_t count = 0; count < numbers.size(); ++count)
     CHECK_FALSE(DecodeWindowRow({numbers.data(), count}).ok());
   for (const size_t place : {size_t{1}, size_t{5}, size_t{6}, size_t{7}}) {

@@ -60,6 +60,108 @@ TEST_CASE("a put replaces, an accumulate adds, an update mixes and counts") {
   RequireNone(verdicts);
 }
 
+TEST_CASE("what was collected counts as zeros, and what comes next replaces it") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    WindowRank w(me, std::vector<float>(kCount, 1), {from}, {to});
+    const auto give = [&](bool adds) {
+      adds ? w.Add({{to, 3.0}}) : w.Put({{to, 3.0}});
+      Total(me, "given", 0);
+    };
+    const auto reset = [&] {
+      Total(me, "looked", 0);
+      std::fill(w.values.begin(), w.values.end(), 1.0f);
+    };
+    for (int round = 0; round < 2; ++round) {  // of new memory, then of memory that was used
+      w.Collect();
+      EXPECT(All(w.values, 1), "there was something in an empty slot");
+      EXPECT(All(w.Look(), 1), "one that only looks finds something there");
+      Total(me, "seen", 0);
+      for (const bool adds : {true, false}) {
+        give(adds);
+        w.Collect();
+        EXPECT(All(w.values, 4), "what came after a collect is not all that is there");
+        reset();
+      }
+      give(true), give(true);
+      w.Collect();
+      EXPECT(All(w.values, 7), "two deliveries do not add up");
+      reset();
+      w.Update(0.5, {{from, 0.5}});
+      EXPECT(All(w.values, 0.5f), "an empty slot is mixed as something else than zeros");
+      reset();
+      give(true);  // onto the zeros that the update has seen
+      w.Collect();
+      EXPECT(All(w.values, 4), "what came after an update is not all that is there");
+      reset();
+    }
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a collect adds what several ranks brought, of doubles and of 16 bits as well") {
+  const DataType dtype = GENERATE(DataType::kFloat64, DataType::kBFloat16);
+  Verdicts verdicts;
+  World(4).Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2), Next(me, 3)};
+    WindowShape shape;
+    shape.name = "w";
+    shape.dtype = dtype;
+    shape.shape = {1000};
+    shape.in = shape.out = others;
+    std::vector<double> wide(1000, 1);
+    std::vector<uint16_t> narrow(1000, 0x3f80);
+    const bool is_wide = dtype == DataType::kFloat64;
+    auto* values = is_wide ? reinterpret_cast<std::byte*>(wide.data())
+                           : reinterpret_cast<std::byte*>(narrow.data());
+    const auto made = MakeWindow(me.runtime(), std::move(shape), values, true);
+    EXPECT(made.ok(), made.status().message());
+    const auto act = [&](OrderKind kind, double weight, bool reset) {
+      Order order;
+      order.kind = kind;
+      order.window = made.value();
+      for (const int rank : others) order.ranks.emplace_back(rank, weight);
+      order.reset = reset;
+      const auto work = StartOrder(me.runtime(), std::move(order), false);
+      EXPECT(work.ok() && me.Wait(*work.value()).ok(), "an order failed");
+    };
+    act(OrderKind::kAdd, 0.5, false);
+    Total(me, "given", 0);
+    act(OrderKind::kUpdate, 2, true);
+    act(OrderKind::kUpdate, 2, true);  // nothing is there any more
+    for (size_t i = 0; i < 1000; ++i)
+      EXPECT(is_wide ? wide[i] == 4 : narrow[i] == 0x4080, "the parts do not add up");
+    EXPECT(FreeWindow(me.runtime(), made.value()).ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a window without gets refuses them, and all ranks must say so") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    const WindowRank odd(me, {1}, {from}, {to}, true, "odd", me.rank() != 2);
+    EXPECT(odd.status.message().find("rank 2 float32 [1] without gets") != std::string::npos,
+           odd.status.message());
+    WindowRank w(me, {1}, {from}, {to}, true, "w", false);
+    EXPECT(w.status.ok(), w.status.message());
+    w.Do(w.Make(OrderKind::kGet, {{from, 1.0}}));
+    EXPECT(w.status.code() == Code::kInvalidArgument &&
+               w.status.message().find("made without gets") != std::string::npos,
+           w.status.message());
+    EXPECT(w.Put({{to, 2.0}}).empty() && w.status.ok(), w.status.message());
+    Total(me, "put", 0);
+    w.Collect();
+    EXPECT(w.values[0] == 3, "what was put is not there");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("a get reads what the other rank published, weighted") {
   const int local_size = LocalSize();
   Verdicts verdicts;
