@@ -8,24 +8,31 @@ from common import same
 import horon.torch as hvd
 
 
-def processor_share(seconds, do) -> float:
-    """Of one core, by all threads of this process, while `do` runs."""
+def processor_share(do) -> tuple:
+    """Seconds that `do` takes, and of them the share of one core that all threads of this process
+    have used."""
     start, used = time.monotonic(), time.process_time()
     do()
     passed = time.monotonic() - start
-    assert passed >= seconds, "measured too short"
-    return (time.process_time() - used) / passed
+    return passed, (time.process_time() - used) / passed
 
 
 def wait_for_rank_0(late, wait, least):
     """All ranks call `wait`, rank 0 so many seconds late; the others, which take at least so many
-    seconds then, sleep."""
-    hvd.barrier()
-    if hvd.rank() == 0:
-        time.sleep(late)
-        wait()
-    else:
-        assert processor_share(least, wait) < 0.3
+    seconds then, sleep. Ranks that were held up themselves have waited less: then all do it
+    again."""
+    for _ in range(5):
+        hvd.barrier()
+        passed, share = least, 0.0
+        if hvd.rank() == 0:
+            time.sleep(late)
+            wait()
+        else:
+            passed, share = processor_share(wait)
+        if hvd.allreduce(torch.tensor(passed), op=hvd.Min, name="waited").item() >= least:
+            assert share < 0.3, share
+            return
+    raise AssertionError(f"measured too short, five times: {passed:.3f} s")
 
 
 def reduce_each(tensors, name):
@@ -36,7 +43,7 @@ def reduce_each(tensors, name):
 
 def check_idle_costs_nothing():
     hvd.barrier()
-    share = processor_share(2.0, lambda: time.sleep(2.0))
+    _, share = processor_share(lambda: time.sleep(2.0))
     assert share < 0.02, share
 
 
