@@ -189,9 +189,7 @@ def test_the_flight_recorders_tell_what_each_rank_did_last(tmp_path, needs_mpi, 
     for rank in range(np):
         own = report.split(f"\nrank {rank} on ")[1].split("\nrank ")[0]
         assert re.search(r"submitted +allreduce.first \(4000 bytes\)", own), report
-        # It dies once it has finished it; whether the others have by then is not said.
-        failed = "" if rank == 1 else r"|failed +0/allreduce.first: rank 1 was killed"
-        assert re.search(r"finished +0/allreduce.first \(1 tensors\)" + failed, own), report
+        assert re.search(r"finished +0/allreduce.first \(1 tensors\)", own), report
         timeline = (Path(made[1]).parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
         assert f"joined     shm, negotiating over {way} ({np} ranks)" in timeline
     assert "submitted  allreduce.x" not in report.split("\nrank 1 on ")[1].split("\nrank ")[0]
