@@ -27,8 +27,8 @@ def start_timeline(
 
 def stop_timeline() -> None:
     """Ends it. Rank 0's call counts; when it returns, what rank 0 recorded is in the file. The
-    other ranks write within moments, at the latest in their shutdown. Harmless when nothing is
-    recorded."""
+    other ranks write within moments, at the latest in their shutdown; what they have not finished
+    by then is left out (a barrier before makes them). Harmless when nothing is recorded."""
     _core.stop_timeline()
 
 

@@ -60,6 +60,12 @@ def runs_recorded(spans, tensor) -> list:
             for rank in range(hvd.size())]
 
 
+def stop_timeline_together():
+    """Rank 0 stops it for all, also in what is not yet done there: so all come here first."""
+    hvd.barrier()
+    hvd.stop_timeline()
+
+
 def check_phases_of_every_tensor_on_every_rank():
     hvd.init()
     path, n = shared_path(), hvd.size()
@@ -76,7 +82,7 @@ def check_phases_of_every_tensor_on_every_rank():
         hvd.alltoall(torch.ones(n * 1000), name="parts")
         hvd.reducescatter(torch.ones(n * 1000), name="shares")
         hvd.allreduce(torch.ones(100), op=hvd.Adasum, name="adasum")
-    hvd.stop_timeline()
+    stop_timeline_together()
     spans = rows(events := recorded(path))
     for rank in range(n):
         for i in range(3):
@@ -148,7 +154,7 @@ def check_locked_schedules_say_so():
     hvd.start_timeline(path)
     for _ in range(20):
         step()
-    hvd.stop_timeline()
+    stop_timeline_together()
     spans = rows(recorded(path))
     for rank in range(hvd.size()):
         names = [e["name"] for e in spans[rank, "g0"]]
@@ -164,7 +170,7 @@ def check_which_way_adasum_took():
     hvd.barrier()
     for algorithm in ("halving", "doubling", "tree", "ring"):
         hvd.allreduce(torch.ones(100), name=algorithm, op=hvd.AdasumOp(algorithm=algorithm))
-    hvd.stop_timeline()
+    stop_timeline_together()
     spans = rows(recorded(path))
     ways = {tensor: {e["args"]["algorithm"] for (_, t), row in spans.items() if t == tensor
                      for e in row if e["name"] == "ADASUM"}
@@ -234,7 +240,7 @@ def check_windows_restarts_and_errors():
     hvd.start_timeline(second)  # ends the first
     hvd.barrier()  # a rank in a locked schedule hears of it in its own time
     hvd.allreduce(torch.ones(5), name="w")
-    hvd.stop_timeline()
+    stop_timeline_together()
     hvd.stop_timeline()  # nothing is recorded any more
     hvd.barrier()
     hvd.allreduce(torch.ones(5), name="w")
