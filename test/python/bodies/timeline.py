@@ -37,7 +37,9 @@ def recorded(path) -> list:
     hvd.init()
     hvd.barrier()
     with open(path, encoding="utf-8") as file:
-        return json.load(file)
+        events = json.load(file)
+    hvd.barrier()  # the file goes with rank 0
+    return events
 
 
 def rows(events) -> dict:
