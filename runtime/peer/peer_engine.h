@@ -29,7 +29,7 @@ enum class OrderKind : int {
   kUnlock = 5,
   kPublish = 6,  // what others get from now on
   kPair = 7,     // values += weight * (theirs - values), theirs the other way round; one rank
-  kStep = 8,     // values += input; output <- values
+  kStep = 8,     // values += self_weight * input; output <- values
 };
 
 struct Order {

@@ -276,14 +276,21 @@ Task PeerEngine::PairUp(Running& running) {
   co_return question->status.code() == Code::kInvalidArgument ? question->status : Status::Ok();
 }
 
+// A block at a time: it is still in the cache when the output takes it.
 void PeerEngine::Step(Running& running) {
+  constexpr int64_t kBlock = 16384;  // elements
   const Order& order = running.order;
   Window& window = running.window();
-  if (order.input != nullptr)
-    CombineInto(window.shape().dtype, 1, window.values(), 1, order.input, window.values(),
-                window.count());
-  if (order.output != nullptr && window.bytes() > 0)
-    std::memcpy(order.output, window.values(), static_cast<size_t>(window.bytes()));
+  const DataType dtype = window.shape().dtype;
+  for (int64_t at = 0; at < window.count(); at += kBlock) {
+    const int64_t count = std::min(kBlock, window.count() - at);
+    const int64_t offset = at * SizeOf(dtype);
+    std::byte* values = window.values() + offset;
+    if (order.input != nullptr)
+      CombineInto(dtype, 1, values, order.self_weight, order.input + offset, values, count);
+    if (order.output != nullptr)
+      std::memcpy(order.output + offset, values, static_cast<size_t>(count * SizeOf(dtype)));
+  }
   const int age = std::min(std::exchange(window.averages, 0), 4);
   (*counters_)["pair.staleness." + std::to_string(age) + (age == 4 ? "+" : "")].Add();
 }

@@ -157,8 +157,8 @@ def plot(rows: list[dict], path: str) -> None:
     figure, axes = bars.grouped(scenes, heights)
     axes.axhline(0.9, color="red", linewidth=1, linestyle="--", label="0.9")
     axes.set(ylabel="step rate of the slowest of the others,\nover that of computing only")
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=100)
+    axes.legend(fontsize=8, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    figure.savefig(path, dpi=100, bbox_inches="tight")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

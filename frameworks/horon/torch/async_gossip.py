@@ -91,9 +91,9 @@ class AsyncGossip:
 
     def _take(self):
         """The window gets what the parameters changed by, the parameters what the window is."""
-        self._flat.read(self._change)
+        self._flat.subtract(self._shown, out=self._change)
         for window, change, shown in zip(self._windows, self._change, self._shown):
-            self._mix(window, change.sub_(shown), shown)
+            self._mix(window, change, shown)
         self._flat.write(self._shown)
 
     def finish(self, average=False):
@@ -201,7 +201,7 @@ class PushGossip(AsyncGossip):
                        {r for out, _ in every for r in out})
 
     def _mix(self, window, change, out):
-        window.step(change.mul_(window.push_sum_weight))
+        window.step(change, weight=window.push_sum_weight)
         window.collect(push_sum=True)
         torch.div(window.tensor, window.push_sum_weight, out=out)
 

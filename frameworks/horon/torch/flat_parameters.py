@@ -34,16 +34,20 @@ class FlatParameters:
     def dtypes(self) -> list:
         return list(self._parameters)
 
+    @torch.no_grad()
     def new(self) -> list:
         """Flat tensors with the parameters' values, one for each of dtypes()."""
-        return self.read([torch.empty(sum(p.numel() for p in parameters), dtype=dtype)
-                          for dtype, parameters in self._parameters.items()])
-
-    @torch.no_grad()
-    def read(self, flats) -> list:
+        flats = [torch.empty(sum(p.numel() for p in parameters), dtype=dtype)
+                 for dtype, parameters in self._parameters.items()]
         for parameter, part in self._pairs(flats):
             part.copy_(parameter)
         return flats
+
+    @torch.no_grad()
+    def subtract(self, flats, out) -> None:
+        """out = the parameters - flats; both as new() gives them."""
+        for (parameter, part), (_, difference) in zip(self._pairs(flats), self._pairs(out)):
+            torch.sub(parameter, part, out=difference)
 
     @torch.no_grad()
     def write(self, flats) -> None:

@@ -129,9 +129,9 @@ class Window:
         peer does meanwhile. The tensor must then be changed and read through step() alone."""
         return self._start(_PAIR, {peer: weight})
 
-    def step(self, change=None, out=None) -> None:
-        """tensor += change, then out = tensor, with no average of a pair in between."""
-        self._start(_STEP, input=change, output=out, waits=True).wait()
+    def step(self, change=None, out=None, weight=1.0) -> None:
+        """tensor += weight * change, then out = tensor, with no average of a pair in between."""
+        self._start(_STEP, own=weight, input=change, output=out, waits=True).wait()
 
     def versions(self) -> dict:
         """Deliveries by source since they were last taken."""

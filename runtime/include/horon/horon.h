@@ -330,7 +330,7 @@ typedef enum horon_window_act {
   HORON_WINDOW_UNLOCK = 5,
   HORON_WINDOW_PUBLISH = 6, /* what others get from now on; the other orders do it too */
   HORON_WINDOW_PAIR = 7,    /* values and those of one rank move towards each other by `weight` */
-  HORON_WINDOW_STEP = 8     /* values += input, then output = values; either may be null */
+  HORON_WINDOW_STEP = 8     /* values += self_weight * input, output = values; one may be null */
 } horon_window_act;
 
 typedef struct horon_window_order {

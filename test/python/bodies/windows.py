@@ -103,6 +103,9 @@ def check_pairs():
     out = torch.empty(70_000)
     window.step(torch.ones(70_000), out)
     same(out, torch.full((70_000,), (rank + peer) / 2 + 1))
+    window.step(out, weight=-0.5)
+    window.step(out=out)
+    same(out, torch.full((70_000,), ((rank + peer) / 2 + 1) / 2))
     window.free()
 
 
