@@ -34,11 +34,13 @@ class FlatParameters:
     def dtypes(self) -> list:
         return list(self._parameters)
 
-    @torch.no_grad()
     def new(self) -> list:
         """Flat tensors with the parameters' values, one for each of dtypes()."""
-        flats = [torch.empty(sum(p.numel() for p in parameters), dtype=dtype)
-                 for dtype, parameters in self._parameters.items()]
+        return self.read([torch.empty(sum(p.numel() for p in parameters), dtype=dtype)
+                          for dtype, parameters in self._parameters.items()])
+
+    @torch.no_grad()
+    def read(self, flats) -> list:
         for parameter, part in self._pairs(flats):
             part.copy_(parameter)
         return flats
