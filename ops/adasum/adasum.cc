@@ -85,8 +85,8 @@ class Adasum final : public Op {
 
   bool fusable() const override { return true; }
   // A bucket is gone through several times: small ones stay in the caches meanwhile, and take
-  // little scratch. 8 MiB by default.
-  int64_t MostFused(int64_t threshold) const override { return threshold / 16; }
+  // little scratch. 1 MiB by default.
+  int64_t MostFused(int64_t threshold) const override { return threshold / 128; }
 
   bool TakesLane(Stage& stage) const override {
     return !ByNodes(stage.comm()) && Choose(stage) == Algorithm::kLane;

@@ -26,7 +26,7 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
   const bool first = meeting.first;
   const LaneRow row = RowOf(peer, static_cast<size_t>(meeting.level), split.give, keep);
   Lane& lane = *comm().lane();
-  LaneSwap swap = lane.MakeSwap(element_, row);
+  LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kSeveral);
 
   dots_.assign(values_.size(), Dots{});
   LaneSwap::Meet look = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
@@ -67,7 +67,7 @@ Task Share::SwapBack() {
     const Halving last = std::move(halvings_.back());
     halvings_.pop_back();
     const LaneRow row = RowOf(last.peer, halvings_.size(), own_, last.given);
-    LaneSwap swap = lane.MakeSwap(element_, row);
+    LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kOne);
     LaneSwap::Meet copy = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
       std::memcpy(Output(i, last.given[i].begin + at), theirs,
                   static_cast<size_t>(count * element_));

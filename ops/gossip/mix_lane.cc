@@ -56,7 +56,7 @@ Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing) {
   if (mixing.weights_travel) show(weights.mine(), weights.bytes() / element);
   for (const Part& part : parts) show(part.input, part.count);
 
-  LaneSwap swap = lane.MakeSwap(element, row);
+  LaneSwap swap = lane.MakeSwap(element, row, LaneSwap::Passes::kOne);
   std::vector<Other> others;
   LaneSwap::Meet mix = [&](size_t i, int64_t at, std::byte* shown, int64_t count) {
     if (i < first) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
 // Of one process set's staged ops: bytes under way, and those of a bucket that need not wait.
-constexpr int64_t kStagedInFlight = int64_t{32} << 20, kSmallStaged = int64_t{1} << 20;
+constexpr int64_t kStagedInFlight = int64_t{32} << 20, kSmallStaged = int64_t{512} << 10;
 
 }  // namespace
 

@@ -37,8 +37,8 @@ class Lane {
   void Served() { ++serving_; }
   bool CanSwap(int64_t element) const { return LaneSwap::Fits(group_.segment->shape(), element); }
   // In one's turn: a row to swap, which is lent until the last pass is over; and a pass over it.
-  LaneSwap MakeSwap(int64_t element, const LaneRow& row) const {
-    return LaneSwap(group_, done_chunks_, element, row);
+  LaneSwap MakeSwap(int64_t element, const LaneRow& row, LaneSwap::Passes passes) const {
+    return LaneSwap(group_, done_chunks_, element, row, passes);
   }
   Task Swap(LaneSwap& swap, LaneSwap::Pass pass, LaneSwap::Meet meet);
 

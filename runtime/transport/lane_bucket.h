@@ -55,6 +55,9 @@ struct LaneGroup {
     return segment->slot(lane, members[static_cast<size_t>(member)],
                          static_cast<int>(chunk % slots()));
   }
+  std::byte* row(int member) const {
+    return segment->row(lane, members[static_cast<size_t>(member)]);
+  }
   // All members have done that with all chunks before this one, I included.
   bool AllReached(std::atomic<uint64_t> LaneWords::* word, uint64_t chunk) const {
     for (int m = 0; m < size(); ++m) {

@@ -19,7 +19,8 @@ bool LaneSwap::Fits(const SegmentShape& shape, int64_t element) {
   return ChunkElements(shape, element, kChunkBytes) > 0;
 }
 
-LaneSwap::LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row)
+LaneSwap::LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row,
+                   Passes passes)
     : group_(group),
       row_(row),
       element_(element),
@@ -32,7 +33,19 @@ LaneSwap::LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, cons
   }
   begin_.push_back(at);
   chunks_ = taken_ = static_cast<uint64_t>((at + chunk_ - 1) / chunk_);
-  fits_ = chunks_ <= group.slots();
+  where_ = Choose(passes);
+}
+
+LaneSwap::Where LaneSwap::Choose(Passes passes) const {
+  if (chunks_ <= group_.slots()) return Where::kInSlots;
+  const bool fits = begin_.back() * element_ <= group_.segment->shape().row_bytes;
+  return passes == Passes::kSeveral && fits ? Where::kInRow : Where::kThroughSlots;
+}
+
+std::byte* LaneSwap::Slot(int member, uint64_t chunk) const {
+  if (where_ == Where::kInRow)
+    return group_.row(member) + static_cast<int64_t>(Place(chunk)) * chunk_ * element_;
+  return group_.slot(member, first_ + (stays() ? Place(chunk) : chunk));
 }
 
 void LaneSwap::Begin(Pass pass, Meet meet, Phases* phases) {
@@ -40,10 +53,11 @@ void LaneSwap::Begin(Pass pass, Meet meet, Phases* phases) {
   meet_ = std::move(meet);
   phases_ = phases;
   met_ = taken_ = 0;
-  if (!std::exchange(begun_, true) || fits_) return;
+  if (!std::exchange(begun_, true)) return;
+  backwards_ = !backwards_;
+  if (stays()) return;
   first_ += chunks_;
   packed_ = 0;
-  backwards_ = !backwards_;
 }
 
 bool LaneSwap::Step() {
@@ -64,7 +78,12 @@ bool LaneSwap::Step() {
   return true;
 }
 
-bool LaneSwap::CanPack() const { return packed_ < chunks_ && group_.SlotFree(first_ + packed_); }
+// A row of before may lie where one goes that takes more than slots.
+bool LaneSwap::CanPack() const {
+  if (packed_ == chunks_) return false;
+  return where_ == Where::kInRow ? group_.AllReached(&LaneWords::taken, first_)
+                                 : group_.SlotFree(first_ + packed_);
+}
 
 bool LaneSwap::CanMeet() const {
   return met_ < packed_ && group_.AllReached(&LaneWords::packed, first_ + met_ + 1);
@@ -79,7 +98,8 @@ bool LaneSwap::CanTake() const {
 // of a chunk.
 template <typename F>
 void LaneSwap::ForParts(uint64_t chunk, int64_t LanePart::* elements, F&& f) const {
-  const int64_t from = Place(chunk), to = std::min(from + chunk_, begin_.back());
+  const int64_t from = static_cast<int64_t>(Place(chunk)) * chunk_;
+  const int64_t to = std::min(from + chunk_, begin_.back());
   auto i =
       static_cast<size_t>(std::upper_bound(begin_.begin(), begin_.end(), from) - begin_.begin()) -
       1;
@@ -120,7 +140,7 @@ void LaneSwap::MeetChunk() {
            });
   ++met_;
   if (pass_ != Pass::kLastBack) taken_ = met_;
-  if (pass_ == Pass::kMore && fits_) return;  // the slots are needed again
+  if (pass_ == Pass::kMore && stays()) return;  // what is packed is needed again
   LaneWords& mine = group_.mine();
   mine.reduced.store(first_ + met_, std::memory_order_release);
   if (pass_ != Pass::kLastBack) mine.taken.store(first_ + met_, std::memory_order_release);

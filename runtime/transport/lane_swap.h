@@ -6,10 +6,11 @@
 // what it gives into its slot, and its partner meets that where it lies, so that nothing is
 // received into memory of its own. All others may look at it, too, so partners need not be each
 // other's. The row is gone through once or several times, to and fro, because caches still have
-// where the last pass ended; and packed each time, unless the slots hold all of it. What the
-// partner has written over a slot in the last pass comes back as LaneStream's results do. Bytes
-// moved per rank for rows of R bytes: R packing, 2R looking; R packing, 3R combining in place, 2R
-// to the partner and from it.
+// where the last pass ended; and packed each time, unless the slots hold all of it, or the lane's
+// memory for rows, which one of several passes takes. What the partner has written over a chunk in
+// the last pass comes back as LaneStream's results do. Bytes moved per rank for rows of R bytes: R
+// packing, 2R looking; R packing again where it must, 3R combining in place, 2R to the partner and
+// from it.
 //
 // All members go through the same passes over rows of the same tensors, whoever is whose partner.
 // Flags as in LaneStream. Holder of the baton only.
@@ -55,8 +56,11 @@ class LaneSwap final : public Waitable {
   // Whether a slot holds a block of elements of this size.
   static bool Fits(const SegmentShape& shape, int64_t element);
 
+  enum class Passes { kOne, kSeveral };
+
   // `first`: the chunks of all before. All that is given is lent until done.
-  LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row);
+  LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row,
+           Passes passes);
 
   // Within Meet: another member's values of the same place, which it may read.
   const std::byte* Of(int member, const std::byte* theirs) const {
@@ -73,6 +77,7 @@ class LaneSwap final : public Waitable {
 
  private:
   static constexpr int64_t kChunkBytes = 128 << 10;
+  enum class Where { kThroughSlots, kInSlots, kInRow };
 
   bool CanPack() const;
   bool CanMeet() const;
@@ -80,20 +85,21 @@ class LaneSwap final : public Waitable {
   void Pack();
   void MeetChunk();
   void Take();
-  // Where a chunk is in the row.
-  int64_t Place(uint64_t chunk) const {
-    return static_cast<int64_t>(backwards_ ? chunks_ - 1 - chunk : chunk) * chunk_;
-  }
+  Where Choose(Passes passes) const;
+  // Whether it is packed once for all passes.
+  bool stays() const { return where_ != Where::kThroughSlots; }
+  // Where a chunk is in the row, in chunks.
+  uint64_t Place(uint64_t chunk) const { return backwards_ ? chunks_ - 1 - chunk : chunk; }
   template <typename F>
   void ForParts(uint64_t chunk, int64_t LanePart::* elements, F&& f) const;
-  std::byte* Slot(int member, uint64_t chunk) const { return group_.slot(member, first_ + chunk); }
+  std::byte* Slot(int member, uint64_t chunk) const;
 
   const LaneGroup& group_;
   const LaneRow& row_;
   int64_t element_, chunk_;
   std::vector<int64_t> begin_;  // of each part in the row, and the row's end
   uint64_t first_, chunks_;
-  bool fits_;  // the slots hold the whole row
+  Where where_;
   bool begun_ = false, backwards_ = false;
   Pass pass_ = Pass::kLast;
   uint64_t packed_ = 0, met_ = 0, taken_ = 0;

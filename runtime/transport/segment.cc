@@ -39,6 +39,9 @@ int64_t LanesAt(const SegmentShape& s) { return RingsAt(s) + RingStride(s) * s.r
 int64_t SlotsAt(const SegmentShape& s) {
   return RoundUp(LanesAt(s) + static_cast<int64_t>(sizeof(LaneWords)) * s.lanes * s.ranks, kPage);
 }
+int64_t RowsAt(const SegmentShape& s) {
+  return SlotsAt(s) + int64_t{s.lanes} * s.ranks * s.slots * s.chunk_bytes;
+}
 
 }  // namespace
 
@@ -51,11 +54,13 @@ SegmentShape SegmentShape::For(int ranks, int64_t ring_bytes, int64_t chunk_byte
   shape.ring_bytes = static_cast<int64_t>(
       std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 64 << 10))));
   shape.chunk_bytes = RoundUp(chunk_bytes, kPage);
+  // At most 64 MiB of a lane, of which only what is used is ever touched.
+  shape.row_bytes = RoundUp(std::min<int64_t>(8 << 20, (64 << 20) / ranks), kPage);
   return shape;
 }
 
 int64_t SegmentShape::bytes() const {
-  return SlotsAt(*this) + int64_t{lanes} * ranks * slots * chunk_bytes;
+  return RowsAt(*this) + int64_t{lanes} * ranks * row_bytes;
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& shape, int fd,
@@ -191,6 +196,9 @@ LaneWords& SharedSegment::lane(int lane, int r) {
 std::byte* SharedSegment::slot(int lane, int r, int slot) {
   return base_ + SlotsAt(shape_) +
          ((int64_t{lane} * shape_.ranks + r) * shape_.slots + slot) * shape_.chunk_bytes;
+}
+std::byte* SharedSegment::row(int lane, int r) {
+  return base_ + RowsAt(shape_) + (int64_t{lane} * shape_.ranks + r) * shape_.row_bytes;
 }
 
 }  // namespace horon

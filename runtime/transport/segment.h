@@ -58,6 +58,7 @@ struct SegmentShape {
   int lanes = 8;
   int slots = kSlots;
   int64_t chunk_bytes = 0;  // multiple of the cache line
+  int64_t row_bytes = 0;    // of a lane and rank, for what is gone through several times
 
   static SegmentShape For(int ranks, int64_t ring_bytes, int64_t chunk_bytes);
   int64_t bytes() const;
@@ -94,6 +95,7 @@ class SharedSegment {
   std::byte* ring_bytes(int from, int to);
   LaneWords& lane(int lane, int rank);
   std::byte* slot(int lane, int rank, int slot);
+  std::byte* row(int lane, int rank);  // row_bytes
 
  private:
   SharedSegment(const SegmentShape& shape, int fd, std::byte* base)

@@ -15,7 +15,9 @@ constexpr int64_t kRegionFloats = 300000;
 // Memory of all ranks that each of them knows.
 struct Node {
   explicit Node(int ranks) {
-    segment = SharedSegment::InProcess(SegmentShape::For(ranks, 4096, 64 << 10)).value();
+    SegmentShape shape = SegmentShape::For(ranks, 4096, 64 << 10);
+    shape.row_bytes = 512 << 10;
+    segment = SharedSegment::InProcess(shape).value();
     for (int r = 0; r < ranks; ++r)
       copies.push_back(SharedMemory::Make(kRegionFloats * 4, "lane test").value());
     for (int r = 0; r < ranks; ++r) {
@@ -194,7 +196,8 @@ int64_t SwapRow(Lane& lane, int rank, int partner, const std::vector<int64_t>& c
   int64_t wrong = 0;
   const uint64_t ticket = lane.TakeTicket();
   wrong += !Drive(lane.Await(ticket)).ok();
-  LaneSwap swap = lane.MakeSwap(4, row);
+  LaneSwap swap = lane.MakeSwap(
+      4, row, looks > 0 ? LaneSwap::Passes::kSeveral : LaneSwap::Passes::kOne);
   for (int pass = 0; pass <= looks; ++pass) {
     std::vector<int64_t> upto(counts.size());
     const LaneSwap::Meet meet = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
@@ -221,7 +224,8 @@ int64_t SwapRow(Lane& lane, int rank, int partner, const std::vector<int64_t>& c
   return wrong;
 }
 
-// Rows that the four slots of 64 KiB hold, and longer ones; beside sums on the same lane.
+// Rows that the four slots of 64 KiB hold, or the 512 KiB for rows, and longer ones; beside sums on
+// the same lane.
 TEST_CASE("rows are swapped in pairs, in several passes", "[lane]") {
   const std::vector<std::vector<int64_t>> rows = {
       {1}, {0, 2, 0}, {2048}, {2049, 3, 4096}, {131072}, {131073}, {200001, 1, 77777}, {}};
@@ -253,7 +257,7 @@ TEST_CASE("a member that swaps another row is found out", "[lane]") {
     auto* const at = reinterpret_cast<std::byte*>(values.data());
     LaneRow row{1 - rank, static_cast<uint64_t>(rank), {{at, at, 4096, 4096, 4096}}};
     refused -= !Drive(lane.Await(lane.TakeTicket())).ok();
-    LaneSwap swap = lane.MakeSwap(4, row);
+    LaneSwap swap = lane.MakeSwap(4, row, LaneSwap::Passes::kOne);
     const auto nothing = [](size_t, int64_t, std::byte*, int64_t) {};
     const Status status = Drive(lane.Swap(swap, LaneSwap::Pass::kLast, nothing));
     refused += status.code() == Code::kInternal;
