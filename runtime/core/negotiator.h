@@ -63,6 +63,7 @@ class Negotiator {
   // does not answer, or the bucket never ends.
   Status LookForStalls(Clock::time_point now, const StallAsker::Line& running,
                        const Request* oldest);
+  int64_t unanswered_ms() const { return asker_.unanswered_ms(); }
   Clock::time_point next_look(bool awaited) const {
     return std::min(asker_.next_look(), schedule_.patience_ends(awaited));
   }

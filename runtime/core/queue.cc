@@ -7,7 +7,7 @@ namespace horon {
 namespace {
 
 void ReleaseAll(std::span<const Submission> submissions) {
-  for (const Submission& s : submissions) s.what->Release();
+  for (const Submission& s : submissions) s.what->Unclaim();
 }
 
 bool AnyUnscheduled(std::span<const Submission> submissions) {

@@ -31,6 +31,7 @@ Result<SharedRegistration> Registry::Of(Request request) {
   if (known && !known->Replace()) return StillPending(request);
   young_.erase(name);  // its key is the old one's text
   auto made = std::make_shared<Registration>(std::move(request), op);
+  if (known) made->Follow(*known);
   Insert(made);
   return made;
 }

@@ -29,12 +29,26 @@ class Registration {
   Op* const op;              // of this runtime's table; null for changes of process sets
 
   // Any thread. Whether this call made it pending; it is not, if it is already, or was replaced.
-  bool Claim() { return Change(State::kIdle, State::kPending); }
+  bool Claim() {
+    if (!Change(State::kIdle, State::kPending)) return false;
+    Count(1);
+    return true;
+  }
   void Release() { state_.store(State::kIdle, std::memory_order_release); }
+  // It was claimed for a call that is refused.
+  void Unclaim() {
+    Count(-1);
+    Release();
+  }
   // From then on it cannot be claimed. False if it is pending.
   bool Replace() { return Change(State::kIdle, State::kReplaced) || replaced(); }
   bool replaced() const { return state_.load(std::memory_order_acquire) == State::kReplaced; }
   bool pending() const { return state_.load(std::memory_order_acquire) == State::kPending; }
+  // How often this name was submitted here, with what it meant before.
+  int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  void Follow(const Registration& replaced) {
+    calls_.store(replaced.calls(), std::memory_order_relaxed);
+  }
 
   // Holder of the baton.
   uint64_t cache_id = 0;  // under which exactly this request is remembered (response_cache.h)
@@ -48,7 +62,10 @@ class Registration {
   bool Change(State from, State to) {
     return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
   }
+  // Only who has claimed it counts.
+  void Count(int64_t by) { calls_.store(calls() + by, std::memory_order_relaxed); }
   std::atomic<State> state_{State::kIdle};
+  std::atomic<int64_t> calls_{0};
 };
 
 using SharedRegistration = std::shared_ptr<Registration>;

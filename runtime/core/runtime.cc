@@ -55,7 +55,9 @@ Runtime::Runtime(RuntimeParts parts)
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
           *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
       peers_(fabric_, segment_, config_.gossip_time, *counters_),
-      standstill_(config_.stall_silence) {
+      cycles_(segment_ ? &segment_->notice(local_rank()).cycles : &own_cycles_),
+      standstill_(config_.stall_silence),
+      lookout_(segment_, fabric_.topology, rank_, registry_, sets_, config_.stall_silence) {
   background_ = std::thread([this] {
     Background();
     ended_.set_value_at_thread_exit();
@@ -143,7 +145,7 @@ void Runtime::SeeTime() {
 bool Runtime::CycleMoved() {
   static thread_local const int thread = gettid();
   holder_.store(thread, std::memory_order_relaxed);
-  cycles_.store(cycles_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  cycles_->store(cycles_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (leaving_.load(std::memory_order_acquire) && !told_to_leave_) {
     told_to_leave_ = true;
     leave_by_ = Clock::now() + config_.shutdown_time;
@@ -173,9 +175,10 @@ Status Runtime::CycleSafely() {
       negotiator_.Describe(executor_.Describe());
     if (ordering_.exchange(false, std::memory_order_acquire)) PassOrders();
     HORON_TRY(Cycle());
-    if (moved_ && cycles_.load(std::memory_order_relaxed) % kLookEvery != 0) return Status::Ok();
+    if (moved_ && cycles_->load(std::memory_order_relaxed) % kLookEvery != 0) return Status::Ok();
     const Status status = negotiator_.LookForStalls(
         Clock::now(), {executor_.oldest_number(), executor_.newest_number()}, executor_.oldest());
+    unanswered_ms_.store(negotiator_.unanswered_ms(), std::memory_order_relaxed);
     moved_ = moved_ || negotiator_.moved();  // it asks with the next cycle
     return status;
   } catch (const std::exception& e) {  // out of memory; the baton must be given on all the same

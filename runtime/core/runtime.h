@@ -22,6 +22,7 @@
 #include "runtime/core/autotuner.h"
 #include "runtime/core/baton.h"
 #include "runtime/core/executor.h"
+#include "runtime/core/lookout.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/queue.h"
 #include "runtime/core/standstill.h"
@@ -173,6 +174,7 @@ class Runtime {
   void Tune(const Batch& batch);
   bool parted() const;
   int local_rank() const;
+  std::chrono::milliseconds Unanswered(uint64_t cycles, Standstill::Clock::time_point now);
   bool BackgroundEnds();
   void GiveUpHope();
   void LoseHope(Status why);
@@ -234,9 +236,15 @@ class Runtime {
   std::atomic<bool> giving_up_{false};
   std::atomic<bool> shut_down_{false}, describe_{false}, lost_{false}, stuck_{false};
   // Written by the holder, read by the watch thread.
-  std::atomic<uint64_t> cycles_{0};
-  std::atomic<int> holder_{0};  // its thread
-  Standstill standstill_;       // of the watch thread
+  std::atomic<uint64_t> own_cycles_{0};
+  std::atomic<uint64_t>* cycles_;          // those, or the segment's
+  std::atomic<int> holder_{0};             // its thread
+  std::atomic<int64_t> unanswered_ms_{0};  // since when on the steady clock; 0: not
+  // Of the watch thread.
+  Standstill standstill_;
+  Lookout lookout_;
+  uint64_t looked_at_cycles_ = 0;
+  std::chrono::milliseconds unanswered_{0};
   std::atomic<bool> without_hope_{false};
   mutable Mutex hope_mutex_;
   Status no_hope_ HORON_GUARDED_BY(hope_mutex_);

@@ -1,4 +1,6 @@
 // The watchdog's part of the runtime: what is to be done when its own thread is stuck.
+#include <utility>
+
 #include "runtime/base/log.h"
 #include "runtime/base/look.h"
 #include "runtime/core/runtime.h"
@@ -9,26 +11,42 @@ namespace {
 using std::chrono::milliseconds;
 // A job that has failed is cleaned up within so long, or never.
 constexpr milliseconds kHope{2000};
+// While others of the node wait for this rank, or it for rank 0, it looks so often.
+constexpr milliseconds kAskedAgain{1000};
 // The background thread only has to see that it is over, on a machine that may be busy.
 constexpr milliseconds kEndWait{10000}, kHopelessEndWait{500};
 
 }  // namespace
 
+// How long rank 0 owes an answer. A runtime that does not move might have one that it has not read.
+milliseconds Runtime::Unanswered(uint64_t cycles, Standstill::Clock::time_point now) {
+  if (std::exchange(looked_at_cycles_, cycles) == cycles) return unanswered_;
+  const milliseconds since{unanswered_ms_.load(std::memory_order_relaxed)};
+  const auto so_far = std::chrono::duration_cast<milliseconds>(now.time_since_epoch()) - since;
+  return unanswered_ = rank_ == 0 || since.count() == 0 ? milliseconds{0} : so_far;
+}
+
 milliseconds Runtime::WatchOver() {
   const Activity activity = callers_.Snapshot();
-  const bool unmoved = standstill_.See(
-      {cycles_.load(std::memory_order_relaxed), !activity.waits.empty(), Standstill::Clock::now()});
-  if (unmoved) bell_->Ring();  // who sleeps runs a cycle then
+  const auto now = Standstill::Clock::now();
+  const int holder = holder_.load(std::memory_order_relaxed);
+  const uint64_t cycles = cycles_->load(std::memory_order_relaxed);
+  const bool unmoved = standstill_.See({cycles, !activity.waits.empty(), now});
+  lookout_.See({activity, holder, Unanswered(cycles, now), now});
+  if (lookout_.asked()) callers_.inquiries()->Ask();      // for the next notice
+  if (unmoved || unanswered_.count() > 0) bell_->Ring();  // who sleeps runs a cycle then
   const bool failed = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
   const bool hopeless = failed && standstill_.standing_for() >= kHope;
-  if (standstill_.MustSay(hopeless)) {
-    const std::string what = DescribeStandstill(standstill_.standing_for(),
-                                                holder_.load(std::memory_order_relaxed), activity);
+  if ((hopeless || lookout_.complete()) && standstill_.MustSay(hopeless)) {
+    const std::string missing = lookout_.Missing();
+    const std::string what = DescribeStandstill(standstill_.standing_for(), holder, activity) +
+                             (missing.empty() ? "" : ". Told without it: " + missing);
     Record(recorder_, EventKind::kFailed, what);
     Log(LogLevel::kError, "watchdog", what);
   }
+  if (const auto others = lookout_.MustSay()) Log(LogLevel::kWarn, "watchdog", *others);
   if (hopeless) GiveUpHope();
-  return standstill_.next();
+  return lookout_.asked() || lookout_.waits() ? kAskedAgain : standstill_.next();
 }
 
 void Runtime::GiveUpHope() {

@@ -129,7 +129,8 @@ std::string DescribePending(const PendingTensor& tensor,
                             StallJudge::Time now) {
   std::string text = "tensor " + NameOf(tensor.key) + ": submitted by " + Ranks(tensor.ready) +
                      " " + Seconds(duration_cast<milliseconds>(now - tensor.since)) +
-                     " ago; missing: ";
+                     " ago";
+  if (!tensor.missing.empty()) text += "; missing: ";
   constexpr size_t kMost = 8;
   for (size_t i = 0; i < tensor.missing.size() && i < kMost; ++i) {
     const int rank = tensor.missing[i];

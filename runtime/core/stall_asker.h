@@ -33,6 +33,12 @@ class StallAsker {
   Advice Look(Time now, const Line& pending, const Line& running, const Request* oldest);
   void Answered() { asked_since_ = Time::max(); }  // a decision came
   Time next_look() const { return look_at_; }      // max: none
+  // Since when rank 0 owes an answer, in ms of the clock; 0: it owes none.
+  int64_t unanswered_ms() const {
+    if (asked_since_ == Time::max()) return 0;
+    const auto since = asked_since_.time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+  }
 
  private:
   void Rest() { look_at_ = asked_since_ = Time::max(); }

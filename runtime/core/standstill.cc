@@ -9,9 +9,10 @@ namespace horon {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kQuiet{5000}, kAwaited{1000}, kPatience{10000};
+constexpr milliseconds kQuiet{5000}, kAwaited{1000}, kLeast{2000}, kMost{10000};
 
-// What the kernel shows of a thread of this process: its name, its state, and where it sleeps.
+}  // namespace
+
 std::string KernelsView(int thread) {
   const std::string folder = "/proc/self/task/" + std::to_string(thread) + "/";
   std::string name, stat, where;
@@ -29,10 +30,11 @@ std::string KernelsView(int thread) {
   return view;
 }
 
-}  // namespace
+milliseconds Standstill::Patience(milliseconds silence) {
+  return silence.count() > 0 ? std::clamp(silence / 3, kLeast, kMost) : kMost;
+}
 
-Standstill::Standstill(milliseconds silence)
-    : patience_(silence.count() > 0 ? std::min(silence, kPatience) : kPatience) {}
+Standstill::Standstill(milliseconds silence) : patience_(Patience(silence)) {}
 
 bool Standstill::See(const Look& look) {
   const bool unmoved = look.awaited && awaited_ && look.cycles == cycles_;

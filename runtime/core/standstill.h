@@ -22,6 +22,8 @@ class Standstill {
 
   // Speaks before the others give this rank up for its silence; 0: they never do.
   explicit Standstill(std::chrono::milliseconds silence);
+  // A third of that, as the watch thread may come late.
+  static std::chrono::milliseconds Patience(std::chrono::milliseconds silence);
 
   // Afterwards standing_for() is how long nothing has moved. Whether a sleeper has to be woken, who
   // then runs the cycle and is not taken for a stuck one.
@@ -39,6 +41,8 @@ class Standstill {
   bool awaited_ = false, said_ = false;
 };
 
+// What the kernel shows of a thread of this process: its name, its state, and where it sleeps.
+std::string KernelsView(int thread);
 // One sentence: for how long, which thread, what the kernel says it does, what the program waits
 // for and has submitted last.
 std::string DescribeStandstill(std::chrono::milliseconds standing, int thread,

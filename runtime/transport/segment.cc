@@ -31,8 +31,11 @@ constexpr int64_t kPage = 4096;
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 int64_t RanksAt() { return RoundUp(sizeof(Header), kPage); }
-int64_t RingsAt(const SegmentShape& s) {
+int64_t NoticesAt(const SegmentShape& s) {
   return RoundUp(RanksAt() + static_cast<int64_t>(sizeof(RankWords)) * s.ranks, kPage);
+}
+int64_t RingsAt(const SegmentShape& s) {
+  return RoundUp(NoticesAt(s) + static_cast<int64_t>(sizeof(NoticeWords)) * s.ranks, kPage);
 }
 int64_t RingStride(const SegmentShape& s) { return kPage + s.ring_bytes; }
 int64_t LanesAt(const SegmentShape& s) { return RingsAt(s) + RingStride(s) * s.ranks * s.ranks; }
@@ -131,6 +134,11 @@ SharedSegment::~SharedSegment() {
 RankWords& SharedSegment::rank(int r) {
   HORON_CHECK(r >= 0 && r < shape_.ranks, "no such rank in this segment");
   return reinterpret_cast<RankWords*>(base_ + RanksAt())[r];
+}
+
+NoticeWords& SharedSegment::notice(int r) {
+  HORON_CHECK(r >= 0 && r < shape_.ranks, "no such rank in this segment");
+  return reinterpret_cast<NoticeWords*>(base_ + NoticesAt(shape_))[r];
 }
 
 std::atomic<uint32_t>& SharedSegment::deaths() { return reinterpret_cast<Header*>(base_)->deaths; }

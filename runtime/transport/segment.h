@@ -1,7 +1,7 @@
 // SharedSegment: the memory that the ranks of one node share, and what lies where in it.
 //
-// One memfd (or, for thread ranks, one block of heap): a block of words per rank, a message ring
-// per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first
+// One memfd (or, for thread ranks, one block of heap): a block of words and a notice per rank, a
+// message ring per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first
 // use, so a large layout costs nothing until it is used. Every word has one writer, but the
 // doorbell.
 #pragma once
@@ -30,6 +30,16 @@ struct RankWords {
   // peer_memory.h: who I am, 0 while nobody may read my memory, and a number that lies in it.
   alignas(kCacheLine) std::atomic<int64_t> process{0};
   uint64_t proof = 0, proof_at = 0;
+};
+
+// What a rank's watch thread lets the others of its node read (core/notice.h), and how often its
+// runtime has run the cycle, which the holder of its baton counts.
+struct NoticeWords {
+  static constexpr size_t kWords = 488;
+  alignas(kCacheLine) std::atomic<uint64_t> cycles{0};
+  alignas(kCacheLine) std::atomic<uint32_t> version{0};  // odd while it is being written
+  std::atomic<uint32_t> bytes{0};
+  alignas(kCacheLine) std::atomic<uint64_t> words[kWords]{};
 };
 
 // One direction of one pair: a byte stream. `head` counts bytes written, `tail` bytes read, for
@@ -79,6 +89,7 @@ class SharedSegment {
   const SegmentShape& shape() const { return shape_; }
   int fd() const { return fd_; }  // -1 in process
   RankWords& rank(int r);
+  NoticeWords& notice(int r);
   int FirstDead() const;  // local rank; -1 while all live
   // Counts deaths: one word to look at instead of all states.
   std::atomic<uint32_t>& deaths();

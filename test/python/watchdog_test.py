@@ -1,25 +1,39 @@
-"""The watchdog: what it says, and that waits end, when the runtime's own thread is stuck."""
+"""The watchdog: what it says, and that waits end, when a runtime's own thread is stuck."""
 
 import os
 import re
+import signal
+import subprocess
 import threading
 
 from pathlib import Path
 
-from launching import horonrun
+import pytest
+from conftest import in_full_tier
 
-BODY = Path(__file__).parent / "bodies" / "standstill.py"
+from launching import command_line, environment, horonrun
+
+BODIES = Path(__file__).parent / "bodies"
+BODY = BODIES / "standstill.py"
+LIMIT_S = 60
 
 
-def test_a_runtime_that_does_not_move(tmp_path):
-    held = tmp_path / "held"
-    for name in (held, f"{held}.go"):
+@pytest.fixture
+def held(tmp_path):
+    """The fifo that a runtime stands at, and a thread that ends once it does."""
+    fifo = tmp_path / "held"
+    for name in (fifo, f"{fifo}.go"):
         os.mkfifo(name)
-    reached = threading.Thread(target=lambda: open(held, "rb").close(), daemon=True)
+    reached = threading.Thread(target=lambda: open(fifo, "rb").close(), daemon=True)
     reached.start()
+    return fifo, reached
+
+
+def test_a_runtime_that_does_not_move(held):
+    fifo, reached = held
     done = horonrun(
         "-np", "2", "--no-prefix", "--grace-period", "30", "python", str(BODY),
-        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="3", STANDS=str(held),
+        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="3", STANDS=str(fifo),
     )
     assert not reached.is_alive()
     # Rank 1's watchdog, from its own shared words.
@@ -39,3 +53,53 @@ def test_a_runtime_that_does_not_move(tmp_path):
     after = "rank 1 afterwards: Horon was shut down while its runtime was stuck"
     assert after in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0  # both programs have dealt with their error
+
+
+def lines_of(command, **variables):
+    """What the job says, line by line; ended when it takes too long."""
+    job = subprocess.Popen(command, env=environment(**variables), text=True, start_new_session=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    hang = threading.Timer(LIMIT_S, os.killpg, (job.pid, signal.SIGKILL))
+    hang.start()
+    yield from job.stdout
+    hang.cancel()
+    assert job.wait() == 0  # all programs have dealt with their error
+
+
+@pytest.mark.parametrize("np, way", [
+    (2, "shm"), (4, "shm"), pytest.param(4, "mpi", marks=in_full_tier),
+])
+def test_rank_0_stands_and_each_rank_says_who_lacks_the_tensor(held, tmp_path, request, np, way):
+    """Rank 0, which would judge, cannot: the watch threads ask each other."""
+    if way == "mpi":
+        request.getfixturevalue("needs_mpi")
+    fifo, reached = held
+    os.mkfifo(loads := tmp_path / "loads")
+    lacks = max(1, np - 2)
+    waiting = [rank for rank in range(np) if rank != lacks]
+    raised, output = set(), ""
+    job = lines_of(
+        command_line("-np", str(np), "--no-prefix", "--grace-period", "30",
+                     *(["--mpi"] if way == "mpi" else []), "python",
+                     str(BODIES / "rank_0_stands.py")),
+        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="12", STANDS=str(fifo), LOADS=str(loads),
+    )
+    for line in job:
+        output += line
+        if found := re.match(r"rank (\d) raised", line):
+            raised.add(int(found[1]))
+            if raised == set(waiting):
+                loads.write_text("go", encoding="ascii")
+    assert not reached.is_alive()
+    assert raised == set(range(np)), output
+    ranks = "rank 0" if np == 2 else "ranks " + ", ".join(map(str, waiting))
+    lack = (rf"tensor 'allreduce.late': submitted by {ranks} [\d.]+ s ago; missing: rank {lacks} "
+            r"is busy; it last submitted 'allreduce.x' [\d.]+ s ago; its main thread is at "
+            r"rank_0_stands.py:\d+ in load")
+    where = r"thread \d+ \(horon\) sleeps"
+    for rank in waiting:
+        stands = (rf"horon\[0\] error watchdog: the runtime has not moved for \d+ s: {where}"
+                  if rank == 0 else
+                  rf"horon\[{rank}\] warn\w* watchdog: the runtime of rank 0 has not moved for "
+                  rf"\d+ s: its {where}")
+        assert re.search(f"{stands}.*{lack}", output), output
