@@ -1,6 +1,8 @@
 """torch.distributed over Horon: collectives, DDP, ZeRO, FSDP2, meshes, functional collectives."""
 
+import math
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -51,7 +53,7 @@ def check_reductions():
 
 def check_async_and_futures():
     me, size = hvd.rank(), hvd.size()
-    tensors = [torch.full((4,), float(me + i)) for i in range(100)]  # more than slots for a name
+    tensors = [torch.full((4,), float(me + i)) for i in range(300)]  # more than slots for a name
     works = [dist.all_reduce(t, async_op=True) for t in tensors]
     chained = works[0].get_future().then(lambda future: future.value()[0] * 2)
     for work in works:
@@ -132,6 +134,78 @@ def check_uneven_lists():
         output = torch.empty(sizes[me])
         dist.reduce_scatter(output, inputs, op)
         same(output, torch.arange(1.0, sizes[me] + 1) * want)
+
+
+# What every rank but 1 calls, and what that calls; what each hears.
+def differing(size):
+    def lists(n):
+        return [torch.ones(n) for _ in range(size)]
+
+    return {
+        "all_reduce": (lambda n: dist.all_reduce(torch.ones(2, n)),
+                       ["shapes", "[2, 3]", "[2, 4]"]),
+        "reduce": (lambda n: dist.reduce(torch.ones(n), 0), ["shapes", "[3]", "[4]"]),
+        "broadcast": (lambda n: dist.broadcast(torch.ones(n), 0), ["shapes", "[3]", "[4]"]),
+        "all_gather": (lambda n: dist.all_gather(lists(n), torch.ones(n)),
+                       ["shapes", "[*, 3]", "[*, 4]"]),
+        "all_gather_into_tensor": (
+            lambda n: dist.all_gather_into_tensor(torch.empty(size * n), torch.ones(n)),
+            ["shapes", "[*, 3]", "[*, 4]"]),
+        "reduce_scatter": (lambda n: dist.reduce_scatter(torch.empty(n), lists(n)),
+                           ["shapes", "[*, 3]", "[*, 4]"]),
+        "reduce_scatter_tensor": (
+            lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(size * n)),
+            ["shapes", "[*, 3]", "[*, 4]"]),
+        "reduce_scatter_tensor of Max": (
+            lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(size * n),
+                                                 dist.ReduceOp.MAX),
+            ["shapes", f"[{size * 3}]", f"[{size * 4}]"]),
+        "types": (lambda n: dist.all_reduce(
+            torch.ones(3, dtype=torch.float32 if n == 3 else torch.float64)),
+            ["data types", "float32", "float64"]),
+        "reductions": (lambda n: dist.all_reduce(
+            torch.ones(3), dist.ReduceOp.SUM if n == 3 else dist.ReduceOp.MAX), ["sum", "max"]),
+        "roots": (lambda n: dist.broadcast(torch.ones(3), n - 3), ["root"]),
+        # Ranks may send each other as much as they like, if the other takes it.
+        "all_to_all_single": (
+            lambda n: dist.all_to_all_single(torch.empty(size * n), torch.ones(size * n)),
+            ["room for", "have sent"] if size == 2 else []),
+        "all_to_all": (lambda n: dist.all_to_all(lists(n), lists(n)), ["room for [", "3, ", "4"]),
+    }
+
+
+def check_what_differs_is_heard_at_once():
+    """By all ranks, in the words of Horon's own calls; then the same call goes through."""
+    group_of_all()
+    me, size = hvd.rank(), hvd.size()
+    if size == 1:
+        return
+    for what, (call, words) in differing(size).items():
+        call(3)
+        best = math.inf
+        for _ in range(3):
+            hvd.barrier()
+            begun = time.monotonic()
+            with raises(hvd.HoronMismatch, words=words, of=what):
+                call(4 if me == 1 else 3)
+            best = min(best, time.monotonic() - begun)
+        best = float(hvd.allreduce(torch.tensor(best), op=hvd.Max))
+        assert best < 0.1, (what, best)
+        call(3)
+
+
+def check_calls_of_many_shapes_are_remembered():
+    """Names come back with the same tensor: a step of six calls asks nobody anew."""
+    group_of_all()
+    tensors = [torch.ones(n) for n in range(1, 7)]
+    counts = []
+    for _ in range(3):
+        for _ in range(40):
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        counts.append(sum(count for name, count in hvd.counters().items()
+                          if name.startswith("negotiation.") and name.endswith(".requests")))
+    assert counts[2] == counts[1] and counts[1] > 0, counts
 
 
 def check_groups_and_meshes():

@@ -1,8 +1,9 @@
 """HoronGroup: torch.distributed's process group over a process set.
 
 torch calls its methods on the program's thread (DDP: on autograd's), in the same order on every
-rank. Horon matches by name: a name is made of the collective, the tensor's type and shape, and how
-often that came before, so that a training step's names come back and what was agreed is remembered.
+rank. Horon matches by name: a name is made of the collective and how often that came before, so
+that ranks whose types, shapes, reductions or roots differ meet, and hear it at once. Names come
+back, and what was agreed on one is remembered where the tensor is then the same.
 """
 
 import weakref
@@ -11,7 +12,7 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.errors import HoronInvalidArgument, HoronMismatch, HoronUnsupported
 from horon.process_sets import form_process_set
 from horon.runtime import init, rank, size
 from horon.torch.calls import GroupCall, barrier_call, broadcast_call, reduce_call, rows_call
@@ -19,7 +20,9 @@ from horon.torch.distributed.names import spec_of_reduce_op
 from horon.torch.distributed.work import Pending
 from horon.torch.pairs import Pair
 
-_SLOTS = 64  # calls of one kind in flight at once
+# Calls of one kind in flight at once. A multiple of many numbers: of as many calls as one step makes,
+# mostly, and then each name comes back with the same tensor.
+_SLOTS = 240
 _MESSAGES = 512  # the same of one direction and tag: all sends may come before the first recv
 
 
@@ -44,6 +47,15 @@ def _listed(tensors) -> list:
 
 def _flat(tensor):
     return tensor.detach().reshape(-1)
+
+
+def _row(tensor):
+    """Of which every rank has one, and all are equally long."""
+    return tensor.detach().reshape(1, -1)
+
+
+def _even(tensors) -> bool:
+    return len({tensor.numel() for tensor in tensors}) == 1
 
 
 class HoronGroup(dist.ProcessGroup):
@@ -96,7 +108,7 @@ class HoronGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts=None):
         spec = spec_of_reduce_op(opts and opts.reduceOp)
         tensors = _listed(tensors)
-        return self._start(f"allreduce.{spec}", tensors, [
+        return self._start("allreduce", [
             lambda name, t=t: reduce_call(name, spec, t, self._set, in_place=True)
             for t in tensors
         ], tensors)
@@ -107,7 +119,7 @@ class HoronGroup(dist.ProcessGroup):
         (tensor,) = _listed(tensors)
         spec = spec_of_reduce_op(opts.reduceOp)
         total = tensor if self.getRank() == opts.rootRank else torch.clone(tensor.detach())
-        return self._start(f"reduce.{spec}", [tensor], [
+        return self._start("reduce", [
             lambda name: reduce_call(name, spec, total, self._set, in_place=True)
         ], [tensor])
 
@@ -128,7 +140,7 @@ class HoronGroup(dist.ProcessGroup):
             return self._reduce_rows(outputs, inputs, opts)
         spec = spec_of_reduce_op(opts and opts.reduceOp)
         begins = [sum(parts[:self.getRank()]) for parts in sizes]
-        return self._start(f"reduce_scatter.uneven.{spec}", inputs, [
+        return self._start("reduce_scatter", [
             lambda name, t=t, begin=begin, out=out: self._reduced_part(name, spec, t, begin, out)
             for t, begin, out in zip(inputs, begins, outputs)
         ], list(outputs))
@@ -145,7 +157,7 @@ class HoronGroup(dist.ProcessGroup):
             makers = [lambda name, r=r, out=out: self._reduced_part(
                 name, spec, r.reshape(-1), self.getRank() * r.shape[1], out)
                       for r, out in zip(rows, outputs)]
-        return self._start(f"reduce_scatter.{spec}", rows, makers, list(outputs))
+        return self._start("reduce_scatter", makers, list(outputs))
 
     def _reduced_part(self, name, spec, flat, begin, output):
         """Reduces all of it, and gives `output` what is its from `begin` on."""
@@ -158,7 +170,7 @@ class HoronGroup(dist.ProcessGroup):
     def broadcast(self, tensors, opts):
         tensors = _listed(tensors)
         root = self._ranks[opts.rootRank]
-        return self._start(f"broadcast.{root}", tensors, [
+        return self._start("broadcast", [
             lambda name, t=t: broadcast_call(name, root, t, self._set, in_place=True)
             for t in tensors
         ], tensors)
@@ -169,9 +181,8 @@ class HoronGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        inputs = [_flat(t) for t in inputs]
-        return self._start("allgather", inputs, [
-            lambda name, t=t, out=out: rows_call(name, "allgather", t, self._set,
+        return self._start("allgather", [
+            lambda name, t=t, out=out: rows_call(name, "allgather", _row(t), self._set,
                                                  finish=self._copy_to(out))
             for t, out in zip(inputs, outputs)
         ], list(outputs))
@@ -179,13 +190,12 @@ class HoronGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def allgather(self, output_lists, inputs, opts=None):
-        inputs = [_flat(t) for t in _listed(inputs)]
-        sizes = [sum(out.numel() for out in outs) for outs in output_lists]  # inputs' may differ
-        return self._start(f"allgather.of.{'.'.join(map(str, sizes))}", inputs, [
-            lambda name, t=t, outs=outs: rows_call(name, "allgather", t, self._set,
-                                                   finish=self._copy_to_each(outs))
-            for t, outs in zip(inputs, output_lists)
-        ], [out for outs in output_lists for out in outs], shaped=False)
+        return self._start("allgather", [
+            lambda name, t=t, outs=outs: rows_call(
+                name, "allgather", _row(t) if _even(outs) else _flat(t), self._set,
+                finish=self._copy_to_each(outs))
+            for t, outs in zip(_listed(inputs), output_lists)
+        ], [out for outs in output_lists for out in outs])
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         # Here the outputs come by rank, then by input.
@@ -205,10 +215,10 @@ class HoronGroup(dist.ProcessGroup):
 
     def alltoall_base(self, output, input, output_splits, input_splits, opts=None):
         splits = tuple(input_splits) if input_splits else None
-        return self._start("alltoall_base", [input], [
+        return self._start("alltoall_base", [
             lambda name: rows_call(name, "alltoall", input, self._set, splits,
                                    finish=self._copy_to(output))
-        ], [output], shaped=False)
+        ], [output])
 
     all_to_all_single = alltoall_base
 
@@ -219,13 +229,13 @@ class HoronGroup(dist.ProcessGroup):
             splits[to] = tensor.numel()
         of_type = [t for _, t in sent] or list(outputs)
         rows = torch.cat([_flat(t) for _, t in sent]) if sent else of_type[0].new_empty(0)
-        return self._start(kind, [rows], [
+        return self._start(kind, [
             lambda name: rows_call(name, "alltoall", rows, self._set, tuple(splits),
                                    finish=self._copy_to_each(outputs))
-        ], list(outputs), shaped=False)
+        ], list(outputs))
 
     def barrier(self, opts=None):
-        return self._start("barrier", [], [lambda name: barrier_call(name, self._set)], [])
+        return self._start("barrier", [lambda name: barrier_call(name, self._set)], [])
 
     def send(self, tensors, to, tag=0):
         (tensor,) = _listed(tensors)
@@ -257,10 +267,9 @@ class HoronGroup(dist.ProcessGroup):
 
     # --- how they start
 
-    def _start(self, kind, sent, makers, tensors, shaped=True):
+    def _start(self, kind, makers, tensors):
         """makers: what makes the call of a given name. One work for all of them."""
-        marks = [f"{t.dtype}{list(t.shape) if shaped else ''}".removeprefix("torch.") for t in sent]
-        name = self._next_name(f"{self._prefix}.{kind}.{'.'.join(marks)}")
+        name = self._next_name(f"{self._prefix}.{kind}")
         if len(makers) == 1:
             handle = makers[0](name).start()
         else:
@@ -278,14 +287,28 @@ class HoronGroup(dist.ProcessGroup):
             earlier.wait()
         return name
 
-    @staticmethod
-    def _copy_to(output):
-        return lambda result, _: output.copy_(result.reshape(output.shape))
+    def _copy_to(self, output):
+        def finish(result, received):
+            if result.numel() != output.numel():
+                raise self._unfit([output.numel()], received)
+            output.copy_(result.reshape(output.shape))
 
-    @staticmethod
-    def _copy_to_each(outputs):
-        def finish(result, _):
-            for output, part in zip(outputs, result.split([o.numel() for o in outputs])):
+        return finish
+
+    def _copy_to_each(self, outputs):
+        """What came from one rank after the other; nothing where there is nowhere to put it."""
+        def finish(result, received):
+            sizes = [output.numel() for output in outputs]
+            came = [rows * result[:1].numel() for rows in received]
+            if sizes != came and (outputs or any(came)) and len(outputs) == len(came):
+                raise self._unfit(sizes, came)
+            for output, part in zip(outputs, result.reshape(-1).split(sizes)):
                 output.copy_(part.view(output.shape))
 
         return finish
+
+    def _unfit(self, sizes, came):
+        return HoronMismatch(
+            f"the outputs of rank {rank()} have room for {sizes} elements, but ranks {self._ranks} "
+            f"have sent {list(came)}"
+        )
