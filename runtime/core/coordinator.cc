@@ -58,7 +58,7 @@ Status Coordinator::Hear(int rank, Report report) {
 // The usual case in a steady job: all that there is to do is to tick the rank off. False if it
 // takes a closer look.
 bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard) {
-  if (gone_ > 0 || join_ != nullptr || !owed_names_.empty() || !owed_groups_.empty()) return false;
+  if (!gone_.empty() || join_ != nullptr || !owed_names_.empty() || !owed_groups_.empty()) return false;
   const auto it = row_of_.find(cache_id);
   if (it == row_of_.end()) return false;
   Row& row = *it->second;

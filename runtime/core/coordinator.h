@@ -142,7 +142,7 @@ class Coordinator {
   std::vector<Verdict> failed_;
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
-  int gone_ = 0;         // ranks that have left
+  std::vector<int> gone_;  // ranks that have left: who left first is why others do
   Row* join_ = nullptr;  // who has reported it, has joined; null: nobody
   int last_joined_ = -1;
   // Sets of the next decision, with their ids; by whether they are formed.

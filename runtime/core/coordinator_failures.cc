@@ -27,11 +27,8 @@ Status Coordinator::Admissible(int rank, const Request& request,
                                    " is not a member of process set " +
                                    std::to_string(request.process_set));
   }
-  for (size_t i = 0; gone_ > 0 && i < ranks->size(); ++i) {
-    const int member = (*ranks)[i];
-    if (left_[static_cast<size_t>(member)] && IsOf(request, member))
-      return HasLeft(request.name, member);
-  }
+  for (const int gone : gone_)
+    if (IndexOf(*ranks, gone) >= 0 && IsOf(request, gone)) return HasLeft(request.name, gone);
   if (Joined(rank)) {
     return Status::InvalidArgument("tensor '" + request.name + "': rank " + std::to_string(rank) +
                                    " has joined, which says that it has no more tensors; submit "
@@ -167,7 +164,7 @@ void Coordinator::FailSet(int32_t set) {
 void Coordinator::Leave(int rank) {
   if (left_[static_cast<size_t>(rank)]) return;
   left_[static_cast<size_t>(rank)] = true;
-  ++gone_;
+  gone_.push_back(rank);
   newly_left_.push_back(rank);
   std::vector<std::string> keys;
   for (const auto& [key, row] : rows_) {

@@ -123,6 +123,7 @@ class Negotiator {
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);
   void ApplyLeft(const Decision& decision);
+  std::string WhyOver(int32_t gone) const;
   bool MustTell() const;
   Status Tell(Decision decision);
   void Trace(const horon::Report& report) const;  // HORON_LOG=negotiator=trace
@@ -164,6 +165,7 @@ class Negotiator {
   std::string given_up_;
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
+  int first_gone_ = -1;  // the first rank that left the job
   Counter &requests_, &bits_, &responses_, &cached_responses_, &locks_, &locked_tensors_;
   bool traced_;
 };

@@ -150,17 +150,27 @@ void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
 void Negotiator::ApplyLeft(const Decision& decision) {
   for (int32_t rank : decision.left) {
     tree_.Gone(rank);  // this decision was its last
+    if (first_gone_ < 0) first_gone_ = rank;
     if (rank == rank_) confirmed_ = true;
     const bool with_leader = rank == rank_ && !leaving_;
     if (over_ || (rank != 0 && !with_leader)) continue;
     over_ = true;
-    over_reason_ = rank_ == 0 ? "this rank has left the job"
-                   : rank == 0
-                       ? "rank 0 has left the job (it called shutdown or its program ended)"
-                       : "the first rank of this node, which negotiates for it, has left the job "
-                         "(it called shutdown or its program ended)";
+    over_reason_ = WhyOver(rank);
     FailPending(Status::Aborted(over_reason_));  // what is agreed all ranks run
   }
+}
+
+// Whoever left first is the cause: rank 0, or a node's leader, may have gone because of it.
+std::string Negotiator::WhyOver(int32_t gone) const {
+  if (rank_ == 0) return "this rank has left the job";
+  const std::string which =
+      gone == 0 ? "rank 0" : "the first rank of this node, which negotiates for it,";
+  const int leader = gone == 0 ? 0 : tree_.NodeOf(rank_)[0];
+  if (first_gone_ == leader)
+    return which + " has left the job (it called shutdown or its program ended)";
+  return "rank " + std::to_string(first_gone_) + " has left the job, and " + which +
+         " after it (they called shutdown or their programs ended; a rank with fewer steps than "
+         "the others has to call join first)";
 }
 
 }  // namespace horon

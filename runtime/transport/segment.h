@@ -1,9 +1,9 @@
 // SharedSegment: the memory that the ranks of one node share, and what lies where in it.
 //
 // One memfd (or, for thread ranks, one block of heap): a block of words and a notice per rank, a
-// message ring per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched on first
-// use, so a large layout costs nothing until it is used. Every word has one writer, but the
-// doorbell.
+// message ring per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched
+// on first use, so a large layout costs nothing until it is used. Every word has one writer, but
+// the doorbell.
 #pragma once
 
 #include <atomic>
@@ -59,7 +59,7 @@ struct LaneWords {
   std::atomic<uint64_t> bucket[kSlots]{};                // whose first chunk a slot has
   alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
   std::atomic<uint64_t> layout[kSlots]{};  // where the tensors of the same bucket lie (InPlace)
-  alignas(kCacheLine) std::atomic<uint64_t> taken{0};    // chunks that I need no more
+  alignas(kCacheLine) std::atomic<uint64_t> taken{0};  // chunks that I need no more
 };
 
 struct SegmentShape {

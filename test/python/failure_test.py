@@ -82,9 +82,10 @@ VERDICTS = {
     "reshaped": (3, None, MISMATCH + r"Mismatched ALLREDUCE tensor shapes for tensor "
                  r"'allreduce.x': ranks? \[[0, 23]+\] ha(s|ve) shape \[5\], "
                  r"rank \[1\] has shape \[7\]\.$"),
-    # Rank 0 may have heard it and left before others come; horonrun names rank 1 all the same.
+    # Rank 0 may have heard it and left before others come.
     "finished": (3, 1, r"HoronAborted: (tensor .allreduce.x. needs rank 1, which has left the job: "
-                 r"it called shutdown or its program ended \(.*join|rank 0 has left the job)"),
+                 r"it called shutdown or its program ended \(.*join|rank 1 has left the job, and "
+                 r"rank 0 after it \(.*join)"),
     "raising": (1, -1, GONE + r"rank \d raised ValueError: bad batch$"),
     "killed": (137, 1, GONE + r"rank 1 was killed by signal 9 \(SIGKILL\)$"),
     # horonrun sees it at once, the other ranks ask: whoever is first

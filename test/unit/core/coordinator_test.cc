@@ -217,6 +217,20 @@ struct FarRank {
 // groups, some with a new shape, one now and then with a shape of its own; decisions reach them
 // late; caches are of any size. Every rank must get one verdict for each of its tensors, good where
 // the ranks agree, bad where not, in whole groups.
+TEST_CASE("of several ranks that have left the first one is named") {
+  HandFed f(4);
+  Report bye;
+  bye.leaving = true;
+  f.Hear(3, bye);
+  f.Hear(1, bye);
+  f.coordinator.Decide();
+  f.Hear(2, Of({Named("a")}));
+  const Decision decision = f.coordinator.Decide();
+  REQUIRE(decision.verdicts.size() == 1);
+  CHECK(
+      decision.verdicts[0].status.message().starts_with("tensor 'a' needs rank 3, which has left"));
+}
+
 TEST_CASE("any interleaving of 5 ranks and 24 tensors over 30 steps is agreed whole") {
   constexpr int kRanks = 5, kTensors = 24, kSteps = 30;
   for (unsigned seed = 0; seed < 60; ++seed) {

@@ -439,6 +439,37 @@ TEST_CASE("negotiator: without rank 0 nothing can be agreed any more") {
   CHECK(late->status().message() == reason);
 }
 
+TEST_CASE("negotiator: who left first is named, not rank 0 that left because of it") {
+  Sides sides(4, NeverLocked(), 2);
+  sides[1].negotiator.Leave();
+  sides.Settle();
+  sides[0].negotiator.Leave();
+  sides.Settle();
+  const SharedWork late = sides.Submit(3, Named("w"));
+  REQUIRE(late->done());
+  CHECK(late->status().code() == Code::kAborted);
+  CHECK(late->status().message() ==
+        "rank 1 has left the job, and rank 0 after it (they called shutdown or their programs "
+        "ended; a rank with fewer steps than the others has to call join first)");
+}
+
+TEST_CASE("negotiator: the leader of a node that leaves is named, or who left before it") {
+  for (const int first : {1, 2}) {
+    Sides sides(4, NeverLocked(), 2);
+    for (const int rank : {first, 2}) {
+      sides[rank].negotiator.Leave();
+      sides.Settle();
+    }
+    const SharedWork late = sides.Submit(3, Named("w"));
+    REQUIRE(late->done());
+    const std::string leader = "the first rank of this node, which negotiates for it, ";
+    const std::string said = late->status().message();
+    INFO(said);
+    CHECK(said.starts_with(first == 2 ? leader + "has left the job (it called"
+                                      : "rank 1 has left the job, and " + leader + "after it ("));
+  }
+}
+
 TEST_CASE("negotiator: ranks leave in any order") {
   for (const int local_size : {0, 1, 2}) {
     std::vector<int> order{0, 1, 2, 3};
