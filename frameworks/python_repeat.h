@@ -53,6 +53,16 @@ inline PyObject* StartedWait(PyObject* self, PyObject*) {
   });
 }
 
+// Of ms; the work's error is raised.
+inline PyObject* StartedWaitFor(PyObject* self, PyObject* ms) {
+  const long limit = PyLong_AsLong(ms);
+  if (limit == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  return InPython([&] {
+    const bool done = reinterpret_cast<Started*>(self)->work.Wait(static_cast<int>(limit));
+    return PyBool_FromLong(done ? 1 : 0);
+  });
+}
+
 inline PyObject* StartedDone(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Started*>(self)->work.done() ? 1 : 0);
 }
@@ -166,6 +176,7 @@ inline void DefineRepeat(py::module_& module) {
   DefineAttributes();
   static PyMethodDef of_started[] = {
       {"wait", StartedWait, METH_NOARGS, "Blocks until done; the tensor. Raises what went wrong."},
+      {"wait_for", StartedWaitFor, METH_O, "Whether it is done within so many ms."},
       {"done", StartedDone, METH_NOARGS, "Whether wait() would return at once."},
       {nullptr, nullptr, 0, nullptr}};
   static PyMethodDef of_repeat[] = {{nullptr, nullptr, 0, nullptr}};

@@ -15,6 +15,7 @@ try:
         HoronMissing,
         HoronNotInitialized,
         HoronRunError,
+        HoronTimeout,
         HoronUnavailable,
         HoronUnsupported,
         HoronWrongOp,

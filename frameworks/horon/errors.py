@@ -47,6 +47,10 @@ class HoronAborted(HoronError, HorovodInternalError):
     """Shut down while the tensor was pending, or used after fork."""
 
 
+class HoronTimeout(HoronError, TimeoutError):
+    """A wait on this rank took longer than it was given; the collective goes on."""
+
+
 class HoronNotInitialized(HoronAborted, ValueError):
     """A call before init() or after shutdown()."""
 

@@ -3,7 +3,7 @@
 import pytest
 from conftest import in_full_tier
 
-ALL = ["collectives", "new_results", "errors", "repeats", "gradients", "optimizers",
+ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients", "optimizers",
        "optimizer_use", "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "gossip",
        "gossip_optimizer", "gossip_by_nodes", "bluefog"]

@@ -4,10 +4,12 @@ The functions here turn tensors into requests (horon._core.REQUEST_FIELDS). The 
 reductions.py and exchanges.py start them (a Handle) or run them (blocking, on the caller's thread).
 """
 
+import math
+
 import torch
 
 from horon import _core
-from horon.errors import HoronInvalidArgument
+from horon.errors import HoronInvalidArgument, HoronTimeout
 from horon.torch.tensors import (
     dtype_and_device,
     is_strided,
@@ -20,6 +22,7 @@ from horon.torch.tensors import (
 
 _DEVICE = 3  # place in a request
 _POOLED_BYTES = 1 << 20
+_LONGEST_MS = (1 << 31) - 1  # 24 days
 
 
 class Handle:
@@ -35,6 +38,10 @@ class Handle:
 
     def done(self) -> bool:
         return self._work is None or self._work.done()
+
+    def wait_for(self, ms) -> bool:
+        """Whether it is done within so many milliseconds; raises the error of the collective."""
+        return self._work is None or self._work.wait(ms)
 
     def wait(self):
         """Blocks until done; the result, or the error, of the collective. On a GPU: until it is
@@ -252,9 +259,29 @@ def poll(handle) -> bool:
     return _checked(handle).done()
 
 
-def synchronize(handle):
-    """Blocks until done; the collective's result. Raises what went wrong, on every rank alike."""
-    return _checked(handle).wait()
+def _milliseconds(timeout) -> int:
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not seconds >= 0:
+        raise HoronInvalidArgument(f"timeout={timeout!r} is no number of seconds")
+    return math.ceil(min(seconds * 1000, _LONGEST_MS))
+
+
+def synchronize(handle, timeout=None):
+    """Blocks until done; the collective's result. Raises what went wrong, on every rank alike.
+
+    timeout: seconds, after which this rank's wait ends with HoronTimeout. The collective goes on
+    and keeps its tensors; the handle may be waited for again.
+    """
+    handle = _checked(handle)
+    if timeout is not None and not handle.wait_for(_milliseconds(timeout)):
+        raise HoronTimeout(
+            f"the collective was not done within {timeout} s; it goes on, with its tensors, and "
+            "the handle may be waited for again"
+        )
+    return handle.wait()
 
 
 def wait_all(handles) -> None:

@@ -5,6 +5,7 @@ from the one before must not wait for the first before it has called the second.
 """
 
 import threading
+import time
 
 from horon import _core
 from horon.errors import HoronInvalidArgument, HoronMismatch
@@ -35,6 +36,13 @@ class Later(Handle):
 
     def done(self) -> bool:
         return self._started.is_set() and (self._error is not None or self._handle.done())
+
+    def wait_for(self, ms) -> bool:
+        begun = time.monotonic()
+        if not self._started.wait(ms / 1000):
+            return False
+        left = ms - int(1000 * (time.monotonic() - begun))
+        return self._error is not None or self._handle.wait_for(max(0, left))
 
     def wait(self):
         self._started.wait()
