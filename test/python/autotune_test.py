@@ -17,7 +17,7 @@ FASTER = 0.98
 ROUNDS, LAST_ROUNDS = 3, 6
 
 
-def job(launch, folder, np, log, **where):
+def job(launch, folder, np, log, most=MOST_SAMPLES, **where):
     """Runs it to its end; counters by rank and name."""
     variables = {
         **where.pop("env", {}),
@@ -26,14 +26,14 @@ def job(launch, folder, np, log, **where):
         "HORON_AUTOTUNE_FILE": str(folder / "tuned"),
         "HORON_AUTOTUNE_WARMUP_SAMPLES": "1",
         "HORON_AUTOTUNE_STEPS_PER_SAMPLE": str(STEPS),
-        "HORON_AUTOTUNE_MAX_SAMPLES": str(MOST_SAMPLES),
+        "HORON_AUTOTUNE_MAX_SAMPLES": str(most),
     }
     out = launch(np, "autotune", env=variables, **where)
     return {(int(rank), name): int(value) for rank, name, value in
             re.findall(r"^counter (\d+) (\S+) (\d+)$", out, re.MULTILINE)}
 
 
-def lines_of(path):
+def lines_of(path, most=MOST_SAMPLES):
     """Whole lines, one a sample, in time's order; a setting's number always means the same one. The
     last, which says what was chosen, is left out."""
     with open(path, encoding="utf-8", newline="") as file:
@@ -53,7 +53,7 @@ def lines_of(path):
     assert times == sorted(times) and times[-1] > 0
     assert list(settings) == [str(number) for number in range(len(settings))]
     assert len(settings) >= 2 and len(set(settings.values())) == len(settings)
-    assert len(lines) <= MOST_SAMPLES
+    assert len(lines) <= most
     return lines
 
 
@@ -139,6 +139,19 @@ def test_pretended_nodes(launch, tmp_path, needs_mpi):
     changed = [name for name, _ in groupby(sorted(
         name for line in lines for name in PARTS if line[name] != lines[0][name]))]
     assert "fusion_bytes" in changed and not {"chunk_bytes", "hierarchical"} & set(changed)
+
+
+@in_full_tier
+def test_hierarchy_is_tried_where_the_order_of_additions_is_free(launch, tmp_path, needs_mpi):
+    """Each rank with each, beside inside nodes first; every sum is right while it changes."""
+    most = 200  # it comes last, and what is left of the samples has to do for the end
+    job(launch, tmp_path, 4, "log.csv", most, launcher="mpirun",
+        env={"HORON_LOCAL_SIZE": "2", "HORON_DETERMINISTIC": "0"})
+    lines = lines_of(tmp_path / "log.csv", most)
+    assert {line["hierarchical"] for line in lines} == {"0", "1"}
+    flat = next(line for line in lines if line["hierarchical"] == "0")
+    beside = {line["hierarchical"] for line in lines if line["setting"] == flat["against"]}
+    assert beside == {"1"} and int(flat["steps"]) == STEPS
 
 
 @pytest.mark.parametrize(

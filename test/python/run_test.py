@@ -283,3 +283,47 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.05)
+
+
+CELLS = ["""
+import horon
+import torch
+
+def mean_of(x):
+    import horon.torch as hvd
+    hvd.init()
+    print("rank", hvd.rank(), "of", hvd.size())
+    return hvd.allreduce(torch.full((2,), float(x + hvd.rank())), name="x").tolist()
+""", "horon.run(mean_of, args=(1,), np=2)", """
+def bad():
+    import horon
+    horon.init()
+    raise ValueError("no such column")
+try:
+    horon.run(bad, np=2)
+except horon.HoronRunError as error:
+    print("raised:", type(error.__cause__).__name__, error.__cause__)
+"""]
+
+
+@in_full_tier
+def test_in_a_notebook():
+    """Cells of a real kernel, which has an event loop, sockets and streams of its own."""
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    manager = pytest.importorskip("jupyter_client.manager", reason="jupyter_client is not installed")
+    kernel, client = manager.start_new_kernel(cwd="/")
+    shown = []
+    try:
+        for cell in CELLS * 2:  # a cell may be run again
+            reply = client.execute_interactive(
+                cell, timeout=60, output_hook=lambda message: shown.append(message["content"]))
+            assert reply["content"]["status"] == "ok", reply["content"]
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+    results = [one["data"]["text/plain"] for one in shown if "data" in one]
+    assert results == ["[[1.5, 1.5], [1.5, 1.5]]"] * 2, shown
+    printed = "".join(one.get("text", "") for one in shown)
+    for rank in range(2):
+        assert printed.count(f"rank {rank} of 2") == 2, printed
+    assert printed.count("raised: ValueError no such column") == 2, printed

@@ -339,6 +339,43 @@ def check_reducescatter():
         same(got[1], want.int())
 
 
+def check_groups_of_rows_of_every_type():
+    me, size = hvd.rank(), hvd.size()
+    types = [*NUMBERS, torch.bool]
+    parts = [[values(r, (r + 1 + i % 3, 2), t, i) for i, t in enumerate(types)]
+             for r in range(size)]
+    for got in (hvd.grouped_allgather(parts[me]),
+                hvd.synchronize(hvd.grouped_allgather_async(parts[me], name="rows of types"))):
+        for i, one in enumerate(got):
+            same(one, torch.cat([parts[r][i] for r in range(size)]))
+    stacks = [all_values(size, (2 * size + 1, 3), t, i) for i, t in enumerate(types)]
+    rows = [2 + (r == 0) for r in range(size)]
+    mine = [stacked[me] for stacked in stacks]
+    handle = hvd.grouped_reducescatter_async(mine, op=hvd.Sum, name="parts of types")
+    for got in (hvd.grouped_reducescatter(mine, op=hvd.Sum), hvd.synchronize(handle)):
+        for one, stacked in zip(got, stacks):
+            total = stacked.any(0) if one.dtype == torch.bool else reference(hvd.Sum, stacked)
+            same(one, total.split(rows)[me])
+
+
+def check_rows_of_channels_last():
+    """Images, cut along their first dimension, which comes first in memory there, too."""
+    me, size = hvd.rank(), hvd.size()
+    sent = all_values(size, (2 * size + 1, 3, 4, 5), torch.float32)
+    rows = [2 + (to == 0) for to in range(size)]
+    mine = sent[me].to(memory_format=torch.channels_last)
+    assert not mine.is_contiguous()
+    got, received = hvd.alltoall(mine, splits=rows)
+    same(got, torch.cat([part.split(rows)[me] for part in sent]))
+    assert received.tolist() == [rows[me]] * size
+    want = sent.sum(0).split(rows)[me]
+    same(hvd.reducescatter(mine, op=hvd.Sum), want)
+    same(hvd.synchronize(hvd.reducescatter_async(mine, op=hvd.Sum)), want)
+    for one in hvd.grouped_reducescatter([mine, sent[me]], op=hvd.Sum):
+        same(one, want)
+    same(mine.contiguous(), sent[me])
+
+
 def check_sparse_allreduce():
     me, size = hvd.rank(), hvd.size()
     dense = [torch.zeros(6, 2) for _ in range(size)]

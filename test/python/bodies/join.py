@@ -159,6 +159,10 @@ def check_process_sets():
             members = [r for r in there if r < 3]
             got = hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Sum, process_set=some)
             same(got, torch.full((2,), float(sum(members))))
+            # Divided by the set's size, as Horovod does, whoever of it is there.
+            mean = hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Average,
+                                 process_set=some)
+            close(mean, torch.full((2,), sum(members) / 3))
             hvd.barrier(some)
 
     after({1}, work)

@@ -199,6 +199,15 @@ def check_compiled_functional_collectives():
 
     for _ in range(3):
         close(step(torch.ones(3)), torch.full((3,), 2.0 * hvd.size() + 1))
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def in_place(tensor):
+        twice = tensor * 2
+        dist.all_reduce(twice)
+        return twice + 1
+
+    for _ in range(3):
+        close(in_place(torch.ones(3)), torch.full((3,), 2.0 * hvd.size() + 1))
     dist.destroy_process_group()
 
 
