@@ -28,3 +28,10 @@ def test_more_than_two_to_the_31_over_mpi(launch, needs_mpi):
     """Each rank is a node: everything travels as MPI's messages, whose counts are an int."""
     skip_without_memory("mpirun")
     launch(2, "large", launcher="mpirun", env={"HORON_LOCAL_SIZE": "1"}, timeout=1800)
+
+
+@in_full_tier
+def test_adasum_of_a_bucket_of_more_than_2_gib(launch):
+    skip_without_memory("horonrun")
+    fused = 16 * (4 << 30)  # Adasum fuses a sixteenth of the threshold
+    launch(2, "large_adasum", env={"HORON_FUSION_THRESHOLD": str(fused)}, timeout=600)
