@@ -178,6 +178,18 @@ def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
         assert said and 3 <= float(said[1]) <= float(said[2]) + 0.1, text
 
 
+@in_full_tier
+def test_a_busy_rank_is_not_taken_for_a_stuck_one(tmp_path):
+    """Its runtime sleeps, and moves when the watch threads ring, as the others' do."""
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    with watched("busy", HORON_TEST_FIFO=str(fifo), HORON_STALL_SILENCE_SECONDS="6",
+                 HORON_STALL_SHUTDOWN_TIME_SECONDS="12") as job:
+        output = job.stdout.read()
+        assert job.wait(LIMIT_S) == 3, output
+    assert set(errors(output)) == {0, 2} and "watchdog" not in output, output
+
+
 @pytest.mark.parametrize("np, way", [(NP, "shm"), *(
     pytest.param(np, way, marks=in_full_tier) for np in (2, 4) for way in ("shm", "mpi")
 )])
