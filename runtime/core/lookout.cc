@@ -79,7 +79,8 @@ void Lookout::Want(const Look& look) {
   const auto [set, name] = Parted(now);
   const SharedRegistration what = now.empty() ? nullptr : registry_->Find(set, name);
   const int64_t calls = what ? what->calls() : 0;
-  const bool still = what && now == waited_ && calls == waited_calls_;
+  settled_ = now.empty() || (now == waited_ && calls == waited_calls_);
+  const bool still = what && settled_;
   if (still && (mine_.wanted != now || mine_.calls != calls)) {
     wanted_at_ = wanted_since_ = look.now;
     if (look.activity.last == now) wanted_since_ -= milliseconds{look.activity.last_ms};
@@ -112,6 +113,7 @@ uint64_t Lookout::Answer(const Notice& asker) {
 }
 
 bool Lookout::complete() const {
+  if (!settled_) return false;  // what it waits for was not told to the others yet
   if (mine_.wanted.empty() || !segment_ || look_.now - wanted_at_ >= kAnswerTime) return true;
   const auto ranks = sets_->Find(Parted(mine_.wanted).first);
   for (int local = 0; ranks && local < static_cast<int>(peers_.size()); ++local) {

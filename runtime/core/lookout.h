@@ -73,6 +73,7 @@ class Lookout {
   Clock::time_point wanted_since_, wanted_at_;  // for so long; told to the others then
   std::string waited_;                          // at the last look
   int64_t waited_calls_ = 0;
+  bool settled_ = true;  // it waits for the same, or nothing, since the last look
   bool asked_ = false, said_silent_ = false;
 };
 

@@ -128,8 +128,7 @@ std::string DescribePending(const PendingTensor& tensor,
                             const std::vector<std::optional<Activity>>& activity,
                             StallJudge::Time now) {
   std::string text = "tensor " + NameOf(tensor.key) + ": submitted by " + Ranks(tensor.ready) +
-                     " " + Seconds(duration_cast<milliseconds>(now - tensor.since)) +
-                     " ago";
+                     " " + Seconds(duration_cast<milliseconds>(now - tensor.since)) + " ago";
   if (!tensor.missing.empty()) text += "; missing: ";
   constexpr size_t kMost = 8;
   for (size_t i = 0; i < tensor.missing.size() && i < kMost; ++i) {
@@ -171,7 +170,8 @@ StallJudge::Findings StallJudge::Asked(Time now, const std::vector<PendingTensor
       findings.lost_because =
           "rank " + std::to_string(findings.lost) + " has not answered for " +
           Seconds(duration_cast<milliseconds>(now - inquired_at_)) +
-          ": it is stopped (SIGSTOP, a debugger), or its machine hangs or cannot be reached";
+          ": it is stopped (SIGSTOP, a debugger), its runtime is stuck, or its machine hangs or "
+          "cannot be reached";
     }
     return findings;
   }

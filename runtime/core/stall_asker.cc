@@ -53,8 +53,8 @@ StallAsker::Advice StallAsker::Look(Time now, const Line& pending, const Line& r
     advice.lost_coordinator = true;
     advice.status =
         Status::Unavailable("rank 0 has not answered for " + WholeSeconds(silent_limit_) +
-                            ": it is stopped (SIGSTOP, a debugger), or its machine "
-                            "hangs or cannot be reached");
+                            ": it is stopped (SIGSTOP, a debugger), its runtime is "
+                            "stuck, or its machine hangs or cannot be reached");
   } else if (running_waits && oldest != nullptr && over(busy_limit_, now - running_since_)) {
     advice.status = Status::Unavailable("the collective of tensor '" + oldest->name +
                                         "' has made no progress for " + WholeSeconds(busy_limit_) +

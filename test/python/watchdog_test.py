@@ -66,6 +66,19 @@ def lines_of(command, **variables):
     assert job.wait() == 0  # all programs have dealt with their error
 
 
+def followed(job, waiting, loads):
+    """All it says. The rank that loads gets its data when those that wait have raised."""
+    raised, output = [], ""
+    for line in job:
+        output += line
+        if found := re.match(r"rank (\d) raised", line):
+            raised.append(int(found[1]))
+            if sorted(raised) == waiting:
+                loads.write_text("go", encoding="ascii")
+    assert len(raised) == len(waiting) + 1, output
+    return output
+
+
 @pytest.mark.parametrize("np, way", [
     (2, "shm"), (4, "shm"), pytest.param(4, "mpi", marks=in_full_tier),
 ])
@@ -77,21 +90,14 @@ def test_rank_0_stands_and_each_rank_says_who_lacks_the_tensor(held, tmp_path, r
     os.mkfifo(loads := tmp_path / "loads")
     lacks = max(1, np - 2)
     waiting = [rank for rank in range(np) if rank != lacks]
-    raised, output = set(), ""
     job = lines_of(
         command_line("-np", str(np), "--no-prefix", "--grace-period", "30",
                      *(["--mpi"] if way == "mpi" else []), "python",
                      str(BODIES / "rank_0_stands.py")),
         HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="12", STANDS=str(fifo), LOADS=str(loads),
     )
-    for line in job:
-        output += line
-        if found := re.match(r"rank (\d) raised", line):
-            raised.add(int(found[1]))
-            if raised == set(waiting):
-                loads.write_text("go", encoding="ascii")
+    output = followed(job, waiting, loads)
     assert not reached.is_alive()
-    assert raised == set(range(np)), output
     ranks = "rank 0" if np == 2 else "ranks " + ", ".join(map(str, waiting))
     lack = (rf"tensor 'allreduce.late': submitted by {ranks} [\d.]+ s ago; missing: rank {lacks} "
             r"is busy; it last submitted 'allreduce.x' [\d.]+ s ago; its main thread is at "
@@ -103,3 +109,22 @@ def test_rank_0_stands_and_each_rank_says_who_lacks_the_tensor(held, tmp_path, r
                   rf"horon\[{rank}\] warn\w* watchdog: the runtime of rank 0 has not moved for "
                   rf"\d+ s: its {where}")
         assert re.search(f"{stands}.*{lack}", output), output
+
+
+@in_full_tier
+def test_rank_0_of_another_node_stands(held, tmp_path, needs_mpi):
+    """Two nodes of two ranks: each says what its own node knows."""
+    fifo, _ = held
+    os.mkfifo(loads := tmp_path / "loads")
+    output = followed(lines_of(
+        command_line("-np", "4", "--no-prefix", "--grace-period", "30", "--mpi", "python",
+                     str(BODIES / "rank_0_stands.py")),
+        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="12", STANDS=str(fifo), LOADS=str(loads),
+        HORON_LOCAL_SIZE="2",
+    ), [0, 1, 3], loads)
+    said = "tensor 'allreduce.late': submitted by ranks? "
+    assert re.search(r"horon\[1\] warn\w* watchdog: the runtime of rank 0 has not moved for \d+ s: "
+                     rf".*{said}0, 1 [\d.]+ s ago; nothing is known here of ranks 2, 3", output), output
+    assert re.search(r"horon\[3\] warn\w* watchdog: rank 0, which is on another host, has not "
+                     rf"answered for \d+ s.*{said}3 [\d.]+ s ago; missing: rank 2 is busy; it last "
+                     r"submitted 'allreduce.x' .*; nothing is known here of ranks 0, 1", output), output

@@ -192,6 +192,20 @@ TEST_CASE("rank 0 of another host that does not answer is named with what this h
   CHECK(!node.of(1).MustSay());
 }
 
+TEST_CASE("a rank that looks late tells the others what it waits for before it says anything") {
+  Node node(4, 2);
+  node.Submit(1, "x");
+  node.Wait(1, "x");
+  node.Unanswered(1, 12'000);  // at its first look
+  node.Pass(1, {0, 1});
+  CHECK(!node.of(1).MustSay());
+  node.Pass(2, {0, 1});
+  const auto said = node.of(1).MustSay();
+  REQUIRE(said);
+  Has(*said, "submitted by rank 3 ");
+  Has(*said, "missing: rank 2 has submitted nothing yet");
+}
+
 TEST_CASE("a notice survives names without limit, and a writer that was stopped in the middle") {
   auto segment = SharedSegment::InProcess(SegmentShape::For(2, 0, 4096)).value();
   NoticeWords& words = segment->notice(1);
