@@ -17,6 +17,12 @@ def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 
 
+@pytest.mark.parametrize("np", [6, 8])
+def test_gossip_grad_of_more_ranks(launch, np):
+    """Three and four groups of two, and cubes with and without missing corners."""
+    launch(np, "gossip_grad::cube", "gossip_grad::groups_of_two")
+
+
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_ranks_that_diverge(launch, np):
     launch(np, "diverging")

@@ -75,6 +75,20 @@ def expect_steps(state, groups, matrices):
             close(layer.weight.grad, want.expand(1, 1))
 
 
+def check_a_cube_of_single_ranks():
+    """By hand: in step t each rank meets the one whose number differs in bit t, and where there is
+    none, nobody."""
+    n = hvd.size()
+    bits, matrices = (n - 1).bit_length(), []
+    for t in range(bits + 1):
+        met = [r ^ 1 << t % bits for r in range(n)]
+        met = [other if other < n else r for r, other in enumerate(met)]
+        matrices.append([[0.5 * (j == i) + 0.5 * (j == met[i]) for j in range(n)]
+                         for i in range(n)])
+    expect_steps(made(topology=Topology.CUBE, proc_per_node=1, random_seed=None),
+                 [[r] for r in range(n)], matrices)
+
+
 def check_groups_of_two_in_a_told_order():
     """On one node as well; by hand: the participant at place v of the order hears the one 1, then 2
     places before it."""

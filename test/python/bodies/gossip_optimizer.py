@@ -128,6 +128,30 @@ def check_mass_is_kept_with_exchanges_left_unfinished():
         assert (flat(model) - mean).abs().max() < max(start, 0.02)
 
 
+def check_what_arrives_is_no_older_than_promised():
+    """In step t a rank adds 1 to an element of its own: so each sees what its neighbors' news are,
+    and how many steps after they were made."""
+    size, me, steps = hvd.size(), hvd.rank(), 24
+    heard = topology.Ring(size).peers(me)[1]
+    for s in (0, 1, 3):
+        x = torch.nn.Parameter(torch.zeros(steps, size, dtype=torch.float64))
+        op = hvd.Gossip("osgp", topology=topology.Ring(size), sync_freq=s)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0), op=op)
+        newest, ages = dict.fromkeys(heard, -1), []
+        for t in range(steps):
+            x.grad = torch.zeros_like(x)
+            x.grad[t, me] = -1.0
+            optimizer.step()
+            for other in heard:
+                last = max([newest[other], *x.detach()[:, other].nonzero().flatten().tolist()])
+                if last > newest[other]:
+                    newest[other] = last
+                    ages.append(t - last)
+        optimizer.finish_gossip()
+        assert all(age <= s + 1 for age in ages), (s, ages)
+        assert len(ages) >= len(heard) * (steps // (s + 1) - 1), (s, ages)
+
+
 def check_checkpoints_go_on_bit_by_bit():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     for op in (hvd.Gossip("sgp", topology=push), hvd.Gossip("osgp", topology=push),
