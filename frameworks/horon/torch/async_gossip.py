@@ -48,7 +48,8 @@ class AsyncGossip:
     def __init__(self, op, param_groups, named_parameters, process_set):
         _check(op, process_set)
         self._op = op
-        self._flat = FlatParameters(param_groups, named_parameters)
+        # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
+        self._flat = FlatParameters(param_groups, named_parameters, f"{op.algorithm} of {op.spec}")
         self._shown = self._flat.new()  # the parameters when they were last the window's
         self._change = [torch.empty_like(flat) for flat in self._shown]
         self._steps = self._round = 0

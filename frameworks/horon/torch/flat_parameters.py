@@ -17,9 +17,9 @@ from horon.torch.parameters import name_parameters
 
 class FlatParameters:
     """Made by all ranks together, which must have the same parameters in the same order: what lies
-    at one place of the flat tensors is mixed."""
+    at one place of the flat tensors is mixed. `op`: how, which must be the same as well."""
 
-    def __init__(self, param_groups, named_parameters=None):
+    def __init__(self, param_groups, named_parameters=None, op=""):
         self._parameters = {}  # by the dtype of their flat tensor
         for parameter in (p for group in param_groups for p in group["params"]):
             if not parameter.is_floating_point():
@@ -28,8 +28,8 @@ class FlatParameters:
             wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
             self._parameters.setdefault(wide, []).append(parameter)
         names = name_parameters(param_groups, named_parameters)
-        _check_alike([f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
-                      for group in param_groups for p in group["params"]])
+        _check_alike([op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
+                            for group in param_groups for p in group["params"])])
 
     def dtypes(self) -> list:
         return list(self._parameters)
@@ -68,17 +68,22 @@ class FlatParameters:
 
 
 def _check_alike(layout):
-    """All ranks get the error, or none. The lists travel only where they differ."""
+    """The op, then the parameters. All ranks get the error, or none. The lists travel only where
+    they differ."""
     digest = hashlib.sha256("\n".join(layout).encode()).digest()
     digests = allgather(torch.tensor([list(digest)], dtype=torch.uint8), name="gossip.layout")
     if (digests == digests[0]).all():
         return
     layouts = allgather_object(layout, name="gossip.layout")
     for number, views in enumerate(itertools.zip_longest(*layouts, fillvalue="missing")):
-        if len(set(views)) > 1:
-            told = ", ".join(f"{view} on {_ranks_with(view, views)}" for view in sorted(set(views)))
-            raise HoronMismatch(f"Mismatched parameters: number {number} is {told}. Give the "
-                                "optimizer the same parameters in the same order on all ranks.")
+        if len(set(views)) == 1:
+            continue
+        told = ", ".join(f"{view} on {_ranks_with(view, views)}" for view in sorted(set(views)))
+        if number == 0:
+            raise HoronMismatch(f"Mismatched gossip: the op is {told}. Give the optimizer the same "
+                                "algorithm, topology and mixing on all ranks.")
+        raise HoronMismatch(f"Mismatched parameters: number {number - 1} is {told}. Give the "
+                            "optimizer the same parameters in the same order on all ranks.")
 
 
 def _ranks_with(view, views) -> str:

@@ -12,6 +12,7 @@ from optimizers import loss_of, make_model, sgd
 
 import horon.mixing as mixing
 import horon.torch as hvd
+from horon import topology
 from horon.pairing import pairs_graph, turns_of
 
 ALGORITHMS = ("adpsgd", "asgp")
@@ -210,6 +211,27 @@ def check_parameters_in_another_order():
             with raises(hvd.HoronMismatch, words=[f"number {number} is", f"on rank [{last}]"]):
                 hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named,
                                          op=hvd.Gossip(algorithm))
+
+
+def check_another_op_with_the_same_edges():
+    """Links are equal, weights or rounds are not: every rank hears both views."""
+    if hvd.size() == 1:
+        return
+    n, last, x = hvd.size(), hvd.size() - 1, torch.nn.Parameter(torch.zeros(3))
+    ring = topology.Ring(n)
+    for ops, views in (
+        ([hvd.Gossip("adpsgd", topology=ring),
+          hvd.Gossip("adpsgd", topology=ring.with_mixing(mixing.Uniform()))],
+         [f"adpsgd of gossip:graph=ring,n={n} on rank", f"adpsgd of gossip:graph=ring,n={n},mixing"
+          f"=uniform on rank [{last}]"]),
+        ([hvd.Gossip("asgp", topology="ring"), hvd.Gossip("adpsgd", topology="ring")],
+         ["asgp of gossip:graph=ring on rank", f"adpsgd of gossip:graph=ring on rank [{last}]"]),
+        ([hvd.Gossip("asgp"), hvd.Gossip("asgp", topology="no such graph")],
+         ["asgp of gossip on rank", f"asgp of gossip:graph=no such graph on rank [{last}]"]),
+    ):
+        with raises(hvd.HoronMismatch, words=["Mismatched gossip: the op is", *views]):
+            hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0),
+                                     op=ops[hvd.rank() == last])
 
 
 def check_refusals():
