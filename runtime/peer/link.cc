@@ -49,18 +49,40 @@ void Link::Close(const Status& why) {
   incoming_.reset();
 }
 
+// By a rank's death; whether messages go on after it is the transport's business.
+void Link::Break(const Status& why) {
+  if (why.code() == Code::kUnavailable && transport_->OutlivesRanks()) {
+    broken_ = true;
+  } else {
+    Close(why);
+  }
+}
+
+void Link::Renew() {
+  if (!closed_.ok()) return;
+  send_.Cancel();
+  receive_.Cancel();
+  send_.done = receive_.done = true;
+  send_.status = receive_.status = Status::Ok();
+  receive_.bytes = 0;
+  incoming_.reset();
+  for (Parcel& parcel : outbox_) parcel.sent = 0, parcel.started = false;
+  ask_again_ = Clock::time_point::min();
+  broken_ = false;
+}
+
 bool Link::Progress(Answerer& answerer, Clock::time_point now) {
   if (!closed_.ok()) return false;
-  const bool received = ProgressReceive(answerer);
+  const bool received = !broken_ && ProgressReceive(answerer);
   const bool asked = closed_.ok() && ProgressAsked(now);
-  const bool sent = closed_.ok() && ProgressSend();
+  const bool sent = closed_.ok() && !broken_ && ProgressSend();
   return received || asked || sent;
 }
 
 Link::Clock::time_point Link::next_look() const {
   auto next = Clock::time_point::max();
   if (!closed_.ok()) return next;
-  if (current() != nullptr) next = ask_again_;
+  if (current() != nullptr && !broken_) next = ask_again_;
   return asked_.empty() ? next : std::min(next, asked_.front()->deadline);
 }
 
@@ -132,9 +154,9 @@ bool Link::ProgressAsked(Clock::time_point now) {
 
 bool Link::ProgressSend() {
   bool moved = false;
-  while (send_.done && closed_.ok()) {
+  while (send_.done && closed_.ok() && !broken_) {
     if (!send_.status.ok()) {
-      Close(send_.status);
+      Break(send_.status);
       return true;
     }
     if (!outbox_.empty() && outbox_.front().started &&
@@ -163,7 +185,7 @@ void Link::SendNextPiece() {
   if (parcel.header.kind != PeerKind::kReply && parcel.header.round == round_) sent_ = true;
   send_.status = Status::Ok();
   const Status posted = transport_->Post(send_);
-  if (!posted.ok()) Close(posted);
+  if (!posted.ok()) Break(posted);
 }
 
 // --- receiving
@@ -191,15 +213,18 @@ bool Link::ProgressReceive(Answerer& answerer) {
     }
     if (!receive_.done) return moved;
     Status status = receive_.status;
-    if (status.ok() && receive_.bytes > 0) {
+    if (status.code() == Code::kAborted) {  // the peer has taken its message back
+      dropped_.Add();
+      status = Status::Ok();
+    } else if (status.ok() && receive_.bytes > 0) {
       moved = true;
       TakePiece(answerer);
       receive_.bytes = 0;
       if (incoming_ && incoming_->whole) continue;
     }
     if (status.ok() && closed_.ok()) status = PostReceive();
-    if (!status.ok()) Close(status);
-    if (!closed_.ok()) return true;
+    if (!status.ok()) Break(status);
+    if (!closed_.ok() || broken_) return true;
   }
 }
 

@@ -72,10 +72,14 @@ class Link {
   bool Progress(Answerer& answerer, Clock::time_point now);
   // No message comes or goes any more; what is asked fails.
   void Close(const Status& why);
+  // The transport has taken all messages back and moves new ones: what is asked is asked again.
+  void Renew();
 
   bool idle() const { return asked_.empty() && outbox_.empty(); }
   Clock::time_point next_look() const;
   bool lost() const { return silent_ || !closed_.ok(); }
+  bool closed() const { return !closed_.ok(); }
+  Transport& transport() const { return *transport_; }
 
  private:
   struct Parcel {
@@ -93,6 +97,7 @@ class Link {
     bool whole = false, fits = false;
   };
 
+  void Break(const Status& why);
   bool ProgressAsked(Clock::time_point now);
   void ForgetUnsent();
   void GiveUp();
@@ -118,6 +123,7 @@ class Link {
   std::chrono::milliseconds patience_;
   Counter &resent_, &dropped_, &silences_, &late_;
   Status closed_;
+  bool broken_ = false;  // until it is renewed, or closed
   bool silent_ = false;
 
   std::deque<std::shared_ptr<Question>> asked_;  // the first is under way once `asking_`

@@ -1,6 +1,7 @@
 #include "runtime/peer/peer_engine.h"
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/peer/accumulator.h"
 #include "runtime/peer/orders.h"
@@ -86,6 +87,7 @@ bool PeerEngine::Advance() {
   bool moved = news;
   const auto now = links_.empty() ? Clock::time_point{} : Clock::now();
   links_idle_ = true;
+  if (!cut_.ok()) ProgressCut();
   for (auto& [rank, link] : links_) {
     moved = link->Progress(*this, now) || moved;
     links_idle_ = links_idle_ && link->idle();
@@ -103,7 +105,7 @@ void PeerEngine::OpenLinks() {
         if (link) continue;
         link = std::make_unique<Link>(rank, *fabric_->route[static_cast<size_t>(rank)],
                                       *fabric_->host_pool, patience_, *counters_);
-        if (!cut_.ok()) link->Close(cut_);
+        if (!cut_.ok() && OutOfReach(rank, *link)) link->Close(cut_);
       }
     }
   }
@@ -146,11 +148,40 @@ PeerEngine::Clock::time_point PeerEngine::next_look() const {
   return looks_again_ ? std::min(next, Clock::now() + kSlotWait) : next;
 }
 
+// Of the node's ranks those that live stay in reach, if their transport does.
 void PeerEngine::CutLinks(const Status& why) {
   if (!cut_.ok()) return;
   cut_ = why;
-  for (auto& [rank, link] : links_) link->Close(why);
   links_idle_ = true;
+  for (auto& [rank, link] : links_) {
+    if (OutOfReach(rank, *link)) {
+      link->Close(why);
+    } else {
+      link->Renew();
+      links_idle_ = links_idle_ && link->idle();
+    }
+  }
+}
+
+bool PeerEngine::OutOfReach(int rank, const Link& link) const {
+  const Topology& topology = fabric_->topology;
+  return !segment_ || topology.node_of(rank) != topology.node_of(me()) ||
+         !link.transport().OutlivesRanks() || Gone(rank) || Gone(me());
+}
+
+// Nobody else moves messages after the job has failed.
+void PeerEngine::ProgressCut() {
+  Transport* moved = nullptr;
+  Status status;
+  for (auto& [rank, link] : links_) {
+    if (link->closed()) continue;
+    if (OutOfReach(rank, *link)) {
+      link->Close(cut_);
+      continue;
+    }
+    if (std::exchange(moved, &link->transport()) != moved) status = moved->Progress().status();
+    if (!status.ok()) link->Close(status);
+  }
 }
 
 void PeerEngine::FailAll(const Status& why) {
@@ -160,7 +191,9 @@ void PeerEngine::FailAll(const Status& why) {
     if (over_.ok()) over_ = why;
     waiting.swap(ordered_);
   }
-  CutLinks(why);
+  if (cut_.ok()) cut_ = why;
+  for (auto& [rank, link] : links_) link->Close(why);
+  links_idle_ = true;
   while (!running_.empty()) {
     const std::unique_ptr<Running> over = std::move(running_.front());
     running_.pop_front();

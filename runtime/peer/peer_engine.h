@@ -67,7 +67,7 @@ class PeerEngine final : private Answerer {
   // --- the holder of the baton
   // Whether anything moved.
   bool Advance();
-  // The job has failed: nothing comes over a transport any more. Inside the node work goes on.
+  // The job has failed: nothing comes from other nodes any more. Inside the node work goes on.
   void CutLinks(const Status& why);
   // Ends everything; later orders fail.
   void FailAll(const Status& why);
@@ -128,6 +128,8 @@ class PeerEngine final : private Answerer {
   bool Gone(int rank) const;  // dead, or left; of this node
   int me() const { return fabric_->rank; }
   void OpenLinks();
+  bool OutOfReach(int rank, const Link& link) const;
+  void ProgressCut();
   void StartOrders();
   bool AdvanceOrders();
   void KeepGrants();

@@ -1,7 +1,8 @@
 // ShmTransport: messages between the ranks of one node through the rings of their segment.
 //
 // One ShmPeer for each of them has the protocol (shm_peer.h); ShmBells wakes them (shm_bells.h).
-// Per pair and tag, messages match in the order of posting. A rank that dies fails everything.
+// Per pair and tag, messages match in the order of posting. A rank that dies fails everything, once:
+// after Abandon those that live go on over their rings, which no cancelled message leaves torn.
 // Called by the holder of the baton only.
 //
 // The same class serves thread ranks in one process over a heap segment ("inproc"): the protocol
@@ -34,6 +35,8 @@ class ShmTransport final : public Transport {
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
   void Flush() override;
+  void Abandon() override;
+  bool OutlivesRanks() const override { return true; }
 
  private:
   Status CheckDeaths();
@@ -50,6 +53,7 @@ class ShmTransport final : public Transport {
   size_t next_pull_ = 0;                         // whose large messages are read next
   std::unordered_map<int, int> local_of_;        // global rank -> local rank
   Status failure_;
+  bool abandoned_ = false;  // deaths are somebody else's business
 };
 
 // Messages to myself: matched and copied when both sides are posted.

@@ -378,19 +378,16 @@ void ShmPeer::FailAll(const Status& status) {
   if (!announced_.empty()) Revoke();
   for (Transfer* t : starting_) Finish(*t, status, 0);
   for (auto& [id, t] : announced_) Finish(*t, status, 0);
-  for (auto& [id, s] : streaming_) {
-    if (s.transfer != nullptr) Finish(*s.transfer, status, s.moved);
-  }
   for (Transfer* t : receives_) Finish(*t, status, 0);
-  for (auto& [id, s] : incoming_) {
-    if (s.transfer != nullptr) Finish(*s.transfer, status, s.moved);
-  }
   starting_.clear();
   announced_.clear();
-  streaming_.clear();
   receives_.clear();
-  incoming_.clear();
-  pulling_.clear();
+  const auto fail = [&status](Streaming& stream) {
+    if (stream.transfer != nullptr) Finish(*stream.transfer, status, stream.moved);
+    stream.transfer = nullptr;
+  };
+  for (auto& [id, stream] : streaming_) fail(stream);
+  for (auto& [id, stream] : incoming_) fail(stream);
 }
 
 }  // namespace horon

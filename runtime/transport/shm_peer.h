@@ -49,7 +49,9 @@ class ShmPeer {
   // the peer would not hear of it yet. ProgressSends has to follow.
   bool Pull();
   void Cancel(Transfer& transfer);
-  void FailAll(const Status& status);  // everything in flight
+  // Everything in flight. The rings stay whole: the peer, if it lives, goes on with what it is told
+  // of messages that were taken back.
+  void FailAll(const Status& status);
 
  private:
   enum class Kind : uint32_t {

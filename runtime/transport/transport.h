@@ -94,9 +94,11 @@ class Transport {
   // Wakes peers whose waking was put off. Called before the holder of the baton sleeps or goes.
   virtual void Flush() {}
 
-  // The job has lost a rank: what is in flight need not end by itself any more, and no new transfer
-  // will be posted. Everything is cancelled after this.
+  // The job has lost a rank: what is in flight need not end by itself any more. Everything is
+  // cancelled after this, and no new transfer is posted, but as OutlivesRanks says.
   virtual void Abandon() {}
+  // True: what is posted after Abandon, to ranks that live, is moved by Progress all the same.
+  virtual bool OutlivesRanks() const { return false; }
 
   // Zero: peers ring the doorbell, the runtime may sleep. Otherwise: while transfers are pending or
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).

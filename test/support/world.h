@@ -26,6 +26,7 @@ struct WorldOptions {
   // Puts something around the transports that reach other ranks.
   std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> wrap =
       [](int, std::unique_ptr<Transport> inner) { return inner; };
+  std::shared_ptr<Losses> losses = nullptr;  // of all ranks: what a launcher tells them; null: none does
   // The rank's GPU; null: it has none.
   std::function<std::shared_ptr<Gpus>(int rank)> gpus = [](int) { return nullptr; };
   std::chrono::seconds limit{120};

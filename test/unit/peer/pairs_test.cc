@@ -3,6 +3,7 @@
 // does; the thread sanitizer sees it here. Every order of few messages: schedules_test.cc.
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <random>
 
 #include "test/support/road.h"
@@ -126,6 +127,59 @@ TEST_CASE("the same inside nodes and between them, with several pieces a message
   options.local_size = GENERATE(0, 2);
   options.limit = std::chrono::seconds{300};
   Stress(4, options, 20, 70'001);
+}
+
+// --- after a death
+
+constexpr int kTurns = 40, kDeath = 10;
+
+// Ranks 0 and 1 average with each other, and somebody else dies in the middle of it. Each average
+// is made at both ends, once, whether it was under way then or not.
+void GoOn(World& world, int lost, const std::function<void()>& kill) {
+  Verdicts verdicts;
+  std::vector<std::unique_ptr<WindowRank>> windows(4);
+  world.Run([&](Rank& me) {
+    windows[static_cast<size_t>(me.rank())] =
+        std::make_unique<WindowRank>(me, std::vector<float>(70'001, static_cast<float>(me.rank())),
+                                     AllBut(me), AllBut(me), true, "w", false);
+  });
+  world.Run([&](Rank& me) {
+    if (me.rank() > 1) return;
+    WindowRank& w = *windows[static_cast<size_t>(me.rank())];
+    const auto average = [&](int with) { return w.Do(w.Make(OrderKind::kPair, {{with, 0.5}})); };
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn == kDeath && me.rank() == 0) kill();
+      EXPECT(average(1 - me.rank()).empty() && w.status.ok(), "an average was given up");
+    }
+    std::vector<float> values = {1};
+    EXPECT(!me.Reduce("after", "sum", values).ok(), "a collective cannot go on");
+    EXPECT(average(lost) == std::vector<int64_t>{lost}, "who is lost was not named");
+    EXPECT(average(1 - me.rank()).empty(), "an average after that was given up");
+  });
+  world.Run([&](Rank& me) {
+    if (me.rank() > 1) return;
+    const int64_t made = me.runtime().counters()["pair.averages"].value();
+    EXPECT(made == 2 * (kTurns + 1), std::to_string(made) + " averages were made");
+  });
+  for (const size_t i : {size_t{0}, size_t{35'000}, size_t{70'000}})
+    CHECK(windows[0]->values[i] + windows[1]->values[i] == Approx(1));
+  RequireNone(verdicts);
+}
+
+void SetPatience(Config& config) { config.gossip_time = std::chrono::milliseconds{30'000}; }
+
+TEST_CASE("when a rank of the node dies the others' averages go on") {
+  World world(3, {.configure = SetPatience});
+  GoOn(world, 2, [&] { world.MarkDead(2, "rank 2 was killed"); });
+}
+
+TEST_CASE("when a rank of another node dies averages inside a node go on") {
+  WorldOptions options;
+  options.local_size = 2;
+  options.configure = SetPatience;
+  options.losses = std::make_shared<Losses>();
+  World world(4, options);
+  GoOn(world, 3, [&] { options.losses->Report("rank 3 was killed"); });  // as a launcher does
 }
 
 }  // namespace
