@@ -87,7 +87,7 @@ bool PeerEngine::Advance() {
   bool moved = news;
   const auto now = links_.empty() ? Clock::time_point{} : Clock::now();
   links_idle_ = true;
-  if (!cut_.ok()) ProgressCut();
+  if (!cut_.ok()) moved = ProgressCut() || moved;
   for (auto& [rank, link] : links_) {
     moved = link->Progress(*this, now) || moved;
     links_idle_ = links_idle_ && link->idle();
@@ -170,8 +170,9 @@ bool PeerEngine::OutOfReach(int rank, const Link& link) const {
 }
 
 // Nobody else moves messages after the job has failed.
-void PeerEngine::ProgressCut() {
-  Transport* moved = nullptr;
+bool PeerEngine::ProgressCut() {
+  bool moved = false;
+  Transport* progressed = nullptr;
   Status status;
   for (auto& [rank, link] : links_) {
     if (link->closed()) continue;
@@ -179,9 +180,14 @@ void PeerEngine::ProgressCut() {
       link->Close(cut_);
       continue;
     }
-    if (std::exchange(moved, &link->transport()) != moved) status = moved->Progress().status();
+    if (std::exchange(progressed, &link->transport()) != progressed) {
+      const Result<bool> progress = progressed->Progress();
+      status = progress.status();
+      moved = moved || (progress.ok() && progress.value());
+    }
     if (!status.ok()) link->Close(status);
   }
+  return moved;
 }
 
 void PeerEngine::FailAll(const Status& why) {

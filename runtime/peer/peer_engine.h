@@ -129,7 +129,7 @@ class PeerEngine final : private Answerer {
   int me() const { return fabric_->rank; }
   void OpenLinks();
   bool OutOfReach(int rank, const Link& link) const;
-  void ProgressCut();
+  bool ProgressCut();
   void StartOrders();
   bool AdvanceOrders();
   void KeepGrants();
