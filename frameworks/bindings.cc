@@ -162,6 +162,9 @@ void DefineQueries(py::module_& module) {
   module.def("gpu_parts", &GpuParts);
   module.def("counter", &horon_counter);
   module.def("counters", &Counters);
+  module.def("count", [](const py::str& name, int64_t n) {
+    horon_count(horon_python::Utf8(name).c_str(), n);
+  });
   module.def("knobs", &Knobs);
   module.def("memory_bytes", &horon_memory_bytes);
 }

@@ -118,6 +118,10 @@ int64_t horon_counter(const char* name) {
   }
   return 0;
 }
+void horon_count(const char* name, int64_t n) {
+  const auto job = Current();
+  if (job) job->runtime->counters()[name].Add(n);
+}
 void horon_counters(void (*visit)(const char*, int64_t, void*), void* user) {
   const auto job = Current();
   if (!job) return;

@@ -105,8 +105,11 @@ class Gossip final : public Op {
     const DataType dtype = stage.dtype();
     for (const auto& [round, which] : by_round) {
       const Row row = RowOf(graph, round, me);
-      NodeStep between = [dtype, row](Communicator& across, std::byte* part, int64_t count) {
-        return gossip::MixParts(across, {{row, part, part, count}}, {dtype});
+      NodeStep between = [&stage, dtype, row](Communicator& across, std::byte* part,
+                                              int64_t count) {
+        std::vector<gossip::Part> parts = {{row, part, part, count}};
+        gossip::CountSent(stage, across, parts, dtype);
+        return gossip::MixParts(across, std::move(parts), {dtype});
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, average_, between));
     }

@@ -178,6 +178,14 @@ void MixInto(DataType dtype, double factor, double self, const std::byte* own,
              std::min(kBlock, count - begin));
 }
 
+void CountSent(Stage& stage, const Communicator& comm, std::span<const Part> parts,
+               DataType dtype) {
+  for (const Part& part : parts) {
+    for (const Neighbor& to : part.row.to)
+      stage.CountSent(comm.global(to.rank), part.count * SizeOf(dtype));
+  }
+}
+
 Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing) {
   const std::vector<Slice> slices = Cut(parts, SizeOf(mixing.dtype));
   InFlight flights[2];

@@ -43,9 +43,12 @@ struct Mixing {
 // parts of their bytes times the peers they go to. Scratch: two slices per peer heard.
 Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing);
 
-// The same of all tensors of a bucket. Where its ranks share memory (Op::TakesLane), each copies its
-// values into its slots, chunk by chunk, and mixes those that it hears where they lie. Moved per
-// rank: S there, and S for each peer heard. No scratch.
+// Counts the values of the parts for each rank they go to.
+void CountSent(Stage& stage, const Communicator& comm, std::span<const Part> parts, DataType dtype);
+
+// MixParts of all tensors of a bucket, counted. Where its ranks share memory (Op::TakesLane), each
+// copies its values into its slots, chunk by chunk, and mixes those that it hears where they lie.
+// Moved per rank: S there, and S for each peer heard. No scratch.
 bool MixesOverLane(Stage& stage);
 Task MixBucket(Stage& stage, std::vector<Part> parts, Mixing mixing);
 

@@ -83,6 +83,7 @@ bool MixesOverLane(Stage& stage) {
 }
 
 Task MixBucket(Stage& stage, std::vector<Part> parts, Mixing mixing) {
+  CountSent(stage, stage.comm(), parts, mixing.dtype);
   return MixesOverLane(stage) ? MixOverLane(stage, std::move(parts), mixing)
                               : MixParts(stage.comm(), std::move(parts), mixing);
 }

@@ -53,6 +53,7 @@ class NeighborAllgather final : public Op {
     const Span own{const_cast<std::byte*>(segment.input), segment.count * SizeOf(stage.dtype())};
     for (const gossip::Neighbor& to : says.destinations) {
       if (own.bytes > 0) HORON_CO_TRY(comm.Send(transfers[next++], to.rank, own));
+      stage.CountSent(comm.global(to.rank), own.bytes);
     }
     for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
     co_return Status::Ok();

@@ -69,8 +69,11 @@ class NeighborAllreduce final : public Op {
                                    std::to_string(request.splits[0]) + ", as its caller said");
       const gossip::Row row = RowOf(request);
       const std::vector<size_t> which(1, i);
-      NodeStep between = [dtype, row](Communicator& across, std::byte* part, int64_t count) {
-        return gossip::MixParts(across, {{row, part, part, count}}, {dtype, 1.0, true});
+      NodeStep between = [&stage, dtype, row](Communicator& across, std::byte* part,
+                                              int64_t count) {
+        std::vector<gossip::Part> parts = {{row, part, part, count}};
+        gossip::CountSent(stage, across, parts, dtype);
+        return gossip::MixParts(across, std::move(parts), {dtype, 1.0, true});
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, /*average=*/true, between));
     }

@@ -67,6 +67,8 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
       time_use_(time_use),
       gate_(fabric, counters),
       gpu_road_(fabric, std::move(gpus), nccl_between_nodes, counters),
+      counters_(&counters),
+      sent_to_(fabric.route.size()),
       buckets_(counters["executor.buckets"]),
       tensors_(counters["executor.tensors"]),
       fused_tensors_(counters["fusion.tensors"]),
@@ -196,6 +198,12 @@ std::vector<std::string> Executor::Describe() const {
                     " began, and waits for other ranks or for bytes on their way");
   }
   return lines;
+}
+
+Counter& Executor::SentTo(int rank) {
+  Counter*& counter = sent_to_[static_cast<size_t>(rank)];
+  if (counter == nullptr) counter = &(*counters_)["gossip.bytes.to." + std::to_string(rank)];
+  return *counter;
 }
 
 void Executor::FailAll(const Status& status) {

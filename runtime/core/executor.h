@@ -96,6 +96,10 @@ class Executor {
   std::list<std::unique_ptr<Running>> running_;
   uint64_t started_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
+  Counter& SentTo(int rank);
+
+  Counters* counters_;
+  std::vector<Counter*> sent_to_;  // by rank; null: nothing yet
   Counter &buckets_, &tensors_, &fused_tensors_, &fused_bytes_, &bytes_;
 };
 

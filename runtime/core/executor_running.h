@@ -48,6 +48,7 @@ class Executor::Running final : public GpuBucket {
     return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), comm_.global(rank)) -
                             ranks.begin());
   }
+  void CountSent(int rank, int64_t bytes) override { executor_.SentTo(rank).Add(bytes); }
   void SetAlgorithm(const char* name) override { algorithm = name; }
   bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
   std::span<Entry> entries() override { return entries_; }

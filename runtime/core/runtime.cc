@@ -54,7 +54,11 @@ Runtime::Runtime(RuntimeParts parts)
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
           *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
-      peers_(fabric_, segment_, config_.gossip_time, *counters_),
+      peers_(fabric_, segment_, config_.gossip_time, *counters_,
+             {[this] { return timeline_.Stamp(); },
+              [this](std::string row, std::string activity, int64_t begun, int64_t ended) {
+                timeline_.Note({std::move(row), std::move(activity), begun, ended});
+              }}),
       cycles_(segment_ ? &segment_->notice(local_rank()).cycles : &own_cycles_),
       standstill_(config_.stall_silence),
       lookout_(segment_, fabric_.topology, rank_, registry_, sets_, config_.stall_silence) {

@@ -63,6 +63,8 @@ class Stage {
   virtual int set_size() const = 0;
   // Place in the process set of comm()'s rank `rank`: another one where some have joined.
   virtual int PlaceOf(int rank) const { return rank; }
+  // So many bytes of values went to that rank of the job, one of few: the counters of edges.
+  virtual void CountSent(int, int64_t) {}
   // How the op goes about it, for the timeline. Lives as long as the process.
   virtual void SetAlgorithm(const char*) {}
   // Pooled; contents undefined; free when the Buffer goes.

@@ -37,9 +37,13 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
       if (answer && !answer->refused) CountSent(from, *window);
       return answer;
     }
-    case PeerKind::kPropose:
+    case PeerKind::kPropose: {
+      const int64_t begun = Stamp();
       CountSent(from, *window);
-      return Average(header, *window, values.data());
+      Answer answer = Average(header, *window, values.data());
+      if (begun > 0) Note(*window, "ANSWER: " + std::to_string(from), begun);
+      return answer;
+    }
     case PeerKind::kLock:
       AddWaiter(*window, from);
       return Answer{};

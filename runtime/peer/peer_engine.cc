@@ -11,14 +11,34 @@ namespace {
 
 constexpr std::chrono::microseconds kSlotWait{50};  // a slot's holder wakes nobody
 
+// "PUT: 1, 3; not reached: 3"
+std::string DescribeOrder(const Order& order, const std::vector<int64_t>& unreached) {
+  constexpr const char* kNames[] = {"PUT",    "ACCUMULATE", "GET",  "UPDATE", "LOCK",
+                                    "UNLOCK", "PUBLISH",    "PAIR", "STEP"};
+  std::string text = kNames[static_cast<size_t>(order.kind)];
+  const char* between = ": ";
+  for (const auto& [rank, weight] : order.ranks) {
+    text += between + std::to_string(rank);
+    between = ", ";
+  }
+  between = "; not reached: ";
+  for (const int64_t rank : unreached) {
+    text += between + std::to_string(rank);
+    between = ", ";
+  }
+  return text;
+}
+
 }  // namespace
 
 PeerEngine::PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segment,
-                       std::chrono::milliseconds patience, Counters& counters)
+                       std::chrono::milliseconds patience, Counters& counters,
+                       PeerRecording recording)
     : fabric_(&fabric),
       segment_(std::move(segment)),
       patience_(patience),
       counters_(&counters),
+      recording_(std::move(recording)),
       unreached_(counters["peer.unreached"]),
       given_(counters["window.given"]),
       overwritten_(counters["window.overwritten"]),
@@ -70,6 +90,7 @@ Status PeerEngine::Submit(Order order) {
     order.window->pending.fetch_sub(1);
     return refused;
   }
+  order.begun = Stamp();
   ordered_.push_back(std::move(order));
   news_.store(true, std::memory_order_release);
   return Status::Ok();
@@ -134,6 +155,8 @@ bool PeerEngine::AdvanceOrders() {
     it = running_.erase(it);
     const Status status = over->task.status();
     unreached_.Add(static_cast<int64_t>(over->unreached.size()));
+    if (over->order.begun > 0)
+      Note(over->window(), DescribeOrder(over->order, over->unreached), over->order.begun);
     const auto done = std::move(over->order.done);
     over->order.window->pending.fetch_sub(1);
     done(status, std::move(over->unreached));
@@ -212,6 +235,11 @@ void PeerEngine::FailAll(const Status& why) {
 }
 
 // --- for orders and answers
+
+void PeerEngine::Note(const Window& window, std::string activity, int64_t begun) const {
+  const int64_t now = Stamp();
+  if (now > 0) recording_.note("window." + window.shape().name, std::move(activity), begun, now);
+}
 
 bool PeerEngine::Gone(int rank) const {
   const Topology& topology = fabric_->topology;

@@ -42,15 +42,22 @@ struct Order {
   bool with_mutex = false;  // holds the ranks' mutexes meanwhile (kUpdate: its own)
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // kUpdate: null: in place
+  int64_t begun = 0;            // the engine's: when it was submitted, where somebody records
   // Called once. `unreached`: ranks whose part was left out.
   std::function<void(const Status&, std::vector<int64_t> unreached)> done;
+};
+
+// Who records what an engine does. Each from the thread of what is recorded.
+struct PeerRecording {
+  std::function<int64_t()> stamp;  // the steady clock in ns while something is recorded, else 0
+  std::function<void(std::string row, std::string activity, int64_t begun, int64_t ended)> note;
 };
 
 class PeerEngine final : private Answerer {
  public:
   using Clock = Link::Clock;
   PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segment,
-             std::chrono::milliseconds patience, Counters& counters);
+             std::chrono::milliseconds patience, Counters& counters, PeerRecording recording = {});
   ~PeerEngine() override;
 
   // --- user threads
@@ -125,6 +132,8 @@ class PeerEngine final : private Answerer {
                                 int64_t answer_bytes = 0);
   Result<SharedBuffer> CopyOf(const Window& window);
   Status AddDifference(Window& window, double weight, const std::byte* x, const std::byte* y);
+  int64_t Stamp() const { return recording_.stamp ? recording_.stamp() : 0; }
+  void Note(const Window& window, std::string activity, int64_t begun) const;
   bool Gone(int rank) const;  // dead, or left; of this node
   int me() const { return fabric_->rank; }
   void OpenLinks();
@@ -138,6 +147,7 @@ class PeerEngine final : private Answerer {
   std::shared_ptr<SharedSegment> segment_;  // may be null
   std::chrono::milliseconds patience_;
   Counters* counters_;
+  PeerRecording recording_;
   Counter &unreached_, &given_, &overwritten_, &taken_, &unchanged_, &pairs_, &pairs_lost_;
 
   mutable Mutex mutex_;

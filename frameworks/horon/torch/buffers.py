@@ -6,6 +6,7 @@ import torch
 
 from horon.process_sets import global_process_set
 from horon.specs import Average, Max, Sum
+from horon.torch.marks import marked, show
 from horon.torch.reductions import allreduce, grouped_allreduce
 
 
@@ -46,7 +47,12 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
 def consensus_distance(tensors, process_set=global_process_set) -> float:
     """The root of the mean over the ranks of |x - mean of x|^2, x all of `tensors` as one vector:
     model.parameters(), or any floating-point tensors. 0: all ranks have the same."""
-    mine = torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors])
-    mean = allreduce(mine, op=Average, name="consensus.mean", process_set=process_set)
-    square = mine.sub_(mean).square().sum().reshape(1)
-    return allreduce(square, op=Average, name="consensus", process_set=process_set).sqrt().item()
+    with marked("gossip") as words:
+        mine = torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors])
+        mean = allreduce(mine, op=Average, name="consensus.mean", process_set=process_set)
+        square = mine.sub_(mean).square().sum().reshape(1)
+        total = allreduce(square, op=Average, name="consensus", process_set=process_set)
+        distance = total.sqrt().item()
+        words.append(f"consensus distance {distance:.6g}")
+    show("gossip.consensus.nano", distance)
+    return distance

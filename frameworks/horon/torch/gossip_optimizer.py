@@ -23,6 +23,7 @@ from horon.torch.advised_gossip import AdvisedGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.layered_gossip import LayeredGossip
+from horon.torch.marks import marked, show
 from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
@@ -109,8 +110,12 @@ class _GossipOptimizer(WrappedOptimizer):
         values, weight = self._horon_gossip.mass()
         both = torch.cat([*(v.detach().double().reshape(-1).cpu() for v in values),
                           torch.tensor([weight], dtype=torch.float64)])
-        total = allreduce(both, op=Sum, name="gossip.mass", process_set=self._horon_process_set)
-        return total[:-1], total[-1].item()
+        with marked("gossip") as words:
+            total = allreduce(both, op=Sum, name="gossip.mass", process_set=self._horon_process_set)
+            weights = total[-1].item()
+            words.append(f"mass: weights {weights:.12g}, sum {total[:-1].sum().item():.12g}")
+        show("gossip.weights.nano", weights)
+        return total[:-1], weights
 
     def close_gossip(self):
         """finish_gossip, and gives back what gossip holds, on all ranks alike. Only adpsgd and asgp

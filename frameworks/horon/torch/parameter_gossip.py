@@ -10,6 +10,7 @@ import torch
 from horon.errors import HoronInvalidArgument
 from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.marks import count_age
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
 
@@ -38,6 +39,7 @@ class ParameterGossip:
         self._first = True  # the next exchange says its round, so that all ranks prove it
         self._steps = 0
         self._age = 0  # steps since the exchange under way was started
+        self._begun = 0  # the step that started it
         self._pending = None  # (handle, what was sent)
         self._copies = None  # what is sent while parameters change: used again, kept
 
@@ -90,7 +92,7 @@ class ParameterGossip:
         self._pending = self._mixed(names, sent, "gossip"), sent
         self._round += 1
         self._first = False
-        self._age = 0
+        self._age, self._begun = 0, self._steps
 
     def _copies_of(self, values) -> list:
         if self._copies is None:
@@ -125,6 +127,8 @@ class ParameterGossip:
                 value.add_(mixed.sub_(before))
             else:
                 value.copy_(mixed)
+        if self._op.overlap:
+            count_age("gossip.staleness", self._steps - self._begun)
 
     def _average(self):
         """The exact mean of x; the weights' mean is 1."""

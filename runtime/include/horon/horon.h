@@ -387,6 +387,8 @@ HORON_API void horon_takes_back(int thread);
 /* Value of a counter (docs/configuration.md lists them), 0 if nothing was counted under that name.
  */
 HORON_API int64_t horon_counter(const char* name);
+/* Adds n to a counter, which a program may have invented. */
+HORON_API void horon_count(const char* name, int64_t n);
 /* Calls `visit` for each counter, sorted by name, on this thread. */
 HORON_API void horon_counters(void (*visit)(const char* name, int64_t value, void* user),
                               void* user);

@@ -93,6 +93,7 @@ def check_sums_are_kept_without_gradients():
             if hvd.allreduce(farthest, op=hvd.Max, name="farthest") < 0.02:
                 break
         mass, weights = optimizer.gossip_mass()
+        assert hvd.counter("gossip.weights.nano") == round(weights * 1e9)
         close(mass, before, 1e-5)
         assert abs(weights - hvd.size()) < 1e-9
         assert (flat(model) - before / hvd.size()).abs().max() < 0.02, op.algorithm

@@ -1,5 +1,7 @@
 """Gossip collectives: every result is the product of the predicted matrices."""
 
+from collections import Counter
+
 import torch
 from common import close, raises, same
 
@@ -197,3 +199,23 @@ def check_process_sets():
         got = hvd.gossip_average(torch.tensor([float(hvd.rank())]), process_set=half)
         close(got, torch.tensor([1.0]))
     hvd.remove_process_set(half)
+
+
+def sent():
+    """Bytes of negotiated gossip, by the rank that they went to."""
+    prefix = "gossip.bytes.to."
+    return Counter({int(name.removeprefix(prefix)): value
+                    for name, value in hvd.counters().items() if name.startswith(prefix)})
+
+
+def check_bytes_of_each_edge_are_counted():
+    rank, size = hvd.rank(), hvd.size()
+    left, right = (rank - 1) % size, (rank + 1) % size
+    x, before = torch.ones(300, dtype=torch.float64), sent()
+    hvd.allreduce_(x, name="counted", op=hvd.Gossip(topology="ring"))
+    want = Counter(dict.fromkeys({left, right} - {rank}, 2400))
+    if size > 1:
+        hvd.neighbor_allreduce(x, src_weights={left: 0.5}, dst_weights=[right], name="counted.one")
+        hvd.neighbor_allgather(x, src_ranks=[left], dst_ranks=[right], name="counted.rows")
+        want[right] += 4800
+    assert sent() - before == want, (sent(), before, want)

@@ -110,3 +110,17 @@ def check_gossip_grad():
     if not hvd.is_homogeneous():
         with raises(hvd.HoronUnsupported, words=["use None"]):
             GossipGraDState(proc_per_node=2)
+
+
+def check_bytes_between_nodes_are_counted():
+    """On a ring of nodes: the whole tensor to each neighbor, by the node's ranks together."""
+    prefix = "gossip.bytes.to."
+
+    def sent():
+        return sum(value for name, value in hvd.counters().items() if name.startswith(prefix))
+
+    before, count = sent(), len(nodes())
+    hvd.allreduce_(torch.ones(1200), name="counted",
+                   op=hvd.Gossip(topology="ring", hierarchical=True))
+    total = hvd.allreduce(torch.tensor(float(sent() - before)), op=hvd.Sum).item()
+    assert total == 4800 * count * min(2, count - 1), total

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections import Counter
 
 import torch
 from common import close, raises, same
@@ -128,6 +129,13 @@ def check_mass_is_kept_with_exchanges_left_unfinished():
         assert (flat(model) - mean).abs().max() < max(start, 0.02)
 
 
+def staleness():
+    """Exchanges taken in, by their age in steps."""
+    prefix = "gossip.staleness."
+    return Counter({int(name.removeprefix(prefix)): value
+                    for name, value in hvd.counters().items() if name.startswith(prefix)})
+
+
 def check_what_arrives_is_no_older_than_promised():
     """In step t a rank adds 1 to an element of its own: so each sees what its neighbors' news are,
     and how many steps after they were made."""
@@ -137,7 +145,7 @@ def check_what_arrives_is_no_older_than_promised():
         x = torch.nn.Parameter(torch.zeros(steps, size, dtype=torch.float64))
         op = hvd.Gossip("osgp", topology=topology.Ring(size), sync_freq=s)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0), op=op)
-        newest, ages = dict.fromkeys(heard, -1), []
+        newest, ages, before = dict.fromkeys(heard, -1), [], staleness()
         for t in range(steps):
             x.grad = torch.zeros_like(x)
             x.grad[t, me] = -1.0
@@ -150,6 +158,8 @@ def check_what_arrives_is_no_older_than_promised():
         optimizer.finish_gossip()
         assert all(age <= s + 1 for age in ages), (s, ages)
         assert len(ages) >= len(heard) * (steps // (s + 1) - 1), (s, ages)
+        counted = staleness() - before
+        assert max(counted, default=0) <= s + 1 and counted.total() >= bool(heard), (s, counted)
 
 
 def check_checkpoints_go_on_bit_by_bit():

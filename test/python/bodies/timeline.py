@@ -11,7 +11,7 @@ import torch
 from common import raises, shared_folder
 
 import horon.torch as hvd
-from horon import timeline
+from horon import timeline, topology
 from horon.errors import HoronInvalidArgument
 
 try:
@@ -317,3 +317,31 @@ def check_a_window_of_steps_by_variable():
     spans = rows(recorded(path))
     assert runs_recorded(spans, "w") == [[2, 3]] * hvd.size(), spans
     assert runs_recorded(spans, "once") == [[]] * hvd.size(), spans
+
+
+def check_gossip_is_there():
+    """Each order to a window, who answered one, and what is found out about the ranks."""
+    hvd.init()
+    path, n, me = shared_path(), hvd.size(), hvd.rank()
+    hvd.start_timeline(path)
+    hvd.barrier()
+    right, x = (me + 1) % n, torch.full((1000,), float(me))
+    if n > 1:
+        window = hvd.Window(x, "seen", topology.Ring(n))
+        window.put()
+        window.update()
+        window.pair_async(right, 0.5).wait()
+        window.step(torch.zeros(1000))
+        window.free()
+    distance = hvd.consensus_distance([x])
+    assert hvd.counter("gossip.consensus.nano") == round(distance * 1e9)
+    hvd.barrier()
+    hvd.stop_timeline()
+    spans = rows(recorded(path))
+    for rank in range(n):
+        assert [e["name"] for e in spans[rank, "gossip"]] == [f"consensus distance {distance:.6g}"]
+        if n > 1:
+            near = ", ".join(map(str, sorted({(rank - 1) % n, (rank + 1) % n})))
+            done = sorted(e["name"] for e in spans[rank, "window.seen"])
+            assert done == sorted([f"PUT: {near}", f"UPDATE: {near}", f"PAIR: {(rank + 1) % n}",
+                                   f"ANSWER: {(rank - 1) % n}", "STEP"]), done
