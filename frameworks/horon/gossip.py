@@ -48,10 +48,11 @@ class Gossip(Op):
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
     before it is waited for and the next one begins. global_average_every: every so many steps
-    parameters are averaged exactly. style, of dpsgd and sgp: "atc", adapt then combine a parameter
-    at a time while backward goes on (no clipping, no GradScaler); "cta", combine then adapt, the
-    same as overlap=True. hierarchical: nodes take part as one; local_op: "average" or
-    "sum" (of gradients) inside.
+    parameters are averaged exactly. style, of dpsgd and sgp, whose results it does not change:
+    "cta", combine then adapt: what a step sends is taken in by the next forward pass, each module's
+    parameters right before it runs; "atc", adapt then combine a parameter at a time while backward
+    goes on (no clipping, no GradScaler), taken in by step(), or with overlap=True as "cta" does.
+    hierarchical: nodes take part as one; local_op: "average" or "sum" (of gradients) inside.
     """
 
     __slots__ = ("algorithm", "style", "topology", "mixing", "what", "overlap", "push_sum",
@@ -109,10 +110,10 @@ class Gossip(Op):
         if self.algorithm not in _STYLED or self.what != "parameters":
             raise HoronInvalidArgument(f"style={style!r} is for {' and '.join(_STYLED)} of "
                                        "parameters: the other algorithms have their own order")
-        if style == "atc" and (self.overlap or self.sync_freq):
-            raise HoronInvalidArgument("style='atc' overlaps with backward and ends with the step: "
-                                       "leave overlap and sync_freq out")
-        self.overlap = style == "cta"
+        if self.sync_freq:
+            raise HoronInvalidArgument(f"style={style!r} ends before the next forward pass: leave "
+                                       "sync_freq out")
+        self.overlap = self.overlap or style == "cta"
 
     @property
     def waits_for_nobody(self) -> bool:

@@ -5,7 +5,8 @@ u what the optimizer adds to the parameters:
 
     adapt then combine (dpsgd, sgp)     x <- C(x + u(x))
     overlapped (osgp, overlap=True)     x <- C(x) + u(x), C started after the last step
-    a layer at a time (style="atc")     the first, during backward (layered_gossip.py)
+    a layer at a time (style=)          the first, during backward (layered_gossip.py), or until
+                                        the next forward pass (arriving_gossip.py)
 
 With push-sum (where rows of the graph's matrices do not sum to 1) the optimizer works on x, every
 rank has a weight w that is mixed like x, and the model sees z = x / w. Parameters hold z between
@@ -20,6 +21,7 @@ import torch
 from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.specs import Sum
 from horon.torch.advised_gossip import AdvisedGossip
+from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.layered_gossip import LayeredGossip
@@ -86,18 +88,6 @@ class _GossipOptimizer(WrappedOptimizer):
                                    "its scale changes, and some ranks would skip steps")
         return scaler
 
-    def _step_of(self, parameter):
-        """The wrapped optimizer's step for this parameter alone."""
-        groups = self.param_groups
-        group = next(g for g in groups if any(p is parameter for p in g["params"]))
-        all_of_it, group["params"] = group["params"], [parameter]
-        self.param_groups = [group]
-        try:
-            super().step()
-        finally:
-            group["params"] = all_of_it
-            self.param_groups = groups
-
     def finish_gossip(self, average=False):
         """Waits for the exchange under way and takes it in: before the model is saved or
         evaluated, on all ranks alike. average: then all ranks get the exact mean."""
@@ -143,6 +133,8 @@ def make_gossip(op, param_groups, named, process_set):
         return kind(op, param_groups, named, process_set)
     if op.style == "atc":
         return LayeredGossip(op, param_groups, named, process_set)
+    if op.style == "cta":
+        return ArrivingGossip(op, param_groups, named, process_set)
     kind = _WITH_MEMORY.get(op.algorithm, ParameterGossip)
     return kind(op, param_groups, named, process_set)
 
@@ -158,9 +150,9 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)
     if op.what == "parameters":
-        layered = isinstance(gossip, LayeredGossip)
-        wrapped._distribute(gossip if layered else NoReduction())
-        if layered:
+        by_layers = isinstance(gossip, ArrivingGossip)
+        wrapped._distribute(gossip if by_layers else NoReduction())
+        if isinstance(gossip, LayeredGossip):
             gossip.set_passes(passes)
             gossip.attach(wrapped._step_of)
     else:

@@ -2,8 +2,9 @@
 
 As soon as backward has completed a parameter's gradient, the wrapped optimizer takes its step for
 that parameter alone, and the parameter is on its way to the neighbors; optimizer.step() waits for
-what is still under way. The result is that of ParameterGossip without overlap, x <- C(x + u(x)),
-but the exchange of all layers but the first hides behind backward.
+what is still under way, with overlap=True the next forward pass does, module by module
+(arriving_gossip.py). The result is that of ParameterGossip without overlap, x <- C(x + u(x)), but
+the exchange of all layers but the first hides behind backward, or all of it behind both.
 
 Source: BlueFog's adapt-then-combine (Ying et al., 2021), whose hooks do this for some optimizers.
 On the thread that runs backward and the one that trains, one at a time.
@@ -14,16 +15,16 @@ import weakref
 import torch
 
 from horon.errors import HoronUnsupported
+from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.calls import wait_all
-from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
-_TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
-             "neither be clipped nor unscaled. Leave the style out for that")
+TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
+            "neither be clipped nor unscaled. Leave the style out for that")
 
 
-class LayeredGossip(ParameterGossip):
+class LayeredGossip(ArrivingGossip):
     """Also in a reducer's place: what backward starts, step() ends."""
 
     def __init__(self, op, param_groups, named_parameters, process_set):
@@ -39,6 +40,8 @@ class LayeredGossip(ParameterGossip):
 
     def follow(self, optimizer):
         remove_with(optimizer, self._handles)
+        if self._op.overlap:
+            super().follow(optimizer)
 
     def attach(self, step_of):
         """Hooks come with this; step_of(parameter), a method of the wrapped optimizer, takes its
@@ -61,6 +64,7 @@ class LayeredGossip(ParameterGossip):
             self._used.clear()  # this pass has changed them, and says so here
             raise AssertionError(TOO_MANY)
         self._left[parameter] = left
+        self._arrive_late(parameter)
         if left == 0:
             self._bias_one(parameter)
             self._step_of()(parameter)
@@ -92,23 +96,30 @@ class LayeredGossip(ParameterGossip):
         """Ends what backward has started. A parameter without a gradient is mixed all the same."""
         for parameter in self._parameters():
             if parameter not in self._under_way:
+                self._arrive(parameter)
                 self._bias_one(parameter)
                 self._combine(parameter)
         averages = self._averages_now()
         self._left.clear()
         under_way, self._under_way = self._under_way, {}
         weight_under_way, self._weight_under_way = self._weight_under_way, None
-        try:
-            self._take_in(under_way, weight_under_way)
-            if averages:
-                self._average()
-        finally:
-            self.debias()
+        if self._op.overlap and self._mixes and not averages:
+            self._arriving, self._weight_arriving = under_way, weight_under_way
+        else:
+            self._end(under_way, weight_under_way, averages)
         self._steps += 1
         if self._mixes and not averages:
             self._round += 1
             self._first = False
         self._hook_parameters()
+
+    def _end(self, under_way, weight, averages):
+        try:
+            self._take_in(under_way, weight)
+            if averages:
+                self._average()
+        finally:
+            self.debias()
 
     def _take_in(self, under_way, weight):
         """All or nothing: when a parameter's exchange has failed, none is mixed."""
@@ -126,6 +137,7 @@ class LayeredGossip(ParameterGossip):
 
     def _discard(self):
         self._check_between_steps()
+        super()._discard()
 
     def _check_between_steps(self):
         if self.pending:
@@ -136,7 +148,7 @@ class LayeredGossip(ParameterGossip):
         changed = any(parameter.grad is not gradient or gradient._version != version
                       for parameter, (gradient, version) in used.items())
         if skips or scaled or changed:
-            raise HoronUnsupported(_TOO_LATE)
+            raise HoronUnsupported(TOO_LATE)
 
     # --- in a reducer's place ---------------------------------------------------------------------
 

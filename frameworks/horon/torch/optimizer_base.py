@@ -95,6 +95,18 @@ class WrappedOptimizer:
         finally:
             self.__dict__.update(scaler)
 
+    def _step_of(self, parameter):
+        """The wrapped optimizer's step for this parameter alone."""
+        groups = self.param_groups
+        group = next(g for g in groups if any(p is parameter for p in g["params"]))
+        all_of_it, group["params"] = group["params"], [parameter]
+        self.param_groups = [group]
+        try:
+            super().step()
+        finally:
+            group["params"] = all_of_it
+            self.param_groups = groups
+
     def set_backward_passes_per_step(self, passes):
         check_passes(passes)
         self._horon_reducer.set_passes(passes)

@@ -1,9 +1,13 @@
-"""Gossip(style="atc"): the step and the exchange of each parameter during backward. The result must
-be, bit by bit, that of the plain algorithm."""
+"""Gossip(style="atc"): the step and the exchange of each parameter during backward; "cta": the
+exchange until the next forward pass; both. The result must be, bit by bit, that of the plain
+algorithm."""
+
+import copy
+import warnings
 
 import torch
 from common import raises, same
-from gossip_optimizer import begin, data, flat, put, train
+from gossip_optimizer import begin, data, flat, load, put, train
 from optimizers import batches, loss_of, make_model
 
 import horon.mixing as mixing
@@ -13,6 +17,21 @@ from horon import topology
 
 def adam(model):
     return torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
+
+
+STYLES = ({}, {"style": "atc"}, {"style": "atc", "overlap": True}, {"style": "cta"})
+
+
+def losses(model, optimizer, steps):
+    """What each forward pass saw, too."""
+    seen = []
+    for batch in steps:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch[hvd.rank()])
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+    return seen
 
 
 def check_the_same_as_plain():
@@ -26,13 +45,107 @@ def check_the_same_as_plain():
         ("dpsgd", {"hierarchical": True}),
     ):
         results = []
-        for style in (None, "atc"):
-            model, optimizer = begin(hvd.Gossip(algorithm, style=style, **options))
-            train(model, optimizer, data())
+        for style in STYLES:
+            model, optimizer = begin(hvd.Gossip(algorithm, **style, **options))
+            seen = losses(model, optimizer, data())
             optimizer.finish_gossip()
-            results.append((flat(model), optimizer.state_dict()["horon_gossip"]))
-        same(results[1][0], results[0][0])
-        assert results[1][1] == results[0][1], results
+            results.append((flat(model), seen, optimizer.state_dict()["horon_gossip"]))
+        for values, seen, state in results[1:]:
+            same(values, results[0][0])
+            assert seen == results[0][1] and state == results[0][2], results
+
+
+def check_checkpoints_go_on_bit_by_bit():
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for style in STYLES:
+        op = hvd.Gossip("sgp", topology=push, **style)
+        model, optimizer = begin(op)
+        losses(model, optimizer, data()[:3])
+        saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        losses(model, optimizer, data()[3:])
+        optimizer.finish_gossip()
+        for parameters_first in (True, False):
+            other, resumed = begin(op)
+            losses(other, resumed, data()[:2])  # its exchange is dropped
+            load(copy.deepcopy(saved), resumed, other, parameters_first)
+            losses(other, resumed, data()[3:])
+            resumed.finish_gossip()
+            same(flat(other), flat(model))
+
+
+def check_each_layer_takes_in_its_own_right_before_it_runs():
+    for op in (hvd.Gossip("sgp", style="cta"), hvd.Gossip("dpsgd", style="atc", overlap=True)):
+        model, optimizer = begin(op)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        gossip, events = optimizer._horon_gossip, []
+        arrive = gossip._arrive
+
+        def noted(parameter, gossip=gossip, arrive=arrive, events=events, names=names):
+            if parameter in gossip._arriving:
+                events.append(names[parameter])
+            arrive(parameter)
+
+        gossip._arrive = noted
+        for i, layer in enumerate(model):
+            layer.register_forward_pre_hook(lambda *_, i=i, events=events: events.append(i))
+        train(model, optimizer, data()[:1])
+        assert events == list(range(len(model))), events  # the first step has nothing to take in
+        events.clear()
+        loss_of(model, data()[0][hvd.rank()])
+        mixes = hvd.size() > 1
+        want = ["0.weight", "0.bias", 0, 1, 2, "3.weight", "3.bias", 3]
+        assert events == [e for e in want if mixes or isinstance(e, int)], events
+        optimizer.finish_gossip()
+        assert len(events) == (8 if mixes else 4)
+
+
+def check_a_step_waits_for_no_exchange():
+    """Rank 0 ends its step before the others begin theirs: the barrier is between them."""
+    for op in (hvd.Gossip("dpsgd", style="cta"), hvd.Gossip("sgp", style="atc", overlap=True)):
+        model, optimizer = begin(op)
+        if hvd.rank() > 0:
+            hvd.barrier()
+        train(model, optimizer, data()[:1])
+        if hvd.rank() == 0:
+            hvd.barrier()
+        optimizer.finish_gossip()
+
+
+def check_who_trains_past_the_modules_is_warned_once():
+    x = torch.nn.Parameter(torch.full((3,), float(hvd.rank())))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0), [("x", x)],
+                                         op=hvd.Gossip("dpsgd", topology="ring", style="cta"))
+    graph = torch.tensor(topology.Ring(hvd.size()).matrix(0))
+    want = torch.arange(hvd.size()).float()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            optimizer.zero_grad()
+            x.sum().backward()
+            optimizer.step()
+            want = graph @ (want - 1.0)
+    optimizer.finish_gossip()
+    assert (x.detach() - want[hvd.rank()]).abs().max() < 1e-5
+    warned = [w for w in caught if "before its module's forward pass" in str(w.message)]
+    assert len(warned) == (hvd.size() > 1), caught
+
+
+def check_gradients_may_be_clipped_and_scaled():
+    """With "cta" the optimizer takes its step as it always does."""
+    results = []
+    for style in (None, "cta"):
+        model, optimizer = begin(hvd.Gossip("dpsgd", style=style))
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for batch in data():
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, batch[hvd.rank()])).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.finish_gossip()
+        results.append(flat(model))
+    same(*results)
 
 
 def check_any_optimizer_and_schedule():
@@ -87,15 +200,17 @@ def check_parameters_that_some_ranks_do_not_use():
 
 def check_several_passes_a_step():
     results = []
-    for style in (None, "atc"):
-        model, optimizer = begin(hvd.Gossip("dpsgd", style=style), backward_passes_per_step=2)
+    for style in STYLES:
+        model, optimizer = begin(hvd.Gossip("dpsgd", **style), backward_passes_per_step=2)
         for batch in data():
             optimizer.zero_grad()
             for _ in range(2):
                 loss_of(model, batch[hvd.rank()]).backward()
             optimizer.step()
+        optimizer.finish_gossip()
         results.append(flat(model))
-    same(*results)
+    for values in results[1:]:
+        same(values, results[0])
     model, optimizer = begin(hvd.Gossip("dpsgd", style="atc"))
     batch = batches(hvd.size())[0][hvd.rank()]
     loss_of(model, batch).backward()
@@ -106,33 +221,25 @@ def check_several_passes_a_step():
 
 def check_a_parameter_that_is_trained_later():
     results = []
-    for style in (None, "atc"):
-        model, optimizer = begin(hvd.Gossip("dpsgd", style=style))
+    for style in STYLES:
+        model, optimizer = begin(hvd.Gossip("dpsgd", **style))
         parameters = list(model.parameters())
         parameters[0].requires_grad_(False)
         train(model, optimizer, data()[:2])
         parameters[0].requires_grad_(True)
         train(model, optimizer, data()[2:4])
-        results.append(flat(model))
-    same(*results)
-
-
-def check_combine_then_adapt_is_overlap():
-    results = []
-    for options in ({"style": "cta"}, {"overlap": True}):
-        model, optimizer = begin(hvd.Gossip("dpsgd", **options))
-        train(model, optimizer, data())
         optimizer.finish_gossip()
         results.append(flat(model))
-    same(*results)
+    for values in results[1:]:
+        same(values, results[0])
 
 
 def check_refusals():
     for options, words in (
         ({"algorithm": "gossipgrad", "style": "atc"}, "is for dpsgd and sgp"),
         ({"algorithm": "osgp", "style": "cta"}, "is for dpsgd and sgp"),
-        ({"style": "atc", "overlap": True}, "leave overlap and sync_freq out"),
-        ({"style": "atc", "sync_freq": 2}, "leave overlap and sync_freq out"),
+        ({"style": "atc", "sync_freq": 2}, "leave sync_freq out"),
+        ({"style": "cta", "sync_freq": 2}, "leave sync_freq out"),
         ({"style": "both"}, "use one of atc, cta"),
         ({"topology": "auto", "style": "atc"}, "chooses all"),
     ):

@@ -1,0 +1,144 @@
+"""ArrivingGossip: what a step sends arrives before the next forward pass, a parameter at a time.
+
+optimizer.step() starts the exchange of each parameter and returns. Right before a module's forward
+the parameters that are its own are waited for and become what they were mixed to: so the exchange
+of the last layers goes on while the first ones compute. At every forward pass the values are, bit
+by bit, those of ParameterGossip without overlap. Until then a parameter is what was sent.
+
+A parameter that is used before its own module runs is not known to be: it is taken in before the
+next step then, and a warning says so. All on the training thread, and on the one that runs
+backward, one at a time.
+
+Source: combine then adapt, Sayed, Adaptation, Learning, and Optimization over Networks, 2014.
+"""
+
+import warnings
+import weakref
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.parameters import remove_with
+
+_USED_BEFORE = (
+    "a parameter was trained before its module's forward pass took in what the neighbors sent, so "
+    "its gradient is that of the values before: call optimizer.finish_gossip() before a forward "
+    "pass that does not go through the modules"
+)
+
+
+class ArrivingGossip(ParameterGossip):
+    """Combine then adapt. Also in a reducer's place, where nothing is to be done."""
+
+    pending = False
+
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        super().__init__(op, param_groups, named_parameters, process_set)
+        self._arriving = {}  # parameter: the handle of what it becomes
+        self._weight_arriving = None
+        self._warned = False
+
+    def _arrive_in_forward(self, optimizer):
+        """From now on, until the optimizer goes. Of every module: which are meant is known by
+        their parameters."""
+        me = weakref.WeakMethod(self._before_forward)
+
+        def begins(module, _):
+            before_forward = me()
+            if before_forward is not None:
+                before_forward(module)
+
+        remove_with(optimizer, [register_module_forward_pre_hook(begins)])
+
+    def _before_forward(self, module):
+        if self._arriving:
+            for parameter in module._parameters.values():
+                self._arrive(parameter)
+
+    @torch.no_grad()
+    def _arrive(self, parameter):
+        handle = self._arriving.pop(parameter, None)
+        if handle is None:
+            return
+        weight, self._weight_arriving = self._weight_arriving, None
+        try:
+            if weight is not None:
+                self.weight.copy_(weight.wait())
+            parameter.copy_(handle.wait())
+        finally:  # if its exchange has failed it stays as it is
+            if self.push_sum:
+                parameter.div_(self.weight.item())
+
+    def _arrive_late(self, parameter):
+        """Its gradient is there already."""
+        if parameter in self._arriving and not self._warned:
+            self._warned = True
+            warnings.warn(_USED_BEFORE, stacklevel=2)
+        self._arrive(parameter)
+
+    def _arrive_all(self):
+        for parameter in list(self._arriving):
+            self._arrive(parameter)
+
+    # --- combine then adapt: of ParameterGossip ---------------------------------------------------
+
+    def bias(self):
+        for parameter in list(self._arriving):
+            self._arrive_late(parameter) if parameter.grad is not None else self._arrive(parameter)
+        super().bias()
+
+    @torch.no_grad()
+    def after_step(self):
+        self._steps += 1
+        every = self._op.global_average_every
+        if every and self._steps % every == 0:
+            self._average()
+        elif self._mixes:
+            self._send()
+
+    def _send(self):
+        """The weight first: with it any parameter can arrive."""
+        if self.push_sum:
+            self._weight_arriving = self._call("gossip.weight", self.weight).start()
+        for parameter in self._parameters():
+            call = self._call(f"gossip.{self._names[parameter]}", parameter.detach())
+            self._arriving[parameter] = call.start()
+        self._round += 1
+        self._first = False
+
+    @torch.no_grad()
+    def debias(self):
+        """What is sent is x, and stays as it is until it arrives."""
+        if self.push_sum:
+            for parameter in self._parameters():
+                if parameter not in self._arriving:
+                    parameter.div_(self.weight.item())
+
+    # --- between steps ----------------------------------------------------------------------------
+
+    def finish(self, average=False):
+        self._arrive_all()
+        super().finish(average)
+
+    def _discard(self):
+        """The parameters may have been loaded already: they stay."""
+        arriving, self._arriving = self._arriving, {}
+        weight, self._weight_arriving = self._weight_arriving, None
+        for handle in (*arriving.values(), weight):
+            if handle is not None:
+                handle.wait()
+
+    # --- in a reducer's place ---------------------------------------------------------------------
+
+    def follow(self, optimizer):
+        self._arrive_in_forward(optimizer)
+
+    def synchronize(self):
+        pass
+
+    def reset(self):
+        pass
+
+    def set_passes(self, passes):
+        pass
