@@ -1,7 +1,7 @@
 """BlueFog's optimizers against all ranks computed by hand in one process."""
 
 import torch
-from common import close, raises
+from common import close, raises, same
 from gossip_optimizer import data, flat, put
 from optimizers import loss_of, make_model, sgd
 
@@ -93,6 +93,32 @@ def check_styles():
     model, _ = train(bf.DistributedAdaptThenCombineOptimizer,
                      communication_type=bf.CommunicationType.empty)
     close(flat(model), by_hand([torch.eye(bf.size()).tolist()], True), 2e-5)
+
+
+def check_steps_during_backward():
+    """The same to the bit, and taken before step() is called."""
+    if not CHECKED:
+        return
+    ring()
+    results = []
+    for during in (False, True):
+        for every, passes in ((1, 1), (2, 1), (2, 2)):
+            results.append(flat(train(bf.DistributedAdaptThenCombineOptimizer, passes=passes,
+                                      num_steps_per_communication=every,
+                                      during_backward=during)[0]))
+    for plain, layered in zip(results[:3], results[3:]):
+        same(layered, plain)
+    model = start_models()[bf.rank()]
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(sgd(model), model=model,
+                                                        during_backward=True)
+    before = flat(model)
+    loss_of(model, data()[0][bf.rank()]).backward()
+    assert (flat(model) != before).any(), "the step waits for step()"
+    optimizer.step()
+    loss_of(model, data()[0][bf.rank()]).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with raises(hvd.HoronUnsupported, words=["during_backward=True", "neither be clipped"]):
+        optimizer.step()
 
 
 def check_an_overflow_skips_this_ranks_step_only():

@@ -9,6 +9,7 @@ neighbor_weights; None: the topology's. All on the thread that trains.
 """
 
 import enum
+import weakref
 
 import torch
 
@@ -18,7 +19,10 @@ from horon.bluefog.torch import collectives, state, windows
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.gossip_optimizer import NoReduction
+from horon.torch.layered_gossip import TOO_LATE
 from horon.torch.optimizer_base import WrappedOptimizer
+from horon.torch.parameters import remove_with
+from horon.torch.reducer import TOO_MANY
 
 
 class CommunicationType(enum.Enum):
@@ -65,6 +69,50 @@ class _Collective:
         wait_all(handle for _, handle in begun)
         for parameter, handle in begun:
             parameter.copy_(handle.wait())
+
+
+class _ByLayers(_Collective):
+    """The step and the exchange of each parameter as soon as backward has its gradient."""
+
+    def __init__(self, optimizer, named_parameters):
+        super().__init__(optimizer, named_parameters)
+        self._names = {parameter: name for name, parameter in named_parameters}
+        self._used = {}  # parameter: (its gradient, the version of it that the step was taken with)
+        ready = weakref.WeakMethod(self._ready)
+        remove_with(optimizer, [
+            parameter.register_post_accumulate_grad_hook(lambda p: ready() and ready()(p))
+            for parameter in self._names if parameter.requires_grad])
+
+    @torch.no_grad()
+    def _ready(self, parameter):
+        if not self._optimizer._bluefog_due():
+            return
+        if parameter in self._used:
+            raise AssertionError(TOO_MANY)
+        self._optimizer._step_of(parameter)
+        self._used[parameter] = parameter.grad, parameter.grad._version
+        self._begin_one(parameter)
+
+    def _begin_one(self, parameter):
+        kind = self._optimizer.communication_type
+        if kind is not CommunicationType.empty:
+            start, arguments = getattr(self, f"_{kind.name}")()
+            self._begun.append((parameter, start(
+                parameter.detach(), name=f"bluefog.{self._names[parameter]}", **arguments)))
+
+    def adapt_and_end(self, scaled):
+        """The rest, which has no gradient of this pass, then waits."""
+        used, self._used = self._used, {}
+        for parameter in self._names:
+            if parameter in used:
+                continue
+            if parameter.grad is not None:
+                self._optimizer._step_of(parameter)
+            self._begin_one(parameter)
+        self.end()
+        if scaled or any(parameter.grad is not gradient or gradient._version != version
+                         for parameter, (gradient, version) in used.items()):
+            raise hvd.HoronUnsupported(TOO_LATE.replace("style='atc'", "during_backward=True"))
 
 
 class _Windowed:
@@ -125,7 +173,11 @@ class _BluefogOptimizer(WrappedOptimizer):
         if not self._bluefog_seen:  # a forward pass that did not go through the model as a whole
             self._forward_begins()
         self._bluefog_seen = False
-        due = self._bluefog_passes >= self._bluefog_every
+        due = self._bluefog_due()
+        if due and isinstance(self._bluefog_way, _ByLayers):
+            self._bluefog_passes = 0
+            self._bluefog_way.adapt_and_end(bool(self._take_scaler()))
+            return loss
         if due and self._bluefog_overlaps:
             self._bluefog_way.end()
         self._step_locally(self._take_scaler())
@@ -135,6 +187,10 @@ class _BluefogOptimizer(WrappedOptimizer):
         if due:
             self._bluefog_passes = 0
         return loss
+
+    def _bluefog_due(self) -> bool:
+        """Whether parameters are mixed with this step."""
+        return self._bluefog_passes >= self._bluefog_every
 
     def _forward_begins(self):
         self._bluefog_seen = True
@@ -179,19 +235,20 @@ def _named(models) -> list:
             for name, parameter in model.named_parameters()]
 
 
-def _mixing_optimizer(optimizer, model, communication_type, steps, overlaps):
+def _mixing_optimizer(optimizer, model, communication_type, steps, overlaps, way=_Collective):
     wrapped = _wrap(optimizer, model, steps, overlaps,
-                    lambda wrapped, models: _Collective(wrapped, _named(models)))
+                    lambda wrapped, models: way(wrapped, _named(models)))
     wrapped.communication_type = communication_type
     return wrapped
 
 
 def DistributedAdaptThenCombineOptimizer(
         optimizer, model, communication_type=CommunicationType.neighbor_allreduce,
-        num_steps_per_communication=1):
-    """The optimizer's step, then parameters are mixed."""
+        num_steps_per_communication=1, *, during_backward=False):
+    """The optimizer's step, then parameters are mixed. during_backward: both for each parameter
+    as soon as backward has its gradient; gradients cannot be clipped or unscaled then."""
     return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
-                             False)
+                             False, _ByLayers if during_backward else _Collective)
 
 
 def DistributedAdaptWithCombineOptimizer(
