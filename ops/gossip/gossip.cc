@@ -2,7 +2,8 @@
 // tensor: it counts the tensor's calls, unless the request says which one this is. Floating dtypes.
 //
 // hierarchical=1: the participants are the nodes. Ranks reduce inside the node (inside=average or
-// sum), those that own equal parts mix between nodes, and the node gathers.
+// sum), those that own equal parts mix between nodes, and the node gathers. rounds=R: R rounds a
+// call, one after the other; between nodes without meeting inside.
 //
 // Sent per rank and round: S for each peer. Source: Lian et al., Can Decentralized Algorithms
 // Outperform Centralized Algorithms, NeurIPS 2017; Assran et al., Stochastic Gradient Push, 2019.
@@ -21,10 +22,12 @@ using gossip::Graph;
 using gossip::GraphSpec;
 using gossip::Row;
 
+constexpr int64_t kMostRounds = 1'000'000;
+
 class Gossip final : public Op {
  public:
-  Gossip(GraphSpec spec, bool hierarchical, bool average)
-      : spec_(std::move(spec)), hierarchical_(hierarchical), average_(average) {}
+  Gossip(GraphSpec spec, bool hierarchical, bool average, int64_t rounds)
+      : spec_(std::move(spec)), hierarchical_(hierarchical), average_(average), rounds_(rounds) {}
 
   Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
 
@@ -48,7 +51,7 @@ class Gossip final : public Op {
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));
-    const std::vector<int64_t> rounds = TakeRounds(stage);
+    const std::vector<int64_t> rounds = TakeRounds(stage, rounds_);
     const Communicator& comm = stage.comm();
     const int participants = hierarchical_ ? static_cast<int>(comm.nodes().size()) : comm.size();
     const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
@@ -62,7 +65,7 @@ class Gossip final : public Op {
     co_return co_await BetweenRanks(stage, by_round, *graph.value(), me);
   }
 
-  void Skip(Stage& stage) override { TakeRounds(stage); }
+  void Skip(Stage& stage) override { TakeRounds(stage, rounds_); }
 
  private:
   using ByRound = std::map<int64_t, std::vector<size_t>>;
@@ -81,43 +84,65 @@ class Gossip final : public Op {
   // Remembered where rounds come again.
   Row RowOf(const Graph& graph, int64_t round, int me) {
     if (graph.period() == 0) return gossip::RowOf(graph.At(round), me);
-    const auto key = std::make_pair(std::make_pair(graph.size(), me), round);
+    const auto key = std::make_pair(std::make_pair(graph.size(), me), round % graph.period());
     const auto known = rows_.find(key);
     if (known != rows_.end()) return known->second;
     return rows_.emplace(key, gossip::RowOf(graph.At(round), me)).first->second;
   }
 
+  // The rows of a call that begins with that round; without rounds all keep what they have.
+  std::vector<Row> RowsOf(const Graph& graph, int64_t first, int me) {
+    std::vector<Row> rows;
+    for (int64_t round = first; round < first + rounds_; ++round)
+      rows.push_back(RowOf(graph, round, me));
+    if (rows.empty()) rows.emplace_back();
+    return rows;
+  }
+
   Task BetweenRanks(Stage& stage, ByRound by_round, const Graph& graph, int me) {
-    std::map<size_t, Row> rows;  // by segment: all ranks go through the bucket in its order
+    std::map<size_t, std::vector<Row>> rows;  // by segment: all ranks go through it in its order
     for (const auto& [round, which] : by_round) {
-      for (const size_t i : which) rows[i] = RowOf(graph, round, me);
+      for (const size_t i : which) rows[i] = RowsOf(graph, round, me);
     }
-    std::vector<gossip::Part> parts;
-    for (auto& [i, row] : rows) {
-      const Segment& segment = stage.segments()[i];
-      parts.push_back({std::move(row), segment.input, segment.output, segment.count});
+    gossip::Mixing mixing{stage.dtype(), stage.prescale() * stage.postscale()};
+    for (size_t turn = 0; turn < rows.begin()->second.size(); ++turn) {
+      std::vector<gossip::Part> parts;
+      for (auto& [i, turns] : rows) {
+        const Segment& segment = stage.segments()[i];
+        parts.push_back({std::move(turns[turn]), turn == 0 ? segment.input : segment.output,
+                         segment.output, segment.count});
+      }
+      HORON_CO_TRY(co_await gossip::MixBucket(stage, std::move(parts), mixing));
+      mixing.factor = 1;
     }
-    const gossip::Mixing mixing{stage.dtype(), stage.prescale() * stage.postscale()};
-    co_return co_await gossip::MixBucket(stage, std::move(parts), mixing);
+    co_return Status::Ok();
   }
 
   Task BetweenNodes(Stage& stage, ByRound by_round, const Graph& graph, int me) {
-    const DataType dtype = stage.dtype();
     for (const auto& [round, which] : by_round) {
-      const Row row = RowOf(graph, round, me);
-      NodeStep between = [&stage, dtype, row](Communicator& across, std::byte* part,
-                                              int64_t count) {
-        std::vector<gossip::Part> parts = {{row, part, part, count}};
-        gossip::CountSent(stage, across, parts, dtype);
-        return gossip::MixParts(across, std::move(parts), {dtype});
+      const std::vector<Row> rows = RowsOf(graph, round, me);
+      NodeStep between = [&stage, rows](Communicator& across, std::byte* part, int64_t count) {
+        return MixPart(stage, across, rows, part, count);
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, average_, between));
     }
     co_return Status::Ok();
   }
 
+  static Task MixPart(Stage& stage, Communicator& across, std::vector<Row> rows, std::byte* part,
+                      int64_t count) {
+    const gossip::Mixing mixing{stage.dtype()};
+    for (Row& row : rows) {
+      std::vector<gossip::Part> parts = {{std::move(row), part, part, count}};
+      gossip::CountSent(stage, across, parts, mixing.dtype);
+      HORON_CO_TRY(co_await gossip::MixParts(across, std::move(parts), mixing));
+    }
+    co_return Status::Ok();
+  }
+
   GraphSpec spec_;
   bool hierarchical_, average_;
+  int64_t rounds_;  // a call
   std::map<int, Graph> graphs_;  // by participants: process sets differ
   std::map<std::pair<std::pair<int, int>, int64_t>, Row> rows_;  // by participants, me, round
 };
@@ -126,8 +151,11 @@ Result<std::unique_ptr<Op>> MakeGossip(OpArguments& arguments) {
   HORON_ASSIGN(GraphSpec spec, GraphSpec::Read(arguments));
   HORON_ASSIGN(const bool hierarchical, gossip::ReadFlag(arguments, "hierarchical"));
   HORON_ASSIGN(const std::string inside, arguments.Choice("inside", {"average", "sum"}));
+  HORON_ASSIGN(const int64_t rounds, arguments.Integer("rounds", 1));
+  if (rounds < 0 || rounds > kMostRounds)
+    return arguments.Wrong("rounds must be from 0 to " + std::to_string(kMostRounds));
   return std::unique_ptr<Op>(
-      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average"));
+      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average", rounds));
 }
 
 const OpRegistrar kGossip{"gossip", MakeGossip};

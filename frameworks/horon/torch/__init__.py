@@ -46,12 +46,15 @@ from horon.torch.functions import (
 )
 from horon.torch.gossip import (
     gossip_average,
+    gossip_average_async,
     neighbor_allgather,
     neighbor_allgather_async,
     neighbor_allreduce,
     neighbor_allreduce_async,
     pair_average,
+    pair_average_async,
     push_sum,
+    push_sum_async,
 )
 from horon.torch.optimizer import DistributedOptimizer
 from horon.torch.reductions import (

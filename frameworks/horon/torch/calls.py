@@ -91,11 +91,16 @@ class Call:
 class GroupCall:
     """Several calls that complete, and fail, as one. The result is the list of theirs."""
 
-    __slots__ = ("_calls", "group")
+    __slots__ = ("_calls", "group", "_combine")
 
-    def __init__(self, calls, name):
+    def __init__(self, calls, name, combine=None):
         self._calls = calls
         self.group = name
+        self._combine = combine
+
+    def then(self, combine):
+        """These calls, whose result is what combine() makes of the list."""
+        return GroupCall(self._calls, self.group, combine)
 
     def requests(self) -> tuple:
         return tuple(call._request for call in self._calls)
@@ -114,8 +119,9 @@ class GroupCall:
         finishes = [call._finish for call in self._calls]
         work = _core.submit_group(requests, self.group, tensors)
         devices = {request[_DEVICE] for request in requests}
-        return Handle(work, lambda work, _: [f(work, i) for i, f in enumerate(finishes)], None,
-                      devices)
+        combine = self._combine or (lambda results: results)
+        return Handle(work, lambda work, _: combine([f(work, i) for i, f in enumerate(finishes)]),
+                      None, devices)
 
     def run(self):
         return self.start().wait()

@@ -22,7 +22,6 @@ from horon.torch.gossip_modules import (  # noqa: F401
 )
 from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
 from horon.torch.participants import count_participants, nodes_are_even
-from horon.torch.tensors import dtype_and_device
 
 
 def _weights(given, weight=1.0) -> dict:
@@ -92,6 +91,13 @@ def pair_average(tensor, peer, weight=0.5, name=None, process_set=global_process
                               dst_weights=[peer], name=name, process_set=process_set)
 
 
+def pair_average_async(tensor, peer, weight=0.5, name=None,
+                       process_set=global_process_set) -> Handle:
+    """pair_average without waiting; synchronize(handle) gives the new tensor."""
+    return neighbor_allreduce_async(tensor, self_weight=1 - weight, src_weights={peer: weight},
+                                    dst_weights=[peer], name=name, process_set=process_set)
+
+
 def _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set):
     if (src_ranks is None) != (dst_ranks is None):
         raise HoronInvalidArgument("neighbor_allgather takes src_ranks and dst_ranks both, or none")
@@ -115,44 +121,47 @@ def neighbor_allgather_async(tensor, *, src_ranks=None, dst_ranks=None, topology
     return _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set).start()
 
 
+def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, process_set):
+    """All rounds as one op. A Call, or where push-sum weights go along a GroupCall."""
+    graph = graph_of(topology, count_participants(process_set, hierarchical), mixing)
+    rounds = _rounds_of(graph, rounds, tol, least=int(hierarchical))
+    if not graph.columns_sum_to_one:
+        raise HoronInvalidArgument(
+            f"with {graph!r} gossip approaches a weighted mean: use mixing that conserves the sum, "
+            "such as horon.mixing.Push() or MetropolisHastings()")
+    uneven = hierarchical and not nodes_are_even(process_set)
+    spec = Gossip(topology=graph, hierarchical=hierarchical,
+                  local_op="sum" if uneven else "average").spec + f",rounds={rounds}"
+    # Of uneven nodes each counts by its ranks: it begins with their sum, over a node's mean number.
+    share = graph.n / process_set.size() if uneven else 1.0
+    name = full_name("gossip_average", name, set_id(process_set))
+    call = reduce_call(name, spec, tensor, process_set, share, round=-1)
+    if graph.rows_sum_to_one:
+        return call
+    weight = torch.ones(1, dtype=torch.float64)
+    weights = reduce_call(f"{name}.weight", spec, weight, process_set, round=-1)
+    # Element types may differ, so each is its own bucket.
+    return GroupCall([call, weights], name).then(
+        lambda mixed: mixed[0].div_(mixed[1].to(mixed[0].dtype)))
+
+
 def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hierarchical=False,
                    name=None, process_set=global_process_set):
     """The mean over all ranks, as closely as `rounds` rounds of gossip bring it. Blocking.
 
     tol: as many rounds as leave at most so much of the ranks' disagreement. Neither: one period
-    of the topology. Push-sum weights go along where the mixing needs them. Every round is checked
-    to be the same on all ranks.
+    of the topology. Push-sum weights go along where the mixing needs them. All rounds are one op,
+    which all ranks must ask for alike.
     """
-    graph = graph_of(topology, count_participants(process_set, hierarchical), mixing)
-    rounds = _rounds_of(graph, rounds, tol, least=int(hierarchical))
-    push_sum = not graph.rows_sum_to_one
-    if not graph.columns_sum_to_one:
-        raise HoronInvalidArgument(
-            f"with {graph!r} gossip approaches a weighted mean: use mixing that conserves the sum, "
-            "such as horon.mixing.Push() or MetropolisHastings()")
-    spec = Gossip(topology=graph, hierarchical=hierarchical).spec
-    first, share = (_by_ranks(graph, process_set)
-                    if hierarchical and not nodes_are_even(process_set) else (spec, 1.0))
-    name = full_name("gossip_average", name, set_id(process_set))
-    dtype_and_device(tensor, name)  # refuses what cannot be copied so
-    value = tensor.detach().clone(memory_format=torch.contiguous_format)
-    weight = torch.ones(1, dtype=torch.float64)
-    for t in range(rounds):
-        # The first one of a spec says which round it is; the others follow.
-        now = (first, share, -1) if t == 0 else (spec, 1.0, int(t == 1 and first != spec))
-        calls = [reduce_call(name, now[0], value, process_set, now[1], in_place=True, round=now[2])]
-        if push_sum:
-            calls.append(reduce_call(f"{name}.weight", spec, weight, process_set, in_place=True,
-                                     round=-(t == 0)))
-        GroupCall(calls, name).run()  # dtypes may differ, so each is its own bucket
-    return value.div_(weight.to(value.dtype)) if push_sum else value
+    return _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name,
+                         process_set).run()
 
 
-def _by_ranks(graph, process_set) -> tuple:
-    """(spec, scale) of a first round in which a node counts by its ranks: it begins with their sum,
-    over a node's mean number of ranks."""
-    spec = Gossip(topology=graph, hierarchical=True, local_op="sum").spec
-    return spec, graph.n / process_set.size()
+def gossip_average_async(tensor, rounds=None, tol=None, topology=None, mixing=None,
+                         hierarchical=False, name=None, process_set=global_process_set) -> Handle:
+    """gossip_average without waiting; synchronize(handle) gives the mean."""
+    return _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name,
+                         process_set).start()
 
 
 def _rounds_of(graph, rounds, tol, least) -> int:
@@ -170,3 +179,8 @@ def push_sum(tensor, rounds=None, tol=None, topology=None, name=None,
     """gossip_average with weights that senders share out: right on any graph, also where ranks
     have different numbers of neighbors."""
     return gossip_average(tensor, rounds, tol, topology, Push(), False, name, process_set)
+
+
+def push_sum_async(tensor, rounds=None, tol=None, topology=None, name=None,
+                   process_set=global_process_set) -> Handle:
+    return gossip_average_async(tensor, rounds, tol, topology, Push(), False, name, process_set)

@@ -138,6 +138,28 @@ def check_pair_average():
              values[rank])
 
 
+def check_averages_without_waiting():
+    """Several at a time; ranks begin them, and wait for them, in different orders."""
+    rank, size = hvd.rank(), hvd.size()
+    values, peer = start(), hvd.rank() ^ 1
+    order = list(range(4))[::1 if rank % 2 else -1]
+    handles = {i: hvd.gossip_average_async(values[rank] + i, name=f"aside.{i}") for i in order}
+    sums = hvd.push_sum_async(values[rank], tol=1e-9, topology="star", name="aside.sum")
+    if peer < size:
+        pair = hvd.pair_average_async(values[rank], peer, weight=0.25, name="aside.pair")
+        close(hvd.synchronize(pair), 0.75 * values[rank] + 0.25 * values[peer], 1e-14)
+    else:
+        hvd.neighbor_allreduce(values[rank], src_weights=[], dst_weights=[], name="aside.pair")
+    for i in reversed(order):
+        close(hvd.synchronize(handles[i]), values.mean(0) + i, 1e-13)
+    close(hvd.synchronize(sums), values.mean(0), 1e-7)
+    before = values[rank].clone()
+    same(hvd.gossip_average(values[rank], rounds=0, name="aside.none"), before)
+    if size > 1:
+        with raises(hvd.HoronMismatch, words=["rounds=1", "rounds=2"]):
+            hvd.gossip_average(values[rank], rounds=1 + (rank == 0), name="aside.differs")
+
+
 def check_neighbor_allgather():
     rank, size = hvd.rank(), hvd.size()
     mine = torch.full((rank + 1, 2), rank, dtype=torch.int32)
