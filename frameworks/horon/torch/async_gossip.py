@@ -51,7 +51,7 @@ class AsyncGossip:
         # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
         self._flat = FlatParameters(param_groups, named_parameters, f"{op.algorithm} of {op.spec}")
         self._shown = self._flat.new()  # the parameters when they were last the window's
-        self._change = [torch.empty_like(flat) for flat in self._shown]
+        self._change = self._flat.empty()
         self._steps = self._round = 0
         self._pending = []  # handles of what the last step began
         self._windows = []

@@ -152,3 +152,18 @@ def check_errors():
         other = torch.ones(2, device=torch.device("cuda", (device().index + 1) % 2))
         with raises(HoronInvalidArgument, words=["works with one GPU"]):
             hvd.allreduce(other, name="other")
+
+
+def check_parameters_that_nobody_waits_for():
+    """adpsgd and asgp mix them in memory of the CPU, pinned."""
+    for algorithm in ("adpsgd", "asgp"):
+        weight = torch.nn.Parameter(torch.full((1000,), float(hvd.rank()), device=device()))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0),
+                                             op=hvd.Gossip(algorithm))
+        assert all(flat.is_pinned() for flat in optimizer._horon_gossip._shown)
+        for _ in range(10):
+            weight.grad = torch.zeros_like(weight)
+            optimizer.step()
+        optimizer.finish_gossip(average=True)
+        close(weight.detach().cpu(), torch.full((1000,), (hvd.size() - 1) / 2), 1e-5)
+        optimizer.close_gossip()
