@@ -7,7 +7,7 @@
 #include <random>
 
 #include "test/support/road.h"
-#include "test/support/unreliable_transport.h"
+#include "test/support/unreliable.h"
 #include "test/support/window_rank.h"
 
 namespace horon {

@@ -8,7 +8,7 @@
 #include "runtime/peer/peer_wire.h"
 #include "runtime/peer/window_row.h"
 #include "test/support/road.h"
-#include "test/support/unreliable_transport.h"
+#include "test/support/unreliable.h"
 #include "test/support/window_rank.h"
 #include "test/support/wrapped_transport.h"
 
