@@ -73,6 +73,7 @@ def expect_steps(state, groups, matrices):
         want = (torch.tensor(matrix) @ mean)[mine]
         for layer in model.module.layers:
             close(layer.weight.grad, want.expand(1, 1))
+    hvd.barrier()  # groups do not wait for each other, and whoever leaves ends the job of all
 
 
 def check_a_cube_of_single_ranks():
