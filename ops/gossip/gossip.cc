@@ -142,7 +142,7 @@ class Gossip final : public Op {
 
   GraphSpec spec_;
   bool hierarchical_, average_;
-  int64_t rounds_;  // a call
+  int64_t rounds_;
   std::map<int, Graph> graphs_;  // by participants: process sets differ
   std::map<std::pair<std::pair<int, int>, int64_t>, Row> rows_;  // by participants, me, round
 };
