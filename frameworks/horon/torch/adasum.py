@@ -9,7 +9,6 @@ scaling act before the combination, and their state is local to the rank.
 Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 """
 
-import inspect
 import weakref
 
 import torch
@@ -18,43 +17,15 @@ from horon.errors import HoronInvalidArgument
 from horon.specs import Max
 from horon.torch.calls import reduce_call
 from horon.torch.gradients import UnderWay, start_as_one
+from horon.torch.local_steps import LocalSteps
 from horon.torch.optimizer_base import WrappedOptimizer
+from horon.torch.parameters import name_parameters
 from horon.torch.reducer import GradientReducer
 
 _LATE_SCALER = (
     "GradScaler was first used after steps without one, so this step has been taken with scaled "
     "gradients and was dropped. Call optimizer.defer_local_steps() before you begin to use it."
 )
-
-
-class LocalSteps:
-    """The wrapped optimizer's step on one parameter, with the options and state it has now."""
-
-    def __init__(self, optimizer, kind):
-        self._optimizer = optimizer
-        self._kind = kind
-        self._group_of = {}
-
-    def step(self, parameter) -> None:
-        # An optimizer of its own that shares everything but the list of groups, so that nothing
-        # that others look at changes while hooks run.
-        single = object.__new__(self._kind)
-        single.__dict__.update(self._optimizer.__dict__)
-        for name in ("step", "grad_scale", "found_inf"):
-            single.__dict__.pop(name, None)
-        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-            single.__dict__[hooks] = {}
-        single.param_groups = [{**self._options(parameter), "params": [parameter]}]
-        self._kind.step(single)
-
-    def _options(self, parameter) -> dict:
-        groups = self._optimizer.param_groups
-        known = self._group_of.get(parameter)
-        if known is None or known >= len(groups):
-            for index, group in enumerate(groups):
-                self._group_of.update((member, index) for member in group["params"])
-            known = self._group_of[parameter]
-        return groups[known]
 
 
 class DeltaReduction:
@@ -88,10 +59,7 @@ class DeltaReduction:
             delta = self._deltas[parameter] = torch.empty_like(parameter, requires_grad=False)
         if parameter.grad is None:  # other ranks may have one
             return delta.zero_()
-        start = parameter.detach().clone()
-        self._local_steps.step(parameter)
-        torch.sub(parameter, start, out=delta)
-        parameter.copy_(start)
+        self._local_steps.take(parameter, delta)
         return delta
 
     def put_back(self, parameter, delta, combined, memo):
@@ -102,12 +70,14 @@ class DeltaReduction:
 
     @torch.no_grad()
     def apply(self):
+        self._local_steps.commit()
         for parameter in self._ready:
             parameter.add_(self._deltas[parameter])
         self._ready.clear()
 
     def drop(self):
         """Also the buffers: what is under way may still be written there."""
+        self._local_steps.drop()
         self._ready.clear()
         self._deltas.clear()
 
@@ -169,6 +139,14 @@ class _DeltaOptimizer(WrappedOptimizer):
             self._horon_deltas.drop()
             raise
 
+    def _apply(self):
+        try:
+            self._horon_deltas.apply()
+        except BaseException:
+            self._horon_deltas.drop()
+            self._horon_synchronized = False
+            raise
+
     def load_state_dict(self, *args, **kwargs):
         self._horon_deltas.drop()
         return super().load_state_dict(*args, **kwargs)
@@ -186,7 +164,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         if found_inf is None or not self._overflowed(found_inf):
             if not self._horon_synchronized:
                 self._wait()
-            self._horon_deltas.apply()
+            self._apply()
         self._horon_synchronized = False
         self._horon_first = False
         self._horon_reducer.deferred = self._horon_defers or found_inf is not None
@@ -208,16 +186,6 @@ class _DeltaOptimizer(WrappedOptimizer):
         return False
 
 
-def refuse_closures(optimizer):
-    """Whose step() computes gradients by itself takes no step on one parameter alone."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise HoronInvalidArgument(
-            f"op=Adasum combines the steps of each parameter; {type(optimizer).__name__}.step() "
-            "cannot do without a closure for all of them: use op=hvd.Average with it"
-        )
-
-
 def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups):
     """What DistributedOptimizer gives for op=Adasum on several ranks."""
     kind = type(optimizer)
@@ -225,7 +193,10 @@ def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups)
     wrapped = _DeltaOptimizer.wrap(optimizer, wrapped_kind)
     wrapped._patch_step_function()  # hooks of steps run in this one, once
     # The hooks of parameters lead to what is made here: it must not keep the optimizer alive.
-    deltas = DeltaReduction(reduction, LocalSteps(weakref.proxy(wrapped), kind))
+    if named_parameters is not None:
+        named_parameters = list(named_parameters)
+    names = name_parameters(optimizer.param_groups, named_parameters)
+    deltas = DeltaReduction(reduction, LocalSteps(weakref.proxy(wrapped), kind, names))
     reducer = DeltaReducer(optimizer.param_groups, deltas, named_parameters, passes, groups)
     wrapped._distribute(reducer, deltas)
     return wrapped

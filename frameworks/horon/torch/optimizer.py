@@ -13,10 +13,11 @@ from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.specs import Average, Sum
-from horon.torch.adasum import make_delta_optimizer, refuse_closures
+from horon.torch.adasum import make_delta_optimizer
 from horon.torch.compression import Compression
 from horon.torch.gossip_optimizer import make_gossip_optimizer
 from horon.torch.gradients import Reduction
+from horon.torch.local_steps import refuse_unsteppable
 from horon.torch.optimizer_base import WrappedOptimizer, check_passes
 from horon.torch.reducer import GradientReducer
 from horon.torch.reductions import allreduce_
@@ -110,7 +111,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         return make_gossip_optimizer(optimizer, reduction, named_parameters,
                                      backward_passes_per_step, groups)
     if not averages:
-        refuse_closures(optimizer)
+        refuse_unsteppable(optimizer)
     set_size = process_set.size() if process_set.included() else 1
     if not averages and set_size > 1:
         return make_delta_optimizer(optimizer, reduction, named_parameters,
