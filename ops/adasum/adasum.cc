@@ -1,5 +1,5 @@
 // "adasum[:algo=auto|halving|doubling|tree|ring][,local=adasum|average|sum][,zero=sum|mean]
-// [,chunk=B][,rings=0.1.2/0.2.1]":
+// [,chunk=B][,small=B][,rings=0.1.2/0.2.1]":
 // out = postscale * Adasum over the ranks of (prescale * in), tensor by tensor. Floating dtypes.
 //
 // Where two ranks' gradients agree they are averaged, where they are orthogonal they are added, and
@@ -12,8 +12,10 @@
 #include <bit>
 #include <cctype>
 #include <numeric>
+#include <utility>
 
 #include "ops/adasum/paths.h"
+#include "runtime/base/log.h"
 
 namespace horon {
 namespace {
@@ -22,16 +24,21 @@ using adasum::LocalOp;
 using adasum::Share;
 using adasum::ZeroPolicy;
 
-// Up to here doubling's fewer messages win over halving's fewer bytes.
-constexpr int64_t kSmallBytes = 64 << 10;
-
 enum class Algorithm { kAuto, kHalving, kDoubling, kTree, kRing, kLane };
-constexpr std::array<const char*, 6> kNames{"inside nodes, then between them",
+constexpr std::array<const char*, 6> kNames{"chosen by the bucket's size",
                                             "recursive halving",
                                             "recursive doubling",
                                             "binary tree",
                                             "rings",
                                             "halving through shared memory"};
+// Of what goes through the nodes first.
+const char* NameOverNodes(LocalOp local, bool tree, bool one_node) {
+  if (local == LocalOp::kAverage)
+    return one_node ? "average" : "average inside nodes, then halving";
+  if (local == LocalOp::kSum) return one_node ? "sum" : "sum inside nodes, then halving";
+  return tree ? "tree inside nodes, then halving" : "halving inside nodes, then between them";
+}
+
 using Rings = std::vector<std::vector<int>>;
 
 struct Parameters {
@@ -39,7 +46,8 @@ struct Parameters {
   LocalOp local = LocalOp::kAdasum;
   ZeroPolicy zeros = ZeroPolicy::kSum;
   int64_t chunk_bytes = 0;
-  Rings rings;  // empty: one, in the order of ranks
+  int64_t small_bytes = 0;  // up to here doubling's fewer messages win over halving's fewer bytes
+  Rings rings;              // empty: one, in the order of ranks
 };
 
 // Whether each of them is an order of 0 .. size-1.
@@ -98,13 +106,15 @@ class Adasum final : public Op {
     Communicator& comm = stage.comm();
     std::vector<int> all(static_cast<size_t>(comm.size()));
     std::iota(all.begin(), all.end(), 0);
-    stage.SetAlgorithm(kNames[static_cast<size_t>(parameters_.algorithm)]);
     if (parameters_.algorithm == Algorithm::kRing) {
+      stage.SetAlgorithm(kNames[static_cast<size_t>(Algorithm::kRing)]);
       const Rings rings = parameters_.rings.empty() ? Rings{all} : RingsOf(stage);
       co_return co_await share.GoRound(rings);
     }
     if (ByNodes(comm)) {
       const bool tree = parameters_.algorithm == Algorithm::kTree;
+      stage.SetAlgorithm(NameOverNodes(parameters_.local, tree, comm.one_node()));
+      if (comm.one_node()) WarnOfNoEffect(comm);
       co_return co_await OverNodes(share, parameters_.local, tree);
     }
     const Algorithm algorithm = Choose(stage);
@@ -122,6 +132,14 @@ class Adasum final : public Op {
   }
 
  private:
+  void WarnOfNoEffect(const Communicator& comm) {
+    if (std::exchange(warned_, true) || comm.rank() != 0) return;
+    const std::string local = parameters_.local == LocalOp::kSum ? "sum" : "average";
+    Log(LogLevel::kWarn, "adasum",
+        "local=" + local + " on a single node is a plain " + local +
+            ": Adasum acts between nodes only, and there are no others");
+  }
+
   // Whether what happens inside the nodes is another thing than what happens between them.
   bool ByNodes(const Communicator& comm) const {
     const bool several = comm.nodes().size() < static_cast<size_t>(comm.size());
@@ -147,7 +165,7 @@ class Adasum final : public Op {
     int64_t count = 0;
     for (const Segment& segment : stage.segments()) count += segment.count;
     const int64_t element = SizeOf(stage.dtype());
-    if (count * element <= kSmallBytes) return Algorithm::kDoubling;
+    if (count * element <= parameters_.small_bytes) return Algorithm::kDoubling;
     const Lane* const lane = stage.comm().lane();
     const bool pairs = std::has_single_bit(static_cast<unsigned>(stage.comm().size()));
     return lane != nullptr && pairs && lane->CanSwap(element) ? Algorithm::kLane
@@ -155,6 +173,7 @@ class Adasum final : public Op {
   }
 
   Parameters parameters_;
+  bool warned_ = false;
 };
 
 // "0.1.2/2.1.0"
@@ -185,6 +204,8 @@ Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
   HORON_ASSIGN(parameters.chunk_bytes, arguments.Integer("chunk", 1 << 20));
   if (parameters.chunk_bytes < 0) return arguments.Wrong("chunk must be at least 0");
   if (parameters.chunk_bytes == 0) parameters.chunk_bytes = INT64_MAX;
+  HORON_ASSIGN(parameters.small_bytes, arguments.Integer("small", 64 << 10));
+  if (parameters.small_bytes < 0) return arguments.Wrong("small must be at least 0");
   if (algorithm == "halving") parameters.algorithm = Algorithm::kHalving;
   if (algorithm == "doubling") parameters.algorithm = Algorithm::kDoubling;
   if (algorithm == "tree") parameters.algorithm = Algorithm::kTree;

@@ -264,6 +264,8 @@ const std::vector<Knob>& Table() {
        Parameter("adasum", "algo", "auto", CheckAdasumAlgorithm)},
       {"ADASUM_CHUNK_BYTES", false, "bytes of a chunk that Adasum exchanges; 0: whole messages",
        Parameter("adasum", "chunk", "1048576", CheckBytes)},
+      {"ADASUM_SMALL_BYTES", false, "bytes of a bucket up to which Adasum goes by doubling",
+       Parameter("adasum", "small", "65536", CheckBytes)},
       {"ADASUM_MPI_CHUNK_SIZE", true, "Horovod's name of HORON_ADASUM_CHUNK_BYTES",
        Parameter("adasum", "chunk", "1048576", CheckBytes)},
       {"FAULT", false, "makes this rank fail at a named place, for tests", Text(&Config::fault)},

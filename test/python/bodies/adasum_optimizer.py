@@ -21,9 +21,9 @@ def two_groups(model):
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=False)
 
 
-def by_hand(make_optimizer, data, passes=1, clip=None):
+def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None):
     """Every rank in this process: each has its model and optimizer; the deltas are combined."""
-    size = hvd.size()
+    size = ranks or hvd.size()
     models = [make_model() for _ in range(size)]
     optimizers = [make_optimizer(model) for model in models]
     for first in range(0, len(data), passes):
@@ -206,9 +206,12 @@ def check_a_failed_step_leaves_nothing_behind():
         optimizer.step()
         optimizer.zero_grad()
     Uneven.bad = True
+    before = [p.detach().clone() for p in model.parameters()]
     loss_of(model, data[2][hvd.rank()]).backward()
     with raises(hvd.HoronInvalidArgument, words=["float16", "float32"]):
         optimizer.step()
+    for start, parameter in zip(before, model.parameters()):
+        same(parameter.detach(), start)  # also those whose delta was combined
     Uneven.bad = False
     model.load_state_dict(make_model().state_dict())
     optimizer.load_state_dict(fresh)
@@ -217,6 +220,19 @@ def check_a_failed_step_leaves_nothing_behind():
         loss_of(model, step[hvd.rank()]).backward()
         optimizer.step()
     same_models(model, by_hand(sgd, data))
+
+
+def check_process_sets():
+    """A set's ranks train by the definition over them alone."""
+    if hvd.size() < 3:
+        return
+    data = batches(hvd.size())
+    members = [0, hvd.size() - 1]
+    pair_set = hvd.add_process_set(members)
+    if pair_set.included():
+        model = train(sgd, data, process_set=pair_set)
+        same_models(model, by_hand(sgd, data[:, members], ranks=2))
+    hvd.remove_process_set(pair_set)
 
 
 def check_a_closure_that_is_needed_is_refused():

@@ -166,20 +166,41 @@ def check_locked_schedules_say_so():
         assert all(e["args"]["negotiated"] is False for e in scheduled)
 
 
+def adasum_ways() -> dict:
+    """For each call that check_which_way_adasum_took makes, the name of its way."""
+    flat = {"halving": "recursive halving", "doubling": "recursive doubling",
+            "tree": "binary tree", "ring": "rings", "auto": "recursive doubling",
+            "average": "average", "sum": "sum", "large": "recursive halving"}
+    if hvd.local_size() == hvd.size():
+        paired = hvd.size() & (hvd.size() - 1) == 0
+        return {**flat, "large": "halving through shared memory"} if paired else flat
+    over = "halving inside nodes, then between them"
+    return {**dict.fromkeys(("halving", "doubling", "auto", "large"), over), "ring": "rings",
+            "tree": "tree inside nodes, then halving",
+            "average": "average inside nodes, then halving",
+            "sum": "sum inside nodes, then halving"}
+
+
 def check_which_way_adasum_took():
     path = shared_path()
     hvd.start_timeline(path)
     hvd.barrier()
-    for algorithm in ("halving", "doubling", "tree", "ring"):
-        hvd.allreduce(torch.ones(100), name=algorithm, op=hvd.AdasumOp(algorithm=algorithm))
+    small, large = torch.ones(100), torch.ones(100_000)
+    for algorithm in ("halving", "doubling", "tree", "ring", "auto"):
+        hvd.allreduce(small, name=algorithm, op=hvd.AdasumOp(algorithm=algorithm))
+    for local_op in ("average", "sum"):
+        hvd.allreduce(small, name=local_op, op=hvd.AdasumOp(local_op=local_op))
+    hvd.allreduce(large, name="large", op=hvd.Adasum)
     stop_timeline_together()
     spans = rows(recorded(path))
+    expected = adasum_ways()
     ways = {tensor: {e["args"]["algorithm"] for (_, t), row in spans.items() if t == tensor
                      for e in row if e["name"] == "ADASUM"}
-            for tensor in ("halving", "doubling", "tree", "ring")}
-    if hvd.size() > 1 and hvd.local_size() == hvd.size():
-        assert ways == {"halving": {"recursive halving"}, "doubling": {"recursive doubling"},
-                        "tree": {"binary tree"}, "ring": {"rings"}}, ways
+            for tensor in expected}
+    uneven = hvd.size() % hvd.local_size() != 0 or hvd.cross_size() * hvd.local_size() != hvd.size()
+    if hvd.size() > 1 and (hvd.local_size() == hvd.size() or uneven):
+        # With equal nodes of a power of two ranks the tree over them is the same.
+        assert ways == {name: {way} for name, way in expected.items()}, ways
 
 
 def check_process_sets_without_rank_0():

@@ -191,6 +191,7 @@ TEST_CASE("each knob sets its own field, in its own unit, and no other") {
       {"ADASUM_ALGO", "ring", "adasum:algo=ring"},
       {"ADASUM_CHUNK_BYTES", "65536", "adasum:chunk=65536"},
       {"ADASUM_MPI_CHUNK_SIZE", "65536", "adasum:chunk=65536"},
+      {"ADASUM_SMALL_BYTES", "4096", "adasum:small=4096"},
       {"FAULT", "x", "fault=x"},
       {"RANK", "2", "rank=2"},
       {"SIZE", "4", "size=4"},
