@@ -70,8 +70,10 @@ RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topolo
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
   parts.losses = std::move(losses);
+  const bool cublas = config.adasum_kernel == "cublas";
   parts.gpus =
-      std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, config.nccl);
+      std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, config.nccl,
+                             cublas ? PairKernels::kCublas : PairKernels::kFused);
   parts.recorder = RecorderOf(config, process, rank);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;
@@ -81,9 +83,10 @@ Transport* AddNode(RuntimeParts& parts, std::shared_ptr<SharedSegment> segment) 
   if (!segment) return nullptr;
   const Topology& topology = parts.topology;
   parts.segment = std::move(segment);
-  parts.transports.push_back(std::make_unique<ShmTransport>(
-      parts.segment, topology.members(topology.node_of(parts.rank)), topology.local_rank(parts.rank),
-      "shm", parts.config.cma, &(*parts.counters)["shm.read_bytes"]));
+  parts.transports.push_back(
+      std::make_unique<ShmTransport>(parts.segment, topology.members(topology.node_of(parts.rank)),
+                                     topology.local_rank(parts.rank), "shm", parts.config.cma,
+                                     &(*parts.counters)["shm.read_bytes"]));
   return parts.transports.back().get();
 }
 
@@ -161,8 +164,7 @@ Status CheckTogether(const MpiWorld& mpi) {
 Result<std::unique_ptr<Job>> JoinAlone(const Config& config, ProcessState& process) {
   HORON_TRY(CheckAlone(config));
   auto job = std::make_unique<Job>();
-  RuntimeParts parts =
-      Begin(config, process, 0, Topology::OneNode(1), std::make_shared<Losses>());
+  RuntimeParts parts = Begin(config, process, 0, Topology::OneNode(1), std::make_shared<Losses>());
   job->controller = job->transport = "self";
   job->watch = MakeWatch(parts, nullptr, nullptr, {});
   HORON_TRY(job->watch->status());
@@ -212,8 +214,8 @@ Result<std::unique_ptr<Job>> JoinThroughLauncher(const Config& config, ProcessSt
 // for some ranks only.
 Status CheckAlike(const Config& config, MpiWorld& mpi, const Patience& patience) {
   const std::string controller = config.controller == "shm" ? "shm" : "mpi";
-  const std::string said = "HORON_CONTROLLER=" + controller +
-                           ", HORON_LOCAL_SIZE=" + std::to_string(config.local_size);
+  const std::string said =
+      "HORON_CONTROLLER=" + controller + ", HORON_LOCAL_SIZE=" + std::to_string(config.local_size);
   HORON_ASSIGN(const std::vector<std::string> heard, mpi.Exchange(said, patience));
   for (size_t rank = 1; rank < heard.size(); ++rank) {
     if (heard[rank] == heard[0]) continue;

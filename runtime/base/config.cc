@@ -137,6 +137,13 @@ Status SetInter(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+Status SetAdasumKernel(Config& config, const std::string& value) {
+  if (value != "fused" && value != "cublas")
+    return Wrong(value, "a way to compute Adasum on GPUs; use fused or cublas");
+  config.adasum_kernel = value;
+  return Status::Ok();
+}
+
 // A knob that is a parameter of an op: so ranks that differ in it are told as those that differ in
 // the op. What is the op's own default changes nothing.
 Setter Parameter(std::string op, std::string key, std::string fallback,
@@ -268,6 +275,8 @@ const std::vector<Knob>& Table() {
        Parameter("adasum", "small", "65536", CheckBytes)},
       {"ADASUM_MPI_CHUNK_SIZE", true, "Horovod's name of HORON_ADASUM_CHUNK_BYTES",
        Parameter("adasum", "chunk", "1048576", CheckBytes)},
+      {"ADASUM_KERNEL", false, "what computes Adasum on GPUs: fused (Horon's kernels) or cublas",
+       SetAdasumKernel},
       {"FAULT", false, "makes this rank fail at a named place, for tests", Text(&Config::fault)},
       {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
       {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},

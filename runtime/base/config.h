@@ -56,17 +56,18 @@ struct Config {
   std::string metrics_file;                                          // METRICS_FILE; "": none
   std::chrono::milliseconds metrics_period{10000};  // METRICS_PERIOD_SECONDS; 0: at the end only
   bool explain = false;                             // EXPLAIN
-  int64_t slice_bytes = 0;         // SLICE_BYTES: unit of messages between nodes; 0 chooses
-  bool hierarchical = true;        // HIERARCHICAL: sums inside nodes, then between them
-  bool autotune = false;           // AUTOTUNE
-  std::string autotune_log;        // AUTOTUNE_LOG: CSV; "": none
-  std::string autotune_file;       // AUTOTUNE_FILE: keeps what was found; "": none
-  int64_t autotune_warmup = 3;     // AUTOTUNE_WARMUP_SAMPLES
-  int64_t autotune_steps = 10;     // AUTOTUNE_STEPS_PER_SAMPLE
-  int64_t autotune_samples = 200;  // AUTOTUNE_MAX_SAMPLES
-  OpDefaults op_defaults;          // ADASUM_*
-  std::string fault;               // FAULT: fail on purpose (fault.h)
-  bool deterministic = true;       // DETERMINISTIC: no reductions of MPI's own
+  int64_t slice_bytes = 0;              // SLICE_BYTES: unit of messages between nodes; 0 chooses
+  bool hierarchical = true;             // HIERARCHICAL: sums inside nodes, then between them
+  bool autotune = false;                // AUTOTUNE
+  std::string autotune_log;             // AUTOTUNE_LOG: CSV; "": none
+  std::string autotune_file;            // AUTOTUNE_FILE: keeps what was found; "": none
+  int64_t autotune_warmup = 3;          // AUTOTUNE_WARMUP_SAMPLES
+  int64_t autotune_steps = 10;          // AUTOTUNE_STEPS_PER_SAMPLE
+  int64_t autotune_samples = 200;       // AUTOTUNE_MAX_SAMPLES
+  OpDefaults op_defaults;               // ADASUM_*
+  std::string adasum_kernel = "fused";  // ADASUM_KERNEL: of tensors of GPUs
+  std::string fault;                    // FAULT: fail on purpose (fault.h)
+  bool deterministic = true;            // DETERMINISTIC: no reductions of MPI's own
   // Where horonrun put this process; rank < 0 when it did not.
   int64_t rank = -1, size = -1;  // RANK, SIZE
   int64_t launcher_fd = -1;      // LAUNCHER_FD: socket to the launcher

@@ -80,9 +80,9 @@ Status GpuRoad::Open(Share& share) {
     device_pool_ = std::make_shared<Pool>(gpu_->MakeMemory());
     pinned_pool_ = std::make_shared<Pool>(gpu_->MakePinnedMemory());
   }
-  HORON_ASSIGN(share.stream, gpu_->MakeStream());
-  HORON_ASSIGN(share.down, gpu_->MakeStream());
-  HORON_ASSIGN(share.up, gpu_->MakeStream());
+  HORON_ASSIGN(share.stream, gpu_->MakeStream(gpus_->pairs()));
+  HORON_ASSIGN(share.down, gpu_->MakeStream(PairKernels::kFused));
+  HORON_ASSIGN(share.up, gpu_->MakeStream(PairKernels::kFused));
   return Status::Ok();
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "runtime/device/kernels.h"
+#include "runtime/device/weigh.h"
 
 namespace horon {
 
@@ -19,13 +20,15 @@ struct Piece {
   int64_t count = 0;
 };
 
-// Two segments of one tensor; Combine writes out = a*x + b*y.
+// Two segments of one tensor; Combine writes out = a*x + b*y. Where `by` is set, a and b are there
+// when it begins: in memory that the device reads.
 struct Pair {
   const std::byte* x = nullptr;
   const std::byte* y = nullptr;
   std::byte* out = nullptr;
   int64_t count = 0;
   double a = 1, b = 1;
+  const Coefficients* by = nullptr;
 };
 
 // to = scale * from. Equal dtypes: as ScaleInto. Two floating dtypes: computed in fp32, or in
@@ -37,6 +40,9 @@ bool CanMove(DataType from, DataType to);
 // sums[i]: the inner products of pair i. Floating dtypes.
 void DotAll(DataType dtype, std::span<const Pair> pairs, Dots* sums);
 void CombineAll(DataType dtype, std::span<const Pair> pairs);
+// Of each of `tensors` tensors, from `rows` rows of their dots: weigh.h.
+void WeighAll(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+              Coefficients* out);
 
 // out = weights[0] * inputs[0] + weights[1] * inputs[1] + ..., in fp32 (fp64: in double), each
 // product rounded, added left to right, the 16-bit floats rounded once. Floating dtypes; in place

@@ -85,8 +85,15 @@ void DotAll(DataType dtype, std::span<const Pair> pairs, Dots* sums) {
 }
 
 void CombineAll(DataType dtype, std::span<const Pair> pairs) {
-  for (const Pair& pair : pairs)
-    CombineInto(dtype, pair.a, pair.x, pair.b, pair.y, pair.out, pair.count);
+  for (const Pair& pair : pairs) {
+    const Coefficients c = pair.by != nullptr ? *pair.by : Coefficients{pair.a, pair.b};
+    CombineInto(dtype, c.a, pair.x, c.b, pair.y, pair.out, pair.count);
+  }
+}
+
+void WeighAll(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+              Coefficients* out) {
+  for (int64_t t = 0; t < tensors; ++t) out[t] = CoefficientsOf(parts, rows, tensors, t, how);
 }
 
 // The products are stored, so that none is contracted with the sum that it feeds.

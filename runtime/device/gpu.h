@@ -24,7 +24,8 @@ class Gpu {
   // For pools: the device's own memory, and host memory that it reads and writes by itself.
   virtual std::unique_ptr<Memory> MakeMemory() = 0;
   virtual std::unique_ptr<Memory> MakePinnedMemory() = 0;
-  virtual Result<std::unique_ptr<Stream>> MakeStream() = 0;
+  // kUnsupported for cuBLAS's kernels where there is no cuBLAS: what to install.
+  virtual Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) = 0;
   // An event after all that the framework has enqueued on its stream (a cudaStream_t) so far.
   // kUnsupported while that stream is captured into a graph.
   virtual Result<SharedEvent> Record(void* framework_stream) = 0;

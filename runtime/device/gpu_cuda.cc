@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/device/cublas_pairs.h"
 #include "runtime/device/kernels_cuda.h"
 
 namespace horon::cuda {
@@ -123,12 +124,18 @@ Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream)
-      : events_(std::move(events)), stream_(stream), device_(events_->index()) {}
+  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream, const CublasLibrary& cublas,
+             PairKernels pairs)
+      : events_(std::move(events)),
+        stream_(stream),
+        device_(events_->index()),
+        cublas_(cublas),
+        pairs_(pairs) {}
   ~CudaStream() override {
     const OnDevice current(device_);
     cudaStreamSynchronize(stream_);
-    cudaFree(partials_);
+    by_cublas_.reset();
+    cudaFree(room_);
     cudaStreamDestroy(stream_);
   }
   void* native() const override { return stream_; }
@@ -142,6 +149,12 @@ class CudaStream final : public Stream {
     return Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_),
                  "copy memory", device_);
   }
+  Status Zero(std::byte* to, int64_t bytes) override {
+    if (bytes == 0) return Status::Ok();
+    const OnDevice current(device_);
+    return Check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream_), "clear memory",
+                 device_);
+  }
   Status Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) override {
     const OnDevice current(device_);
     return Check(cuda::Move(from, to, scale, pieces, stream_), "move tensors", device_);
@@ -154,12 +167,33 @@ class CudaStream final : public Stream {
   }
   Status Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) override {
     const OnDevice current(device_);
-    HORON_TRY(Reserve(PartialsFor(pairs)));
-    return Check(cuda::Dot(dtype, pairs, partials_, sums, stream_), "multiply tensors", device_);
+    if (pairs_ == PairKernels::kCublas) {
+      HORON_TRY(OpenCublasPairs());
+      HORON_TRY(Reserve(CublasPairs::RoomFor(pairs)));
+      return by_cublas_->Dot(dtype, pairs, room_, sums);
+    }
+    HORON_TRY(Reserve(PartialsFor(pairs) * static_cast<int64_t>(sizeof(Dots))));
+    auto* const partials = reinterpret_cast<Dots*>(room_);
+    return Check(cuda::Dot(dtype, pairs, partials, sums, stream_), "multiply tensors", device_);
+  }
+  Status Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+               Coefficients* out) override {
+    const OnDevice current(device_);
+    return Check(cuda::Weigh(how, parts, rows, tensors, out, stream_), "weigh tensors", device_);
   }
   Status Combine(DataType dtype, std::span<const Pair> pairs) override {
     const OnDevice current(device_);
+    if (pairs_ == PairKernels::kCublas) {
+      HORON_TRY(OpenCublasPairs());
+      HORON_TRY(Reserve(CublasPairs::RoomFor(pairs)));
+      return by_cublas_->Combine(dtype, pairs, room_);
+    }
     return Check(cuda::Combine(dtype, pairs, stream_), "combine tensors", device_);
+  }
+  Status Multiply(const MatrixProduct& product) override {
+    const OnDevice current(device_);
+    HORON_TRY(OpenCublasPairs());
+    return by_cublas_->Multiply(product);
   }
   Status Mix(DataType dtype, std::span<const double> weights,
              std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override {
@@ -170,30 +204,41 @@ class CudaStream final : public Stream {
  private:
   // cudaFree waits for the device, so the larger one comes before the last use of the smaller one
   // can matter. Rare: it grows to the largest bucket.
-  Status Reserve(int64_t partials) {
-    if (partials <= reserved_) return Status::Ok();
-    cudaFree(partials_);
-    partials_ = nullptr;
+  Status Reserve(int64_t bytes) {
+    if (bytes <= reserved_) return Status::Ok();
+    cudaFree(room_);
+    room_ = nullptr;
     reserved_ = 0;
     void* data = nullptr;
-    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(partials) * sizeof(Dots)),
-                    "allocate memory", device_));
-    partials_ = static_cast<Dots*>(data);
-    reserved_ = partials;
+    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(bytes)), "allocate memory", device_));
+    room_ = static_cast<std::byte*>(data);
+    reserved_ = bytes;
+    return Status::Ok();
+  }
+  // When it is first used: it takes memory of its own, and some time.
+  Status OpenCublasPairs() {
+    if (by_cublas_) return Status::Ok();
+    HORON_ASSIGN(by_cublas_, CublasPairs::Make(cublas_, *this));
     return Status::Ok();
   }
 
   std::shared_ptr<Events> events_;
   cudaStream_t stream_;
   int device_;
-  Dots* partials_ = nullptr;
+  const CublasLibrary& cublas_;
+  PairKernels pairs_;
+  std::unique_ptr<CublasPairs> by_cublas_;
+  std::byte* room_ = nullptr;  // for Dot and Combine
   int64_t reserved_ = 0;
 };
 
 class CudaGpu final : public Gpu {
  public:
-  CudaGpu(int index, std::string name)
-      : index_(index), name_(std::move(name)), events_(std::make_shared<Events>(index)) {}
+  CudaGpu(int index, std::string name, const CublasLibrary& cublas)
+      : index_(index),
+        name_(std::move(name)),
+        cublas_(cublas),
+        events_(std::make_shared<Events>(index)) {}
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   std::string name() const override { return name_; }
   std::unique_ptr<Memory> MakeMemory() override { return std::make_unique<DeviceMemory>(index_); }
@@ -201,14 +246,16 @@ class CudaGpu final : public Gpu {
     return std::make_unique<PinnedMemory>(index_);
   }
   // Before the framework's kernels, where the device has to choose: peers wait for these.
-  Result<std::unique_ptr<Stream>> MakeStream() override {
+  Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) override {
+    if (pairs == PairKernels::kCublas && !cublas_.ok())
+      return Status::Unsupported("there is no cuBLAS: " + cublas_.found.text);
     const OnDevice current(index_);
     int least = 0, greatest = 0;
     HORON_TRY(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "make a stream", index_));
     cudaStream_t stream = nullptr;
     HORON_TRY(Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
                     "make a stream", index_));
-    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream));
+    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream, cublas_, pairs));
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);
@@ -226,6 +273,7 @@ class CudaGpu final : public Gpu {
  private:
   int index_;
   std::string name_;
+  const CublasLibrary& cublas_;
   std::shared_ptr<Events> events_;
 };
 
@@ -239,7 +287,7 @@ Status Check(cudaError_t error, const char* what, int device) {
                              cudaGetErrorName(error) + ")");
 }
 
-Result<std::shared_ptr<Gpu>> OpenGpu(int index) {
+Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
   const OnDevice current(index);
   cudaDeviceProp properties{};
   HORON_TRY(Check(cudaGetDeviceProperties(&properties, index), "be asked about it", index));
@@ -252,7 +300,7 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index) {
                                ".0 (A100 and newer): reduce copies on the CPU");
   }
   HORON_TRY(Check(cudaFree(nullptr), "be started", index));
-  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name));
+  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name, cublas));
 }
 
 }  // namespace horon::cuda

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/device/cublas_library.h"
 #include "runtime/device/gpu.h"
 
 namespace horon::cuda {
@@ -39,6 +40,7 @@ class OnDevice {
   bool changed_ = false;
 };
 
-Result<std::shared_ptr<Gpu>> OpenGpu(int index);
+// The library outlives it.
+Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas);
 
 }  // namespace horon::cuda

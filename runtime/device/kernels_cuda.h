@@ -22,6 +22,8 @@ cudaError_t Reduce(ReduceKind kind, DataType dtype, double scale,
 int64_t PartialsFor(std::span<const Pair> pairs);
 cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums,
                 cudaStream_t stream);
+cudaError_t Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+                  Coefficients* out, cudaStream_t stream);
 cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t stream);
 cudaError_t Mix(DataType dtype, std::span<const double> weights,
                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count,

@@ -1,4 +1,5 @@
-// Adasum's two passes on a GPU: the inner products of all pairs of a batch, and their combination.
+// Adasum's two passes on a GPU: the inner products of all pairs of a batch, and their combination;
+// between the two what each tensor's products weigh.
 //
 // The products are summed in double, in two stages: a block of threads sums a tile and stores what
 // it got, and a second kernel adds the tiles of each pair. Both in a fixed order, without atomics,
@@ -88,7 +89,13 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 Pair CutPair(const Pair& pair, int64_t begin, int64_t count) {
   const int64_t bytes = begin * static_cast<int64_t>(sizeof(T));
-  return {pair.x + bytes, pair.y + bytes, pair.out + bytes, count, pair.a, pair.b};
+  return {pair.x + bytes, pair.y + bytes, pair.out + bytes, count, pair.a, pair.b, pair.by};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    WeighKernel(Weighing how, const Dots* parts, int64_t rows, int64_t tensors, Coefficients* out) {
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (t < tensors) out[t] = CoefficientsOf(parts, rows, tensors, t, how);
 }
 
 template <typename T>
@@ -101,14 +108,15 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
     const T* x = reinterpret_cast<const T*>(pair.x) + begin;
     const T* y = reinterpret_cast<const T*>(pair.y) + begin;
     T* out = reinterpret_cast<T*>(pair.out) + begin;
-    const bool beyond = (fabs(pair.a) > 3.4028234663852886e38 && isfinite(pair.a)) ||
-                        (fabs(pair.b) > 3.4028234663852886e38 && isfinite(pair.b));
+    const Coefficients c = pair.by != nullptr ? *pair.by : Coefficients{pair.a, pair.b};
+    const bool beyond = (fabs(c.a) > 3.4028234663852886e38 && isfinite(c.a)) ||
+                        (fabs(c.b) > 3.4028234663852886e38 && isfinite(c.b));
     const auto combine = [&](T a, T b) {
       if (beyond)
-        return Narrow<T>(pair.a * static_cast<double>(Widen(a)) +
-                         pair.b * static_cast<double>(Widen(b)));
+        return Narrow<T>(c.a * static_cast<double>(Widen(a)) +
+                         c.b * static_cast<double>(Widen(b)));
       using W = Wide<T>;
-      return Narrow<T>(static_cast<W>(pair.a) * Widen(a) + static_cast<W>(pair.b) * Widen(b));
+      return Narrow<T>(static_cast<W>(c.a) * Widen(a) + static_cast<W>(c.b) * Widen(b));
     };
     const bool aligned =
         AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes) && AlignedTo(out, kVectorBytes);
@@ -161,6 +169,14 @@ cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dot
     if (const cudaError_t added = cudaGetLastError(); added != cudaSuccess) return added;
   }
   return cudaSuccess;
+}
+
+cudaError_t Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+                  Coefficients* out, cudaStream_t stream) {
+  if (tensors == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>((tensors + kThreads - 1) / kThreads);
+  WeighKernel<<<blocks, kThreads, 0, stream>>>(how, parts, rows, tensors, out);
+  return cudaGetLastError();
 }
 
 cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t stream) {

@@ -29,6 +29,21 @@ class Event {
 };
 using SharedEvent = std::shared_ptr<Event>;
 
+// What does Dot and Combine: kernels that take a whole batch in one pass, with sums in double; or
+// cuBLAS, tensor by tensor, with sums in fp32 (fp64: in double). Cublas may round twice where Fused
+// rounds once.
+enum class PairKernels : uint8_t { kFused, kCublas };
+
+// c = a' * b, or a * b: matrices of `m` x `k` and `k` x `n` elements, column by column.
+struct MatrixProduct {
+  DataType dtype = DataType::kFloat32;
+  bool transposed = false;  // a is k x m, and a' is what is multiplied
+  int64_t m = 0, n = 0, k = 0;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  std::byte* c = nullptr;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;       // waits for what was enqueued
@@ -37,6 +52,7 @@ class Stream {
 
   // Between two places of this device or pinned host memory, in any direction.
   virtual Status Copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  virtual Status Zero(std::byte* to, int64_t bytes) = 0;
   // MoveAll, one launch for some hundred pieces.
   virtual Status Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) = 0;
   // ReduceInto, of at most kMostInputs.
@@ -47,11 +63,17 @@ class Stream {
   // sums[i] = a.b, a.a and b.b of pair i, in double: the same in every run, but added in another
   // order than on the host. `sums` is memory of the device, or pinned.
   virtual Status Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) = 0;
+  // WeighAll; all of it is memory of the device, or pinned.
+  virtual Status Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+                       Coefficients* out) = 0;
   // CombineAll, in one pass.
   virtual Status Combine(DataType dtype, std::span<const Pair> pairs) = 0;
   // MixInto, of at most kMostInputs.
   virtual Status Mix(DataType dtype, std::span<const double> weights,
                      std::span<const std::byte* const> inputs, std::byte* out, int64_t count) = 0;
+  // By cuBLAS, whatever the kernels of pairs: floating dtypes, sums in fp32 (fp64: in double).
+  // kUnsupported where there is no cuBLAS.
+  virtual Status Multiply(const MatrixProduct& product) = 0;
 };
 
 }  // namespace horon

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/device/gpu_cuda.h"
+#include "runtime/transport/gpu_driver.h"
 #include "runtime/transport/nccl.h"
 
 namespace horon {
@@ -14,7 +15,7 @@ std::string Dotted(int version) {
 class CudaDriver final : public GpuDriver {
  public:
   CudaDriver(int devices, const GpuLibraryPaths& paths)
-      : devices_(devices), nccl_(OpenNccl(paths)), cublas_(FindCublas(paths)) {
+      : devices_(devices), nccl_(OpenNccl(paths)), cublas_(OpenCublas(paths)) {
     if (nccl_.ok()) network_ = MakeNcclNetwork(nccl_);
   }
   int devices() const override { return devices_; }
@@ -25,14 +26,14 @@ class CudaDriver final : public GpuDriver {
     return "driver for CUDA " + Dotted(driver) + ", built with CUDA " + Dotted(runtime);
   }
   const FoundLibrary& nccl() const override { return nccl_.found; }
-  const FoundLibrary& cublas() const override { return cublas_; }
-  Result<std::shared_ptr<Gpu>> Open(int index) override { return cuda::OpenGpu(index); }
+  const FoundLibrary& cublas() const override { return cublas_.found; }
+  Result<std::shared_ptr<Gpu>> Open(int index) override { return cuda::OpenGpu(index, cublas_); }
   GpuNetwork* network() override { return network_.get(); }
 
  private:
   int devices_;
   NcclLibrary nccl_;
-  FoundLibrary cublas_;
+  CublasLibrary cublas_;
   std::unique_ptr<GpuNetwork> network_;
 };
 

@@ -10,17 +10,12 @@
 #include <string>
 
 #include "runtime/device/gpu.h"
+#include "runtime/device/gpu_libraries.h"
 #include "runtime/transport/gpu_group.h"
 
 namespace horon {
 
-inline constexpr int kCudaPluginVersion = 1;
-
-// A library that is opened at run time: where it was found, or why it was not.
-struct FoundLibrary {
-  int version = 0;  // as the library counts; 0: not found
-  std::string text;
-};
+inline constexpr int kCudaPluginVersion = 2;
 
 // One per process; lives to its end. Any thread.
 class GpuDriver {
@@ -32,12 +27,6 @@ class GpuDriver {
   virtual const FoundLibrary& cublas() const = 0;
   virtual Result<std::shared_ptr<Gpu>> Open(int index) = 0;
   virtual GpuNetwork* network() = 0;  // null where NCCL was not found: nccl() says why
-};
-
-// Where to look for the libraries, beside what the process has open already.
-struct GpuLibraryPaths {
-  std::string nccl, cublas;   // HORON_NCCL_LIB, HORON_CUBLAS_LIB
-  std::string python_prefix;  // of the Python whose packages may bring them
 };
 
 // The plugin's C entry points, found by dlsym.

@@ -15,6 +15,11 @@ Result<std::shared_ptr<Gpu>> Gpus::Of(Device device) {
     return Status::InvalidArgument("it lies on " + ToString(device) + ", but this process sees " +
                                    std::to_string(driver_->devices()) + " GPUs");
   }
+  if (pairs_ == PairKernels::kCublas && driver_->cublas().version == 0) {
+    return Status::Unsupported(
+        "HORON_ADASUM_KERNEL=cublas, but there is no cuBLAS that it could use: " +
+        driver_->cublas().text + ". HORON_ADASUM_KERNEL=fused needs none");
+  }
   HORON_ASSIGN(gpu_, driver_->Open(device.index));
   return gpu_;
 }

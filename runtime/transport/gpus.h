@@ -16,16 +16,20 @@ class Gpus {
  public:
   // The process's driver, or why there is none; asked once at most.
   using Find = std::function<Result<GpuDriver*>()>;
-  explicit Gpus(Find find, bool nccl = true) : find_(std::move(find)), nccl_(nccl) {}
+  explicit Gpus(Find find, bool nccl = true, PairKernels pairs = PairKernels::kFused)
+      : find_(std::move(find)), nccl_(nccl), pairs_(pairs) {}
 
-  // kUnsupported with the reason where there is no such GPU, kInvalidArgument for a second one.
+  // kUnsupported with the reason where there is no such GPU, or no cuBLAS that is wanted;
+  // kInvalidArgument for a second GPU.
   Result<std::shared_ptr<Gpu>> Of(Device device);
   std::shared_ptr<Gpu> gpu() const;  // null before
   GpuNetwork* network() const;       // null where there is none, or none is wanted
+  PairKernels pairs() const { return pairs_; }
 
  private:
   Find find_;
   const bool nccl_;
+  const PairKernels pairs_;
   mutable Mutex mutex_;
   std::shared_ptr<Gpu> gpu_ HORON_GUARDED_BY(mutex_);
   GpuDriver* driver_ HORON_GUARDED_BY(mutex_) = nullptr;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "runtime/transport/gpu_group.h"
 #include "runtime/transport/nccl_library.h"
 
 namespace horon {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/transport/gpu_driver.h"
+#include "runtime/device/gpu_libraries.h"
 
 namespace horon {
 
@@ -66,7 +66,5 @@ struct NcclLibrary {
 
 // Never fails: what is missing is in `found`.
 NcclLibrary OpenNccl(const GpuLibraryPaths& paths);
-// Which cuBLAS there is.
-FoundLibrary FindCublas(const GpuLibraryPaths& paths);
 
 }  // namespace horon

@@ -1,6 +1,6 @@
 // How near the kernels come to the memory of the GPU: pack and unpack of a model's gradients as a
-// share of a plain copy, and Adasum's dots as a share of what is read. Prints a table; without a
-// GPU it says why and ends with 77.
+// share of a plain copy, and Adasum's dots as a share of what is read, by the kernels and by
+// cuBLAS. Prints a table; without a GPU it says why and ends with 77.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -77,8 +77,43 @@ void Line(const char* set, const char* what, double bytes, double seconds, doubl
               reference > 0 ? 100 * rate / reference : 100.0);
 }
 
+// Adasum's two passes by cuBLAS, a call or two for each tensor, beside the kernels of one pass.
+void MeasureCublas(Gpu& gpu, const char* name, const std::vector<Pair>& pairs, Dots* sums,
+                   double bytes, double reference) {
+  const auto made = gpu.MakeStream(PairKernels::kCublas);
+  if (!made.ok()) {
+    std::printf("| %s | dots and combination by cuBLAS | not measured: %s | | |\n", name,
+                made.status().message().c_str());
+    return;
+  }
+  Stream& stream = *made.value();
+  constexpr DataType kType = DataType::kFloat32;
+  Line(name, "dots of all pairs, by cuBLAS", bytes,
+       SecondsOf(stream, [&] { return stream.Dot(kType, pairs, sums); }), reference);
+  Line(name, "combination of all pairs, by cuBLAS", 1.5 * bytes,
+       SecondsOf(stream, [&] { return stream.Combine(kType, pairs); }), reference);
+}
+
+// A dense product by cuBLAS, of the shape that a low-rank compression needs: a gradient of 4096 x
+// 1024 with a matrix of 4 columns.
+void MeasureProduct(Gpu& gpu) {
+  const auto made = gpu.MakeStream(PairKernels::kCublas);
+  if (!made.ok()) return;  // said above
+  constexpr int64_t kRows = 4096, kColumns = 1024, kRank = 4;
+  const auto memory = gpu.MakeMemory();
+  std::byte* const a = memory->Allocate(kRows * kColumns * 4).value();
+  std::byte* const b = memory->Allocate(kColumns * kRank * 4).value();
+  std::byte* const c = memory->Allocate(kRows * kRank * 4).value();
+  const MatrixProduct product{DataType::kFloat32, false, kRows, kRank, kColumns, a, b, c};
+  Stream& stream = *made.value();
+  Line("4096 x 1024", "product with 1024 x 4, by cuBLAS",
+       4.0 * (kRows * kColumns + kColumns * kRank + kRows * kRank),
+       SecondsOf(stream, [&] { return stream.Multiply(product); }), 0);
+  for (std::byte* data : {a, b, c}) memory->Free(data, 0);
+}
+
 void Measure(Gpu& gpu, const char* name, const std::vector<int64_t>& counts) {
-  const auto stream = gpu.MakeStream().value();
+  const auto stream = gpu.MakeStream(PairKernels::kFused).value();
   const auto memory = gpu.MakeMemory();
   int64_t bytes = 0;
   for (const int64_t count : counts) bytes += (count * 4 + 255) / 256 * 256;
@@ -110,6 +145,7 @@ void Measure(Gpu& gpu, const char* name, const std::vector<int64_t>& counts) {
        SecondsOf(*stream, [&] { return stream->Dot(kType, pairs, sums); }), reference);
   Line(name, "combination of all pairs", 1.5 * both,
        SecondsOf(*stream, [&] { return stream->Combine(kType, pairs); }), reference);
+  MeasureCublas(gpu, name, pairs, sums, both, reference);
   for (std::byte* data : {tensors, block}) memory->Free(data, bytes);
   memory->Free(reinterpret_cast<std::byte*>(sums), 0);
 }
@@ -118,7 +154,8 @@ void Measure(Gpu& gpu, const char* name, const std::vector<int64_t>& counts) {
 
 int main() {
   GpuPlugin plugin;
-  const auto driver = plugin.Open(Config{});
+  const auto config = ReadConfig();  // HORON_CUBLAS_LIB, say
+  const auto driver = plugin.Open(config.ok() ? config.value() : Config{});
   if (!driver.ok()) {
     std::printf("not measured: %s\n", driver.status().message().c_str());
     return 77;
@@ -128,9 +165,11 @@ int main() {
     std::printf("not measured: %s\n", gpu.status().message().c_str());
     return 1;
   }
-  std::printf("%s, %s\n\n", gpu.value()->name().c_str(), driver.value()->version().c_str());
+  std::printf("%s, %s; %s\n\n", gpu.value()->name().c_str(), driver.value()->version().c_str(),
+              driver.value()->cublas().text.c_str());
   std::printf("| tensors | what | time | bytes moved | of the copy |\n|---|---|---|---|---|\n");
   Measure(*gpu.value(), "ResNet-50", Resnet50());
   Measure(*gpu.value(), "BERT-base", BertBase());
+  MeasureProduct(*gpu.value());
   return 0;
 }

@@ -7,7 +7,8 @@
 
 int main(int argc, char** argv) {
   horon::GpuPlugin plugin;
-  const auto driver = plugin.Open(horon::Config{});
+  const auto config = horon::ReadConfig();  // HORON_CUBLAS_LIB, say
+  const auto driver = plugin.Open(config.ok() ? config.value() : horon::Config{});
   if (!driver.ok()) {
     std::printf("SKIPPED: %s\n", driver.status().message().c_str());
     return 0;

@@ -39,7 +39,9 @@ bool SameElements(DataType dtype, const Bytes& a, const Bytes& b) {
   return true;
 }
 
-std::unique_ptr<Stream> NewStream() { return test::the_gpu->MakeStream().value(); }
+std::unique_ptr<Stream> NewStream() {
+  return test::the_gpu->MakeStream(PairKernels::kFused).value();
+}
 
 void CheckMove(DataType from, DataType to, double scale, int64_t shift) {
   INFO(NameOf(from) << " to " << NameOf(to) << " x " << scale << ", shifted by " << shift);
@@ -181,6 +183,132 @@ TEST_CASE("pairs are combined, and inputs mixed, as on the host") {
       MixInto(dtype, weights, host, pairs.out[i].data(), kCounts[i]);
       REQUIRE(stream->Mix(dtype, weights, device, pairs.dout[i]->data(), kCounts[i]).ok());
       REQUIRE(SameElements(dtype, pairs.dout[i]->Get(), pairs.out[i]));
+    }
+  }
+}
+
+TEST_CASE("what tensors weigh is computed as on the host, and combines them where it lies") {
+  for (const DataType dtype : kFloats) {
+    const auto stream = NewStream();
+    PairCase pairs(*stream, dtype);
+    constexpr int64_t kRows = 3;
+    const auto tensors = static_cast<int64_t>(pairs.on_host.size());
+    std::vector<Dots> parts;
+    for (int64_t i = 0; i < kRows * tensors; ++i)
+      parts.push_back({0.1 * static_cast<double>(i - 5), 1.5 + static_cast<double>(i % 7),
+                       i % tensors == 2 ? 0.0 : 2.25});
+    Bytes bytes(parts.size() * sizeof(Dots));
+    std::memcpy(bytes.data(), parts.data(), bytes.size());
+    OnDevice dots(*stream, bytes),
+        weights(*stream, Bytes(static_cast<size_t>(tensors) * sizeof(Coefficients)));
+    for (const ZeroPolicy zeros : {ZeroPolicy::kSum, ZeroPolicy::kMean}) {
+      const Weighing how{3, 2, zeros};
+      std::vector<Coefficients> expected(static_cast<size_t>(tensors));
+      WeighAll(how, parts.data(), kRows, tensors, expected.data());
+      auto* const by = reinterpret_cast<Coefficients*>(weights.data());
+      const auto* const from = reinterpret_cast<const Dots*>(dots.data());
+      REQUIRE(stream->Weigh(how, from, kRows, tensors, by).ok());
+      const Bytes result = weights.Get();
+      REQUIRE(std::memcmp(result.data(), expected.data(), result.size()) == 0);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        pairs.on_host[i].by = &expected[i];
+        pairs.on_device[i].by = by + i;
+      }
+      CombineAll(dtype, pairs.on_host);
+      REQUIRE(stream->Combine(dtype, pairs.on_device).ok());
+      for (size_t i = 0; i < pairs.out.size(); ++i)
+        REQUIRE(SameElements(dtype, pairs.dout[i]->Get(), pairs.out[i]));
+    }
+  }
+}
+
+// Sums in fp32, and two roundings where the host has one.
+bool NearlyEqual(DataType dtype, const Bytes& result, const Bytes& expected, double tolerance) {
+  const Values a = test::Decode(dtype, result), b = test::Decode(dtype, expected);
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!(std::fabs(a[i] - b[i]) <= tolerance * (1 + std::fabs(b[i])))) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<Stream> CublasStream() {
+  auto made = test::the_gpu->MakeStream(PairKernels::kCublas);
+  if (made.ok()) return std::move(made).value();
+  REQUIRE(made.status().code() == Code::kUnsupported);
+  std::printf("SKIPPED: %s\n", made.status().message().c_str());
+  return nullptr;
+}
+
+TEST_CASE("by cuBLAS pairs come out as by the kernels") {
+  for (const DataType dtype : kFloats) {
+    const auto stream = CublasStream();
+    if (!stream) return;
+    INFO(NameOf(dtype));
+    PairCase pairs(*stream, dtype);
+    std::vector<Dots> expected(pairs.on_host.size());
+    DotAll(dtype, pairs.on_host, expected.data());
+    OnDevice sums(*stream, Bytes(expected.size() * sizeof(Dots)));
+    REQUIRE(stream->Dot(dtype, pairs.on_device, reinterpret_cast<Dots*>(sums.data())).ok());
+    std::vector<Dots> result(expected.size());
+    const Bytes bytes = sums.Get();
+    std::memcpy(result.data(), bytes.data(), bytes.size());
+    for (size_t i = 0; i < result.size(); ++i) {
+      const double near = 1e-4 * (expected[i].aa + expected[i].bb);
+      REQUIRE(std::fabs(result[i].ab - expected[i].ab) <= near);
+      REQUIRE(std::fabs(result[i].aa - expected[i].aa) <= near);
+      REQUIRE(std::fabs(result[i].bb - expected[i].bb) <= near);
+    }
+    const double tolerance = std::max(2 * test::Tolerance(dtype), 1e-6);
+    CombineAll(dtype, pairs.on_host);
+    REQUIRE(stream->Combine(dtype, pairs.on_device).ok());
+    for (size_t i = 0; i < pairs.out.size(); ++i)
+      REQUIRE(NearlyEqual(dtype, pairs.dout[i]->Get(), pairs.out[i], tolerance));
+    // Factors that the device knows, and the result over the second operand.
+    std::vector<Coefficients> factors(pairs.on_host.size(), Coefficients{0.25, 0.5});
+    Bytes known(factors.size() * sizeof(Coefficients));
+    std::memcpy(known.data(), factors.data(), known.size());
+    OnDevice weights(*stream, known);
+    for (size_t i = 0; i < factors.size(); ++i) {
+      pairs.on_host[i].by = &factors[i];
+      pairs.on_device[i].by = reinterpret_cast<const Coefficients*>(weights.data()) + i;
+      pairs.on_host[i].out = pairs.y[i].data();
+      pairs.on_device[i].out = pairs.dy[i]->data();
+    }
+    CombineAll(dtype, pairs.on_host);
+    REQUIRE(stream->Combine(dtype, pairs.on_device).ok());
+    for (size_t i = 0; i < pairs.y.size(); ++i)
+      REQUIRE(NearlyEqual(dtype, pairs.dy[i]->Get(), pairs.y[i], tolerance));
+  }
+}
+
+TEST_CASE("cuBLAS multiplies matrices on the GPU") {
+  constexpr int64_t kM = 65, kN = 4, kK = 130;
+  for (const DataType dtype : kFloats) {
+    const auto stream = CublasStream();
+    if (!stream) return;
+    INFO(NameOf(dtype));
+    const Bytes a = test::Encode(dtype, test::Fractions(0, kM * kK));
+    const Bytes b = test::Encode(dtype, test::Fractions(1, kK * kN));
+    const Values x = test::Decode(dtype, a), y = test::Decode(dtype, b);
+    for (const bool transposed : {false, true}) {
+      OnDevice in_a(*stream, a), in_b(*stream, b),
+          out(*stream, Bytes(static_cast<size_t>(kM * kN * SizeOf(dtype))));
+      REQUIRE(
+          stream->Multiply({dtype, transposed, kM, kN, kK, in_a.data(), in_b.data(), out.data()})
+              .ok());
+      Values expected;
+      for (int64_t column = 0; column < kN; ++column) {
+        for (int64_t row = 0; row < kM; ++row) {
+          double sum = 0;
+          for (int64_t k = 0; k < kK; ++k) {
+            const int64_t at = transposed ? row * kK + k : k * kM + row;
+            sum += x[static_cast<size_t>(at)] * y[static_cast<size_t>(column * kK + k)];
+          }
+          expected.push_back(sum);
+        }
+      }
+      const Bytes reference = test::Encode(dtype, expected);
+      REQUIRE(NearlyEqual(dtype, out.Get(), reference, std::max(2 * test::Tolerance(dtype), 1e-4)));
     }
   }
 }

@@ -74,7 +74,7 @@ std::byte* FakeGpu::Inside(std::byte* device) const {
 
 std::unique_ptr<Memory> FakeGpu::MakeMemory() { return std::make_unique<RegionMemory>(*this); }
 std::unique_ptr<Memory> FakeGpu::MakePinnedMemory() { return MakeHostMemory(); }
-Result<std::unique_ptr<Stream>> FakeGpu::MakeStream() {
+Result<std::unique_ptr<Stream>> FakeGpu::MakeStream(PairKernels) {
   return std::unique_ptr<Stream>(std::make_unique<FakeStream>(*this));
 }
 

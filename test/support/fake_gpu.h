@@ -33,7 +33,7 @@ class FakeGpu final : public Gpu {
   std::string name() const override { return "fake"; }
   std::unique_ptr<Memory> MakeMemory() override;
   std::unique_ptr<Memory> MakePinnedMemory() override;
-  Result<std::unique_ptr<Stream>> MakeStream() override;
+  Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) override;
   Result<SharedEvent> Record(void* framework_stream) override;
 
   // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
@@ -81,13 +81,18 @@ class FakeStream final : public Stream {
   void* native() const override { return const_cast<FakeStream*>(this); }
   Result<SharedEvent> Record() override;
   Status Copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  Status Zero(std::byte* to, int64_t bytes) override;
   Status Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) override;
   Status Reduce(ReduceKind kind, DataType dtype, double scale,
                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override;
   Status Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) override;
+  Status Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+               Coefficients* out) override;
   Status Combine(DataType dtype, std::span<const Pair> pairs) override;
   Status Mix(DataType dtype, std::span<const double> weights,
              std::span<const std::byte* const> inputs, std::byte* out, int64_t count) override;
+
+  Status Multiply(const MatrixProduct&) override { return Status::Unsupported("no cuBLAS here"); }
 
   // Any work that reads and writes these spans.
   void Enqueue(const std::string& what, const std::vector<Span>& reads,
@@ -137,7 +142,8 @@ class FakeGpus {
   // `nccl[rank]`: the rank's version of it, 0 for none.
   explicit FakeGpus(std::vector<int> nccl);
   ~FakeGpus();
-  std::shared_ptr<Gpus> Of(int rank);  // for the rank's runtime
+  // For the rank's runtime.
+  std::shared_ptr<Gpus> Of(int rank, PairKernels pairs = PairKernels::kFused);
   FakeGpu& gpu(int rank);
   std::vector<std::string> complaints() const;  // of all
 

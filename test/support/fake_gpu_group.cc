@@ -207,9 +207,9 @@ FakeGpus::FakeGpus(std::vector<int> nccl) {
 }
 FakeGpus::~FakeGpus() = default;
 
-std::shared_ptr<Gpus> FakeGpus::Of(int rank) {
+std::shared_ptr<Gpus> FakeGpus::Of(int rank, PairKernels pairs) {
   GpuDriver* const driver = drivers_[static_cast<size_t>(rank)].get();
-  return std::make_shared<Gpus>([driver]() -> Result<GpuDriver*> { return driver; });
+  return std::make_shared<Gpus>([driver]() -> Result<GpuDriver*> { return driver; }, true, pairs);
 }
 
 FakeGpu& FakeGpus::gpu(int rank) { return drivers_[static_cast<size_t>(rank)]->gpu(); }

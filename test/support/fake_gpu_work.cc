@@ -30,6 +30,13 @@ Status FakeStream::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
   return Status::Ok();
 }
 
+Status FakeStream::Zero(std::byte* to, int64_t bytes) {
+  Enqueue("a clearing", {}, {{to, bytes}}, [=, this] {
+    if (bytes > 0) std::memset(gpu_.Inside(to), 0, static_cast<size_t>(bytes));
+  });
+  return Status::Ok();
+}
+
 Status FakeStream::Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) {
   std::vector<Span> reads, writes;
   std::vector<Piece> inside;
@@ -66,6 +73,18 @@ Status FakeStream::Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) 
   return Status::Ok();
 }
 
+Status FakeStream::Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
+                         Coefficients* out) {
+  const auto* const from = reinterpret_cast<const std::byte*>(parts);
+  auto* const to = reinterpret_cast<std::byte*>(out);
+  Enqueue("a weighing", {Reading(from, rows * tensors * static_cast<int64_t>(sizeof(Dots)))},
+          {{to, tensors * static_cast<int64_t>(sizeof(Coefficients))}}, [=, this] {
+            WeighAll(how, reinterpret_cast<const Dots*>(gpu_.Inside(from)), rows, tensors,
+                     reinterpret_cast<Coefficients*>(gpu_.Inside(to)));
+          });
+  return Status::Ok();
+}
+
 Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
   std::vector<Span> reads, writes;
   std::vector<Pair> inside(pairs.begin(), pairs.end());
@@ -74,6 +93,11 @@ Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
     reads.push_back(Reading(pair.x, bytes));
     reads.push_back(Reading(pair.y, bytes));
     writes.push_back({pair.out, bytes});
+    if (pair.by != nullptr) {
+      const auto* const by = reinterpret_cast<const std::byte*>(pair.by);
+      reads.push_back(Reading(by, static_cast<int64_t>(sizeof(Coefficients))));
+      pair.by = reinterpret_cast<const Coefficients*>(gpu_.Inside(by));
+    }
     pair.x = gpu_.Inside(pair.x);
     pair.y = gpu_.Inside(pair.y);
     pair.out = gpu_.Inside(pair.out);

@@ -25,22 +25,17 @@ TEST_CASE("an NCCL that is too old is named, with what it lacks") {
 
 TEST_CASE("a path that is no NCCL is not replaced by another one") {
   GpuLibraryPaths paths;
-  paths.nccl = paths.cublas = "/nowhere/libnccl.so.2";
+  paths.nccl = "/nowhere/libnccl.so.2";
   const NcclLibrary nccl = OpenNccl(paths);
   REQUIRE(!nccl.ok());
   REQUIRE(nccl.found.text.find("/nowhere/libnccl.so.2") != std::string::npos);
   REQUIRE(nccl.found.text.find("HORON_NCCL_LIB") != std::string::npos);
-  const FoundLibrary cublas = FindCublas(paths);
-  REQUIRE(cublas.version == 0);
-  REQUIRE(cublas.text.find("/nowhere/libnccl.so.2") != std::string::npos);
 }
 
 TEST_CASE("a library that is not NCCL is not taken for it") {
   GpuLibraryPaths paths;
   paths.nccl = "libm.so.6";
   REQUIRE(OpenNccl(paths).found.text.find("it has no ncclGetVersion") != std::string::npos);
-  paths.cublas = "libm.so.6";
-  REQUIRE(FindCublas(paths).text.find("not cuBLAS") != std::string::npos);
 }
 
 }  // namespace
