@@ -29,7 +29,7 @@ class AllgatherOp final : public Op {
     return rows * RowCount(request.shape) * SizeOf(request.dtype);
   }
   Task Run(Stage& stage) override;
-  bool on_gpus() const override { return true; }
+  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
   Status Enqueue(GpuStage& stage) override;
 };
 

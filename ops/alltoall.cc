@@ -63,7 +63,7 @@ class AlltoallOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
-  bool on_gpus() const override { return true; }
+  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
   Status Enqueue(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) {
       HORON_ASSIGN(const Rows rows, PlaceRows(stage, i));

@@ -52,7 +52,7 @@ class BroadcastOp final : public Op {
     co_return co_await Broadcast(comm, spans, root, copies);
   }
 
-  bool on_gpus() const override { return true; }
+  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
   Status Enqueue(GpuStage& stage) override {
     std::vector<Span> spans;
     for (size_t i = 0; i < stage.segments().size(); ++i) {

@@ -34,7 +34,7 @@ class ReduceScatterOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
-  bool on_gpus() const override { return true; }
+  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
   Status Enqueue(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_TRY(EnqueueOne(stage, i));
     return Status::Ok();

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "ops/adasum/gpu_tree.h"
 #include "ops/adasum/paths.h"
 #include "runtime/base/log.h"
 
@@ -129,6 +130,21 @@ class Adasum final : public Op {
       default:
         co_return co_await ByHalving(share, std::move(all));
     }
+  }
+
+  // Rings are the host's. A group of several nodes' ranks has one tree over all of them.
+  bool on_gpus(Stage& stage, bool everyone) const override {
+    if (parameters_.algorithm == Algorithm::kRing) return false;
+    return !everyone || stage.comm().one_node() || !ByNodes(stage.comm());
+  }
+
+  Task RunOnGpus(GpuStage& stage) override {
+    stage.SetAlgorithm("recursive halving on GPUs");
+    const Communicator& comm = stage.comm();
+    const LocalOp local = comm.all_apart() ? LocalOp::kAdasum : parameters_.local;
+    adasum::GpuTree tree(stage, local, parameters_.zeros, local == LocalOp::kAdasum && Flat(comm));
+    Task run = tree.Run();
+    co_return co_await run;
   }
 
  private:

@@ -68,8 +68,11 @@ Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
   if (way == Way::kHost) turn.Pass();  // it enqueues nothing that other ranks' devices wait for
   Counter& counter = way == Way::kGroup ? grouped_ : way == Way::kNodes ? between_ : hosted_;
   counter.Add();
-  if (way == Way::kGroup) co_return Launch(bucket, share);
-  Task rest = way == Way::kNodes ? ReduceOverNodes(bucket, share) : RunOnHost(bucket, share);
+  const bool elementwise = bucket.op().elementwise().has_value();
+  if (way == Way::kGroup && elementwise) co_return Launch(bucket, share);
+  Task rest = way == Way::kHost ? RunOnHost(bucket, share)
+              : elementwise     ? ReduceOverNodes(bucket, share)
+                                : RunStaged(bucket, share);
   co_return co_await rest;
 }
 
@@ -153,7 +156,7 @@ GpuRoad::Way GpuRoad::WayOf(GpuBucket& bucket, const Share& share) const {
   if (!gpu_ || bucket.entries()[0].joined) return Way::kHost;
   const bool elementwise = bucket.op().elementwise().has_value();
   if (bucket.comm().size() == 1) return elementwise ? Way::kGroup : Way::kHost;
-  if (!elementwise && (share.way != Way::kGroup || !bucket.op().on_gpus())) return Way::kHost;
+  if (!elementwise && !bucket.op().on_gpus(bucket, share.way == Way::kGroup)) return Way::kHost;
   // Ops that only move bytes take any type, but a way is chosen by what all ranks know.
   return share.group && !share.group->Reduces(bucket.dtype()) ? Way::kHost : share.way;
 }

@@ -58,7 +58,7 @@ class GpuRoad {
     std::unique_ptr<GpuGroup> group;           // of all ranks, or of this node's
     Buffer fusion;                             // on the device; grows to the largest bucket
   };
-  class OnGpu;
+  class OnGpu;  // gpu_road_stage.cc
 
   // gpu_road.cc: the order of buckets, the choice of their ways.
   Task RunInTurn(GpuBucket& bucket, uint64_t ticket);
@@ -75,7 +75,14 @@ class GpuRoad {
   Status Reserve(Share& share, int64_t bytes);
   Status Retire(Stream& stream, Buffer buffer);
 
-  // gpu_road_ways.cc: the ways.
+  // gpu_road_stage.cc: staged ops, and what they exchange with ranks that no group reaches.
+  Task RunStaged(GpuBucket& bucket, Share& share);
+  Task Exchange(Communicator& comm, Share& share, std::span<const int> near, std::vector<Span> send,
+                std::vector<Span> recv);
+  Task ExchangeFar(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,
+                   std::vector<Span> recv);
+
+  // gpu_road_ways.cc: the ways of elementwise ops, and through the host.
   Status Launch(GpuBucket& bucket, Share& share);
   Status Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction);
   Status ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction);

@@ -56,44 +56,10 @@ struct BucketPlaces {
 
 }  // namespace
 
-// What an op sees: the bucket, in the device's memory.
-class GpuRoad::OnGpu final : public GpuStage {
- public:
-  OnGpu(GpuRoad& road, GpuBucket& bucket, Share& share)
-      : road_(road), bucket_(bucket), share_(share) {}
-  Stream& stream() override { return *share_.stream; }
-  GpuGroup& group() override { return *share_.group; }
-  Communicator& comm() override { return bucket_.comm(); }
-  std::span<Segment> segments() override { return bucket_.segments(); }
-  DataType dtype() const override { return bucket_.dtype(); }
-  double prescale() const override { return bucket_.prescale(); }
-  double postscale() const override { return bucket_.postscale(); }
-  int set_size() const override { return bucket_.set_size(); }
-  Result<Buffer> Scratch(int64_t bytes) override { return road_.device_pool_->Take(bytes); }
-  Status AllocateOutput(size_t i, Shape shape) override {
-    return road_.Own(bucket_, i, std::move(shape));
-  }
-  void SetReceivedSplits(size_t i, std::vector<int64_t> splits) override {
-    bucket_.SetReceivedSplits(i, std::move(splits));
-  }
-  std::unique_ptr<TensorState>& State(size_t i) override { return bucket_.State(i); }
-  Status Retire(Buffer buffer) override { return road_.Retire(*share_.stream, std::move(buffer)); }
-
- private:
-  GpuRoad& road_;
-  GpuBucket& bucket_;
-  Share& share_;
-};
-
 Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
   HORON_TRY(BeginGroup(bucket, share));
-  if (bucket.op().elementwise()) {
-    HORON_TRY(OwnOutputs(bucket));
-    HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
-  } else {
-    OnGpu stage(*this, bucket, share);
-    HORON_TRY(bucket.op().Enqueue(stage));
-  }
+  HORON_TRY(OwnOutputs(bucket));
+  HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
   return FinishGroup(bucket, share);
 }
 

@@ -26,6 +26,8 @@ Task Op::Run(Stage&) {
   co_return Status::Internal("an elementwise op is run by the engine, not step by step");
 }
 
+Task Op::RunOnGpus(GpuStage& stage) { co_return Enqueue(stage); }
+
 Status PrepareOutputs(Stage& stage) {
   for (size_t i = 0; i < stage.segments().size(); ++i) {
     const Segment& segment = stage.segments()[i];

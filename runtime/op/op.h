@@ -114,10 +114,15 @@ class Op {
   // there. It is the bucket's own then while Run runs. Must come out the same on every rank.
   virtual bool TakesLane(Stage&) const { return false; }
 
-  // Staged ops on GPUs that reach each other: enqueues the whole op and returns. Without it the
-  // tensors are copied to the host, where Run works on them.
-  virtual bool on_gpus() const { return false; }
+  // Staged ops: whether this bucket runs on GPUs, where the group joins all ranks (`everyone`), or
+  // those of each node, of which all have as many. Elsewhere the tensors are copied to the host,
+  // where Run works on them. Must come out the same on every rank.
+  virtual bool on_gpus(Stage&, bool /*everyone*/) const { return false; }
+  // Enqueues the whole op and returns.
   virtual Status Enqueue(GpuStage&) { return Status::Unsupported("this op has no way on GPUs"); }
+  // The same of an op that may have to wait for messages between nodes. Default: Enqueue. `stage`
+  // outlives the Task.
+  virtual Task RunOnGpus(GpuStage& stage);
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
   virtual WhenJoined when_joined() const { return WhenJoined::kAway; }

@@ -126,10 +126,16 @@ class FakeGroup final : public GpuGroup {
   Status Exchange(std::span<const Span> send, std::span<const Span> recv, Stream& stream) override {
     const Part mine{{send.begin(), send.end()}, {recv.begin(), recv.end()}};
     const auto size = static_cast<size_t>(room_->size);
-    return Start("exchange", mine, stream, [=](std::vector<Part>& parts) {
+    return Start("exchange", mine, stream, [=, this](std::vector<Part>& parts) {
       for (size_t to = 0; to < size; ++to) {
-        for (size_t i = 0; i < parts[to].recv.size(); ++i)
-          CopySpan(parts[i % size].send[i / size * size + to], parts[to].recv[i]);
+        for (size_t i = 0; i < parts[to].recv.size(); ++i) {
+          const Span& from = parts[i % size].send[i / size * size + to];
+          if (from.bytes != parts[to].recv[i].bytes)
+            gpu_.Complain("one rank sends " + std::to_string(from.bytes) +
+                          " bytes, another expects " + std::to_string(parts[to].recv[i].bytes));
+          else
+            CopySpan(from, parts[to].recv[i]);
+        }
       }
     });
   }

@@ -74,11 +74,52 @@ def check_moving():
 def check_ops_of_the_host():
     """Ops that have no way of their own on a GPU give what they give on the CPU."""
     torch.manual_seed(hvd.rank())
-    for op in (hvd.Adasum, hvd.Dissemination(), hvd.TopK(1.0)):
+    for op in (hvd.Dissemination(), hvd.TopK(1.0)):
         tensor = torch.randn(1000)
         name = f"host.{op}"
         close(hvd.allreduce(tensor.to(device()), op=op, name=name + ".gpu").cpu(),
               hvd.allreduce(tensor, op=op, name=name + ".cpu"))
+
+
+def adasum_of(gradients, leaves=None):
+    """The tree of Adasum in double, from its definition."""
+    row = [(g.double(), 1 if leaves is None else leaves) for g in gradients]
+
+    def pair(x, y):
+        (a, m), (b, k) = x, y
+        dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+        of_a = 1 - m / (m + k) * dot / aa if aa > 0 else 1
+        of_b = 1 - k / (m + k) * dot / bb if bb > 0 else 1
+        return of_a * a + of_b * b, m + k
+
+    power = 1 << (len(row).bit_length() - 1)
+    for i in range(power, len(row)):
+        row[i - power] = pair(row[i - power], row[i])
+    row = row[:power]
+    while len(row) > 1:
+        row = [pair(row[i], row[i + 1]) for i in range(0, len(row), 2)]
+    return row[0][0]
+
+
+def check_adasum():
+    """Against the tree in double, tensors alone and in one bucket."""
+    bounds = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-5, torch.float64: 1e-12}
+    for dtype, bound in bounds.items():
+        handles, expected = [], []
+        for count in (1, 17, 5000, 100_003):
+            torch.manual_seed(count)
+            all_of = torch.randn(hvd.size(), count).to(dtype)
+            all_of = all_of + 0.5 * all_of.mean(0)
+            expected.append((adasum_of(list(all_of)), all_of.double().norm(dim=1).max()))
+            mine = all_of[hvd.rank()].to(device())
+            handles.append(hvd.allreduce_async(mine, op=hvd.Adasum, name=f"adasum.{dtype}.{count}"))
+        for handle, (tree, length) in zip(handles, expected):
+            result = hvd.synchronize(handle)
+            assert result.is_cuda and result.dtype == dtype
+            gap = (result.cpu().double() - tree).norm() / max(tree.norm(), length)
+            assert gap <= bound, (dtype, float(gap))
+            rows = hvd.allgather(result.reshape(1, -1), name=f"same.{dtype}.{result.numel()}")
+            assert all(torch.equal(row, rows[0]) for row in rows), dtype
 
 
 def check_streams():
