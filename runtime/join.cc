@@ -144,6 +144,11 @@ Status CheckAlone(const Config& config) {
       "start them with horonrun");
 }
 
+// Without a GPU nobody asks.
+bool ReadsGpus(const Config& config, const MpiWorld& mpi) {
+  return config.mpi_cuda == "on" || (config.mpi_cuda == "auto" && mpi.cuda_aware());
+}
+
 // An MPI that does not understand what started the ranks makes a job of its own of each.
 Status CheckTogether(const MpiWorld& mpi) {
   if (mpi.size() > 1) return Status::Ok();
@@ -287,7 +292,8 @@ Result<std::unique_ptr<Job>> JoinThroughMpi(const Config& config, ProcessState& 
   const bool by_shm = config.controller == "shm" && node != nullptr;
   Transport* mpi = nullptr;
   if (!by_shm || parts.topology.nodes() > 1) {
-    parts.transports.push_back(job->mpi->MakeTransport(*parts.counters, !deterministic));
+    parts.transports.push_back(job->mpi->MakeTransport(*parts.counters, !deterministic, kMpiPiece,
+                                                       ReadsGpus(config, *job->mpi)));
     mpi = parts.transports.back().get();
   }
   Connect(parts, node, mpi);

@@ -137,6 +137,13 @@ Status SetInter(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
+Status SetMpiCuda(Config& config, const std::string& value) {
+  if (value != "auto" && value != "on" && value != "off")
+    return Wrong(value, "an answer; use auto, on or off");
+  config.mpi_cuda = value;
+  return Status::Ok();
+}
+
 Status SetAdasumKernel(Config& config, const std::string& value) {
   if (value != "fused" && value != "cublas")
     return Wrong(value, "a way to compute Adasum on GPUs; use fused or cublas");
@@ -205,6 +212,8 @@ const std::vector<Knob>& Table() {
       {"NCCL_LIB", false, "path of libnccl.so.2 to open", Text(&Config::nccl_lib)},
       {"CUBLAS_LIB", false, "path of libcublas.so to open", Text(&Config::cublas_lib)},
       {"INTER", false, "what moves GPU tensors between nodes: mpi or nccl", SetInter},
+      {"MPI_CUDA", false, "whether MPI reads the memory of GPUs itself: auto asks it; on; off",
+       SetMpiCuda},
       {"LOCAL_SIZE", false, "pretends that blocks of so many ranks are nodes",
        Integer(&Config::local_size, 0, 1 << 20)},
       {"SPIN_TIME", false, "us a blocking call looks for progress before it sleeps",

@@ -23,8 +23,18 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 }
 
 struct Told {
-  int32_t version, between_nodes;
+  int32_t version, between_nodes, reads_gpus;
 };
+
+// Whether messages to all members of other nodes may come out of a GPU's memory.
+bool ReadsGpus(const Communicator& comm) {
+  bool reads = true;
+  for (int member = 0; member < comm.size(); ++member) {
+    const bool far = comm.node_of(member) != comm.node_of(comm.rank());
+    reads = reads && (!far || comm.reads_gpus(member));
+  }
+  return reads;
+}
 
 Status CheckInter(const Communicator& comm, const std::vector<Told>& told) {
   for (size_t r = 1; r < told.size(); ++r) {
@@ -48,7 +58,8 @@ GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_
       between_nodes_(between_nodes),
       grouped_(counters["gpu.buckets.group"]),
       between_(counters["gpu.buckets.nodes"]),
-      hosted_(counters["gpu.buckets.host"]) {}
+      hosted_(counters["gpu.buckets.host"]),
+      direct_(counters["gpu.exchanges.direct"]) {}
 
 // Streams end before the pools that they write to.
 GpuRoad::~GpuRoad() { shares_.clear(); }
@@ -94,7 +105,7 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   GpuNetwork* const network = gpus_->network();
   std::vector<Told> told(static_cast<size_t>(comm.size()));
   const int32_t mine = network != nullptr ? network->version() : 0;
-  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0};
+  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});
@@ -104,6 +115,8 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   const bool same = mine > 0 && std::all_of(told.begin(), told.end(), [&](const Told& other) {
                       return other.version == mine;
                     });
+  share.direct = std::all_of(told.begin(), told.end(),
+                             [](const Told& other) { return other.reads_gpus != 0; });
   const auto& nodes = comm.nodes();
   const bool together = comm.one_node() || between_nodes_;
   const bool apart = !together && EquallyMany(nodes);
@@ -234,6 +247,7 @@ Status GpuRoad::Progress() {
   returns_->Sweep();
   for (auto& [set, share] : shares_) {
     if (share.group) HORON_TRY(share.group->Check());
+    if (share.direct) HORON_TRY(gpu_->Attach());
   }
   return Status::Ok();
 }

@@ -54,6 +54,7 @@ class GpuRoad {
   enum class Way { kUnknown, kHost, kNodes, kGroup };
   struct Share {  // what a process set keeps between buckets
     Way way = Way::kUnknown;
+    bool direct = false;  // messages between nodes may come out of the device's memory
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
     std::unique_ptr<GpuGroup> group;           // of all ranks, or of this node's
     Buffer fusion;                             // on the device; grows to the largest bucket
@@ -81,6 +82,10 @@ class GpuRoad {
                 std::vector<Span> recv);
   Task ExchangeFar(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,
                    std::vector<Span> recv);
+  Task ExchangeDirect(Communicator& comm, SharedEvent before, std::vector<Span> send,
+                      std::vector<Span> recv);
+  Task ReduceDirectly(Communicator& across, Share& share, std::byte* block, int64_t count,
+                      Reduction reduction);
 
   // gpu_road_ways.cc: the ways of elementwise ops, and through the host.
   Status Launch(GpuBucket& bucket, Share& share);
@@ -103,7 +108,7 @@ class GpuRoad {
   SharedEvent last_group_;  // the end of the last bucket that used a group
   uint64_t next_ticket_ = 0, serving_ = 0;
   int awaited_ = 0;
-  Counter &grouped_, &between_, &hosted_;
+  Counter &grouped_, &between_, &hosted_, &direct_;
 };
 
 }  // namespace horon

@@ -24,7 +24,8 @@ struct FarChunk {
 };
 using FarChunks = std::deque<FarChunk>;
 
-// The first chunks of all peers, then the second ones. Their places on the host begin at *at.
+// The first chunks of all peers, then the second ones. Their places on the host begin at *at; null:
+// they stay on the device.
 void Cut(const std::vector<Span>& spans, std::byte** at, FarChunks& chunks) {
   int64_t longest = 0;
   for (const Span& span : spans) longest = std::max(longest, span.bytes);
@@ -35,8 +36,9 @@ void Cut(const std::vector<Span>& spans, std::byte** at, FarChunks& chunks) {
       FarChunk& chunk = chunks.emplace_back();
       chunk.peer = static_cast<int>(peer);
       chunk.on_device = spans[peer].data + begin;
-      chunk.on_host = *at;
       chunk.bytes = bytes;
+      if (at == nullptr) continue;
+      chunk.on_host = *at;
       *at += bytes;
     }
   }
@@ -122,8 +124,33 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
   }
   if (share.group) HORON_CO_TRY(share.group->Exchange(to_near, from_near, *share.stream));
   if (!far) co_return Status::Ok();
+  if (share.direct) {
+    Task direct = ExchangeDirect(comm, std::move(before), std::move(send), std::move(recv));
+    co_return co_await direct;
+  }
   Task rest = ExchangeFar(comm, share, std::move(before), std::move(send), std::move(recv));
   co_return co_await rest;
+}
+
+// MPI knows no streams: the device has to be done with what comes before, and what is enqueued
+// after this finds everything there. Chunks as through the host, since the peer may go that way.
+Task GpuRoad::ExchangeDirect(Communicator& comm, SharedEvent before, std::vector<Span> send,
+                             std::vector<Span> recv) {
+  FarChunks outgoing, incoming;
+  Cut(send, nullptr, outgoing);
+  Cut(recv, nullptr, incoming);
+  EventDone ready(*before, awaited_);
+  co_await Until(ready);
+  HORON_CO_TRY(ready.status());
+  HORON_CO_TRY(gpu_->Attach());
+  direct_.Add();
+  for (FarChunk& chunk : incoming)
+    HORON_CO_TRY(comm.Receive(chunk.transfer, chunk.peer, Span{chunk.on_device, chunk.bytes}));
+  for (FarChunk& chunk : outgoing)
+    HORON_CO_TRY(comm.Send(chunk.transfer, chunk.peer, Span{chunk.on_device, chunk.bytes}));
+  for (FarChunk& chunk : incoming) HORON_CO_TRY(co_await Finished(chunk.transfer));
+  for (FarChunk& chunk : outgoing) HORON_CO_TRY(co_await Finished(chunk.transfer));
+  co_return Status::Ok();
 }
 
 // A pipeline through pinned memory: all copies to the host are enqueued at once, a chunk is sent as
@@ -167,6 +194,45 @@ Task GpuRoad::ExchangeFar(Communicator& comm, Share& share, SharedEvent before,
   HORON_CO_TRY(back.value()->HoldBack(share.stream->native()));
   for (FarChunk& chunk : outgoing) HORON_CO_TRY(co_await Finished(chunk.transfer));
   co_return Retire(*share.up, std::move(staging).value());
+}
+
+// Every rank adds a part of the block, by ascending node, and gives it to the others.
+Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* block, int64_t count,
+                             Reduction reduction) {
+  const int64_t element = SizeOf(reduction.dtype);
+  const auto size = static_cast<size_t>(across.size()), me = static_cast<size_t>(across.rank());
+  const std::vector<Part> parts = NearlyEqualParts(count, across.size(), across.size());
+  const auto place = [&](size_t of) {
+    return Span{block + parts[of].begin * element, parts[of].count * element};
+  };
+  const Span mine = place(me);
+  const int64_t room = (mine.bytes + 15) / 16 * 16;  // a GPU moves 16 bytes at once
+  auto scratch = device_pool_->Take(room * static_cast<int64_t>(size));
+  if (!scratch.ok()) co_return scratch.status();
+  std::vector<Span> send(size), recv(size);
+  std::vector<const std::byte*> inputs;
+  for (size_t rank = 0; rank < size; ++rank) {
+    const Span theirs{scratch.value().data() + static_cast<int64_t>(rank) * room, mine.bytes};
+    inputs.push_back(rank == me ? mine.data : theirs.data);
+    if (rank == me) continue;
+    send[rank] = place(rank);
+    recv[rank] = theirs;
+  }
+  auto before = share.stream->Record();
+  if (!before.ok()) co_return before.status();
+  Task scatter = ExchangeDirect(across, std::move(before).value(), send, recv);
+  HORON_CO_TRY(co_await scatter);
+  HORON_CO_TRY(share.stream->Reduce(reduction.kind, reduction.dtype, reduction.scale, inputs,
+                                    mine.data, parts[me].count));
+  for (size_t rank = 0; rank < size; ++rank) {
+    recv[rank] = rank == me ? Span{} : place(rank);
+    send[rank] = rank == me ? Span{} : mine;
+  }
+  before = share.stream->Record();
+  if (!before.ok()) co_return before.status();
+  Task gather = ExchangeDirect(across, std::move(before).value(), send, recv);
+  HORON_CO_TRY(co_await gather);
+  co_return Retire(*share.stream, std::move(scratch).value());
 }
 
 }  // namespace horon

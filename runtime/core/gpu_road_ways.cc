@@ -119,7 +119,9 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   std::vector<int> members;
   for (const auto& node : nodes) members.push_back(node[local]);
   Communicator across = comm.Sub(members, kAcrossLevel);
-  Task between = ExchangeBetween(across, share, part, part_count, reduction);
+  const bool direct = share.direct && nodes.size() <= Stream::kMostInputs;
+  Task between = direct ? ReduceDirectly(across, share, part, part_count, reduction)
+                        : ExchangeBetween(across, share, part, part_count, reduction);
   HORON_CO_TRY(co_await between);
   if (share.group) HORON_CO_TRY(share.group->Allgather(part, block, part_bytes, stream));
   HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, places.Out(bucket, block)));

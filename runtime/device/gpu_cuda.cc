@@ -1,5 +1,7 @@
 #include "runtime/device/gpu_cuda.h"
 
+#include <dlfcn.h>
+
 #include <utility>
 
 #include "runtime/device/cublas_pairs.h"
@@ -256,6 +258,15 @@ class CudaGpu final : public Gpu {
     HORON_TRY(Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
                     "make a stream", index_));
     return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream, cublas_, pairs));
+  }
+  Status Attach() override {
+    // The driver's: the runtime names a device also where a thread has none.
+    using GetCurrent = int(void** context);
+    static auto* const current =
+        reinterpret_cast<GetCurrent*>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
+    void* context = nullptr;
+    if (current != nullptr && current(&context) == 0 && context != nullptr) return Status::Ok();
+    return Check(cudaSetDevice(index_), "be used on a thread", index_);
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);

@@ -84,6 +84,10 @@ void Communicator::Flatten() {
 
 bool Communicator::top() const { return base_ % kTags == 0; }
 
+bool Communicator::reads_gpus(int member) const {
+  return fabric_->route[static_cast<size_t>(global(member))]->reads_gpus();
+}
+
 Transport* Communicator::only_transport() const {
   Transport* only = nullptr;
   for (int member = 0; member < size(); ++member) {

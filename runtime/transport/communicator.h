@@ -83,6 +83,8 @@ class Communicator {
 
   // Streams elementwise reductions through the shared segment when all members share a node.
   Lane* lane() const { return lane_; }
+  // Whether messages to a member may come out of a GPU's memory.
+  bool reads_gpus(int member) const;
   // The one transport between this rank and all others; null when there are several or none.
   Transport* only_transport() const;
 

@@ -1,5 +1,6 @@
 #include "runtime/transport/mpi.h"
 
+#include <dlfcn.h>
 #include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
@@ -45,9 +46,10 @@ class World final : public MpiWorld {
   bool serialized() const override { return thread_level_ >= MPI_THREAD_SERIALIZED; }
   bool multiple() const override { return thread_level_ >= MPI_THREAD_MULTIPLE; }
   std::string library_version() const override;
-  std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks,
-                                           int64_t piece) override {
-    return std::make_unique<MpiTransport>(comm_, counters, reduces_blocks, piece);
+  bool cuda_aware() const override;
+  std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks, int64_t piece,
+                                           bool reads_gpus) override {
+    return std::make_unique<MpiTransport>(comm_, counters, reduces_blocks, piece, reads_gpus);
   }
 
  private:
@@ -142,6 +144,18 @@ std::string World::library_version() const {
   if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "";
   const std::string whole(text, static_cast<size_t>(length));
   return whole.substr(0, whole.find_first_of("\n,"));
+}
+
+// Not of every MPI, so it is looked for in the library that MPI_Init comes from.
+bool World::cuda_aware() const {
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<void*>(&MPI_Init), &where) == 0) return false;
+  void* const library = dlopen(where.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  auto* const query = reinterpret_cast<int (*)()>(dlsym(library, "MPIX_Query_cuda_support"));
+  const bool aware = query != nullptr && query() == 1;
+  dlclose(library);
+  return aware;
 }
 
 // Open MPI writes to its sockets without MSG_NOSIGNAL: where SIGPIPE still kills, the death of one

@@ -19,7 +19,7 @@
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 5;
+inline constexpr int kMpiPluginVersion = 6;
 // MPI counts in int: what is longer is given to it in pieces of so many bytes, or of so many
 // elements to add.
 inline constexpr int64_t kMpiPiece = int64_t{1} << 30;
@@ -48,10 +48,15 @@ class MpiWorld {
   virtual bool serialized() const = 0;
   virtual bool multiple() const = 0;                // MPI_THREAD_MULTIPLE
   virtual std::string library_version() const = 0;  // first line of MPI_Get_library_version
+  // Whether this MPI says that it reads and writes the memory of NVIDIA's GPUs
+  // (MPIX_Query_cuda_support).
+  virtual bool cuda_aware() const = 0;
   // Counts "mpi.messages", "mpi.bytes", "mpi.collectives". `reduces_blocks`: whether reductions may
-  // be MPI's own; the same on all ranks, and so is `piece`, which tests make small.
+  // be MPI's own; the same on all ranks, and so is `piece`, which tests make small. `reads_gpus`:
+  // whether messages may lie in a GPU's memory.
   virtual std::unique_ptr<Transport> MakeTransport(Counters& counters, bool reduces_blocks,
-                                                   int64_t piece = kMpiPiece) = 0;
+                                                   int64_t piece = kMpiPiece,
+                                                   bool reads_gpus = false) = 0;
 };
 
 // The plugin's C entry points, found by dlsym.

@@ -18,10 +18,11 @@ constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks,
-                           int64_t piece)
+                           int64_t piece, bool reads_gpus)
     : world_(std::move(world)),
       reduces_blocks_(reduces_blocks),
       piece_(piece),
+      reads_gpus_(reads_gpus),
       pool_(std::make_shared<Pool>(MakeHostMemory())),
       messages_(counters["mpi.messages"]),
       bytes_(counters["mpi.bytes"]),

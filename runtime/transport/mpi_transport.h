@@ -48,7 +48,7 @@ class PendingReduction final : public Waitable {
 class MpiTransport final : public Transport {
  public:
   MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, bool reduces_blocks,
-               int64_t piece);
+               int64_t piece, bool reads_gpus = false);
   ~MpiTransport() override;
 
   std::string_view name() const override { return "mpi"; }
@@ -57,6 +57,7 @@ class MpiTransport final : public Transport {
   Result<bool> Progress() override;
   void Cancel(Transfer& transfer) override;
   void Abandon() override;
+  bool reads_gpus() const override { return reads_gpus_; }
   // MPI wakes nobody, so a sleeper looks at least this often.
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 
@@ -97,6 +98,7 @@ class MpiTransport final : public Transport {
   std::shared_ptr<MpiComm> world_;
   bool reduces_blocks_;
   int64_t piece_;  // kMpiPiece
+  bool reads_gpus_;
   std::shared_ptr<Pool> pool_;
   Counter& messages_;
   Counter& bytes_;

@@ -104,6 +104,10 @@ class Transport {
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).
   virtual std::chrono::microseconds poll_interval() const { return std::chrono::microseconds{0}; }
 
+  // Whether the spans of a transfer may lie in a GPU's memory, in one piece each: the transport, or
+  // the network, reads and writes it by itself.
+  virtual bool reads_gpus() const { return false; }
+
   // A collective of the transport's own for a whole block. The calls of one group of ranks match by
   // their order, so whoever calls makes it the same on all of them.
   // Prepare comes before the group's first, on all its ranks, in an order that is the same for all

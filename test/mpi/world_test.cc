@@ -10,6 +10,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
+TEST_CASE("only a transport that is told so gives MPI the memory of GPUs", "[mpi]") {
+  Counters counters;
+  REQUIRE(!World().MakeTransport(counters, false)->reads_gpus());
+  REQUIRE(World().MakeTransport(counters, false, kMpiPiece, true)->reads_gpus());
+  const std::string library = World().library_version();
+  if (library.starts_with("Open MPI v5.0.11")) REQUIRE(!World().cuda_aware());  // the PyPI package
+}
+
 TEST_CASE("ranks of one machine are one node", "[mpi]") {
   const auto nodes = World().NodeOf({milliseconds{20000}});
   REQUIRE(nodes.ok());

@@ -83,6 +83,11 @@ Result<SharedEvent> FakeGpu::Record(void* framework_stream) {
   return static_cast<FakeStream*>(framework_stream)->Record();
 }
 
+void FakeGpu::Touch(const Span& span, bool writes) {
+  std::lock_guard lock(mutex_);
+  Check(host_, "a message", span, -1, writes);
+}
+
 void FakeGpu::Complain(const std::string& what) {
   std::lock_guard lock(mutex_);
   complaints_.push_back(what);

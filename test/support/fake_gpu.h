@@ -34,6 +34,7 @@ class FakeGpu final : public Gpu {
   std::unique_ptr<Memory> MakeMemory() override;
   std::unique_ptr<Memory> MakePinnedMemory() override;
   Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) override;
+  Status Attach() override { return Status::Ok(); }
   Result<SharedEvent> Record(void* framework_stream) override;
 
   // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
@@ -43,6 +44,9 @@ class FakeGpu final : public Gpu {
   const std::byte* Inside(const std::byte* device) const {
     return Inside(const_cast<std::byte*>(device));
   }
+  // The host reads or writes it there, as an MPI does that can. Complains unless it has seen all
+  // work done that this depends on.
+  void Touch(const Span& span, bool writes);
   void Complain(const std::string& what);
   std::vector<std::string> complaints() const;
   int capturing = 0;  // > 0: Record refuses, as while a graph is captured

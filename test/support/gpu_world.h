@@ -1,12 +1,14 @@
 // A world in which every rank has a fake GPU. Used by the tests of GPU tensors.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "test/support/gpu_rank.h"
 #include "test/support/road.h"
+#include "test/support/wrapped_transport.h"
 
 namespace horon::test {
 
@@ -19,6 +21,27 @@ struct GpuLayout {
   const char* way;  // the counter that moves
   bool between = false;
   std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
+  // Ranks whose messages may lie in the GPU's memory, as those of an MPI that reads it; -1: all.
+  std::vector<int> direct = {};
+};
+
+// What an MPI that reads a GPU's memory is to the runtime.
+class DirectTransport final : public WrappedTransport {
+ public:
+  DirectTransport(std::unique_ptr<Transport> inner, FakeGpu& gpu)
+      : WrappedTransport(std::move(inner)), gpu_(gpu) {}
+  bool reads_gpus() const override { return true; }
+  Status Post(Transfer& transfer) override {
+    for (Span& span : transfer.spans) {
+      if (gpu_.Inside(span.data) == span.data) continue;
+      gpu_.Touch(span, transfer.direction == Transfer::Direction::kReceive);
+      span.data = gpu_.Inside(span.data);
+    }
+    return WrappedTransport::Post(transfer);
+  }
+
+ private:
+  FakeGpu& gpu_;
 };
 
 // A world in which every rank has a GPU.
@@ -46,6 +69,12 @@ struct GpuWorld {
       config.inter = between ? "nccl" : "mpi";
     };
     options.configure_rank = layout.configure_rank;
+    options.wrap = [this, direct = layout.direct](int rank, std::unique_ptr<Transport> inner) {
+      const bool all = !direct.empty() && direct[0] < 0;
+      if (!all && std::find(direct.begin(), direct.end(), rank) == direct.end()) return inner;
+      return std::unique_ptr<Transport>(
+          std::make_unique<DirectTransport>(std::move(inner), gpus.gpu(rank)));
+    };
     return options;
   }
   FakeGpus gpus;  // outlives the runtimes

@@ -34,6 +34,10 @@ std::vector<Layout> Layouts() {
   for (const auto& [size, local] : std::vector<std::pair<int, int>>{
            {2, 1}, {3, 1}, {4, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 2}, {8, 4}, {9, 3}})
     layouts.push_back(LayoutOf(size, local, "gpu.buckets.nodes"));
+  for (const auto& [size, local] : std::vector<std::pair<int, int>>{{2, 1}, {4, 2}, {6, 2}}) {
+    layouts.push_back(LayoutOf(size, local, "gpu.exchanges.direct"));
+    layouts.back().direct = {-1};
+  }
   return layouts;
 }
 

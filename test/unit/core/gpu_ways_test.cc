@@ -125,6 +125,20 @@ std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
   return results;
 }
 
+TEST_CASE("elementwise ops go between nodes out of the GPU's memory where MPI reads it", "[gpu]") {
+  for (const auto& [size, local] :
+       std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {4, 2}, {4, 1}}) {
+    Layout layout{size, local, std::vector<int>(static_cast<size_t>(size), kNccl),
+                  "gpu.exchanges.direct"};
+    layout.direct = {-1};
+    CheckElementwise(layout);
+  }
+  // What one rank's MPI does not do none does.
+  Layout some{4, 2, {kNccl, kNccl, kNccl, kNccl}, "gpu.buckets.nodes"};
+  some.direct = {0, 1, 3};
+  CheckElementwise(some);
+}
+
 TEST_CASE("ops on GPUs that move rows", "[gpu]") {
   for (const Layout& layout : kLayouts) {
     INFO(layout.size << " ranks, " << layout.local_size << " a node, " << layout.way);
