@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one go of at most ten minutes: versions, build, the kernels against
-# the host's, horon.torch with 1, 2 and 4 ranks, the benchmark. Run it on a machine with a GPU, nvcc,
+# the host's (cuBLAS's, too), horon.torch with 1, 2 and 4 ranks and in pretended nodes, Adasum against the
+# tree in double, compute-sanitizer, the benchmark. Run it on a machine with a GPU, nvcc,
 # and a PyTorch for CUDA, in a clone of this repository:
 #
 #   test/gpu/run.sh [folder]        build folder and results; default build/gpu
@@ -48,6 +49,8 @@ export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 sed -n '/Built/,/Used/p' "$folder/check.txt"
 
 part kernels
+# cuBLAS of this Python's packages, so that its kernels are compared, too.
+export HORON_PYTHON_PREFIX=${HORON_PYTHON_PREFIX:-$($python -c 'import sys; print(sys.prefix)')}
 must timeout 120 "$folder/bin/horon_gpu_tests"
 
 part 'horon.torch on the GPU'
@@ -59,8 +62,9 @@ cd "$root"
 part 'memory, by compute-sanitizer'
 if command -v compute-sanitizer >/dev/null; then
   must timeout 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$folder/bin/horon_gpu_tests" \
-    'more segments*,dots are*'
-  must timeout 100 compute-sanitizer --tool racecheck --error-exitcode 9 "$folder/bin/horon_gpu_tests" 'dots are*'
+    'more segments*,dots are*,what tensors weigh*,by cuBLAS*'
+  must timeout 100 compute-sanitizer --tool racecheck --error-exitcode 9 "$folder/bin/horon_gpu_tests" \
+    'dots are*,what tensors weigh*'
 else
   echo "skipped: no compute-sanitizer in PATH"
 fi

@@ -38,3 +38,16 @@ def test_without_nccl(launch, np):
 def test_pretended_nodes(launch, needs_mpi, inter):
     env = SHARED if torch.cuda.device_count() < 4 else {}
     launch(4, "gpu", launcher="mpirun", env={**env, "HORON_LOCAL_SIZE": "2", "HORON_INTER": inter})
+
+
+@pytest.mark.parametrize("local_size", ["0", "2"])
+def test_adasum_by_cublas(launch, needs_mpi, local_size):
+    env = SHARED if torch.cuda.device_count() < 4 else {}
+    launch(4, "gpu::device", "gpu::adasum", launcher="mpirun",
+           env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_ADASUM_KERNEL": "cublas"})
+
+
+def test_one_rank_a_node(launch, needs_mpi):
+    """All between nodes; three of them, so that one folds into another."""
+    launch(3, "gpu::device", "gpu::adasum", "gpu::reductions", launcher="mpirun",
+           env={"HORON_LOCAL_SIZE": "1"})

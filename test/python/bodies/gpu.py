@@ -81,9 +81,9 @@ def check_ops_of_the_host():
               hvd.allreduce(tensor, op=op, name=name + ".cpu"))
 
 
-def adasum_of(gradients, leaves=None):
+def adasum_of(gradients):
     """The tree of Adasum in double, from its definition."""
-    row = [(g.double(), 1 if leaves is None else leaves) for g in gradients]
+    row = [(g.double(), 1) for g in gradients]
 
     def pair(x, y):
         (a, m), (b, k) = x, y
@@ -104,6 +104,8 @@ def adasum_of(gradients, leaves=None):
 def check_adasum():
     """Against the tree in double, tensors alone and in one bucket."""
     bounds = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-5, torch.float64: 1e-12}
+    if os.environ.get("HORON_ADASUM_KERNEL") == "cublas":  # whose dots are summed in fp32
+        bounds[torch.float32] = 1e-4
     for dtype, bound in bounds.items():
         handles, expected = [], []
         for count in (1, 17, 5000, 100_003):
