@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "ops/gossip/gpu_mix.h"
 #include "ops/gossip/mix.h"
 #include "ops/gossip/spec.h"
 #include "ops/hierarchical.h"
@@ -57,18 +58,39 @@ class Gossip final : public Op {
     const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
     const Result<Graph*> graph = GraphOf(participants);
     if (!graph.ok()) co_return Refused(*stage.segments()[0].request, graph.status());
-    const int64_t period = graph.value()->period();
-    ByRound by_round;
-    for (size_t i = 0; i < rounds.size(); ++i)
-      by_round[period > 0 ? rounds[i] % period : rounds[i]].push_back(i);
+    const ByRound by_round = ByRounds(rounds, *graph.value());
     if (hierarchical_) co_return co_await BetweenNodes(stage, by_round, *graph.value(), me);
     co_return co_await BetweenRanks(stage, by_round, *graph.value(), me);
+  }
+
+  bool on_gpus(Stage& stage, bool) const override {
+    return !hierarchical_ && rounds_ == 1 && gossip::MixesOnGpus(stage.comm());
+  }
+
+  Task RunOnGpus(GpuStage& stage) override {
+    const std::vector<int64_t> rounds = TakeRounds(stage);
+    const Result<Graph*> graph = GraphOf(stage.comm().size());
+    if (!graph.ok()) co_return Refused(*stage.segments()[0].request, graph.status());
+    std::vector<gossip::GpuRound> by_row;
+    for (auto& [round, which] : ByRounds(rounds, *graph.value()))
+      by_row.push_back({RowOf(*graph.value(), round, stage.comm().rank()), which});
+    stage.SetAlgorithm("mixing on GPUs");
+    Task mix = gossip::MixOnGpus(stage, std::move(by_row), stage.prescale() * stage.postscale());
+    co_return co_await mix;
   }
 
   void Skip(Stage& stage) override { TakeRounds(stage, rounds_); }
 
  private:
   using ByRound = std::map<int64_t, std::vector<size_t>>;
+
+  static ByRound ByRounds(const std::vector<int64_t>& rounds, const Graph& graph) {
+    const int64_t period = graph.period();
+    ByRound by_round;
+    for (size_t i = 0; i < rounds.size(); ++i)
+      by_round[period > 0 ? rounds[i] % period : rounds[i]].push_back(i);
+    return by_round;
+  }
 
   static Status Refused(const Request& request, const Status& why) {
     return Status::InvalidArgument("gossip of tensor '" + request.name + "': " + why.message());
