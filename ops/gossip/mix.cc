@@ -1,7 +1,6 @@
 #include "ops/gossip/mix.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -10,53 +9,6 @@ namespace horon::gossip {
 namespace {
 
 constexpr int64_t kSliceBytes = 1 << 20;
-constexpr int64_t kBlock = 2048;  // elements: some blocks of them stay in the level-1 cache
-
-// The sum of all weights is 1, as far as rounded weights can say so.
-bool SumsToOne(double self, std::span<const Other> others) {
-  for (const Other& other : others) self += other.weight;
-  return std::fabs(self - 1) < 1e-12;
-}
-
-// `n` elements at `at`, as numbers of the type that they are added in.
-const std::byte* Widened(DataType dtype, const std::byte* at, float* room, int64_t n) {
-  if (SizeOf(dtype) > 2) return at;
-  ToFloat(dtype, at, room, n);
-  return reinterpret_cast<const std::byte*>(room);
-}
-
-// In difference form nothing is lost where all are equal: sum = own + w (other - own) + ...
-void Add(DataType wide, bool differences, const std::byte* own, const std::byte* other,
-         double weight, std::byte* sum, std::byte* room, int64_t n) {
-  if (differences) {
-    CombineInto(wide, 1, other, -1, own, room, n);
-    other = room;
-  }
-  CombineInto(wide, 1, sum, weight, other, sum, n);
-}
-
-void MixBlock(DataType dtype, double factor, double self, const std::byte* own,
-              std::span<const Other> others, int64_t begin, bool differences, std::byte* out,
-              int64_t n) {
-  alignas(64) double sum_room[kBlock], difference_room[kBlock];
-  alignas(64) float own_room[kBlock], other_room[kBlock];
-  const DataType wide = dtype == DataType::kFloat64 ? dtype : DataType::kFloat32;
-  const int64_t at = begin * SizeOf(dtype);
-  auto* const sum = reinterpret_cast<std::byte*>(sum_room);
-  auto* const room = reinterpret_cast<std::byte*>(difference_room);
-  const std::byte* const mine = Widened(dtype, own + at, own_room, n);
-  ScaleInto(wide, differences ? 1.0 : self, mine, sum, n);
-  for (const Other& other : others) {
-    const std::byte* theirs = Widened(dtype, other.data + at, other_room, n);
-    Add(wide, differences, mine, theirs, other.weight, sum, room, n);
-  }
-  if (factor != 1.0) ScaleInto(wide, factor, sum, sum, n);
-  if (SizeOf(dtype) > 2) {
-    std::memcpy(out + at, sum, static_cast<size_t>(n * SizeOf(dtype)));
-  } else {
-    FromFloat(dtype, reinterpret_cast<const float*>(sum), out + at, n);
-  }
-}
 
 struct Piece {
   size_t part;
@@ -110,7 +62,7 @@ class InFlight {
 
   void Mix(const std::vector<Part>& parts, const Mixing& mixing) {
     const int64_t element = SizeOf(mixing.dtype);
-    std::vector<Other> others;
+    std::vector<Heard> others;
     for (const Piece& piece : slice_) {
       const Part& part = parts[piece.part];
       others.clear();
@@ -124,8 +76,8 @@ class InFlight {
         others.push_back({at, from.weight * theirs});
         at += piece.count * element;
       }
-      MixInto(mixing.dtype, mixing.factor, part.row.self, part.input + piece.begin * element,
-              others, part.output + piece.begin * element, piece.count);
+      MixHeard(mixing.dtype, mixing.factor, part.row.self, part.input + piece.begin * element,
+               others, part.output + piece.begin * element, piece.count);
     }
   }
 
@@ -160,23 +112,6 @@ class InFlight {
 };
 
 }  // namespace
-
-void MixInto(DataType dtype, double factor, double self, const std::byte* own,
-             std::span<const Other> others, std::byte* out, int64_t count) {
-  if (others.empty()) {
-    ScaleInto(dtype, factor * self, own, out, count);
-    return;
-  }
-  const bool halves = others.size() == 1 && self == 0.5 && others[0].weight == 0.5;
-  if (halves) {  // exact as it is, in one pass
-    CombineInto(dtype, 0.5 * factor, own, 0.5 * factor, others[0].data, out, count);
-    return;
-  }
-  const bool differences = SumsToOne(self, others);
-  for (int64_t begin = 0; begin < count; begin += kBlock)
-    MixBlock(dtype, factor, self, own, others, begin, differences, out,
-             std::min(kBlock, count - begin));
-}
 
 void CountSent(Stage& stage, const Communicator& comm, std::span<const Part> parts,
                DataType dtype) {

@@ -1,27 +1,16 @@
-// One participant's mixing: the arithmetic, and the exchange that feeds it.
+// One participant's mixing: the exchange that feeds the arithmetic (runtime/device/mix.h).
 //
 // Called from the gossip ops' Run, on the holder of the baton.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "ops/gossip/graph.h"
+#include "runtime/device/mix.h"
 #include "runtime/op/op.h"
 #include "runtime/transport/communicator.h"
 
 namespace horon::gossip {
-
-struct Other {
-  const std::byte* data = nullptr;
-  double weight = 0;
-};
-
-// out = factor * (self * own + sum of weight * other), the others in this order; in fp32 (fp64 for
-// fp64), rounded once. Where the weights sum to 1, equal inputs come out as they are, to the last
-// bit. In place allowed. Floating dtypes.
-void MixInto(DataType dtype, double factor, double self, const std::byte* own,
-             std::span<const Other> others, std::byte* out, int64_t count);
 
 // A tensor, or a part of one, as one participant mixes it.
 struct Part {

@@ -57,7 +57,7 @@ Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing) {
   for (const Part& part : parts) show(part.input, part.count);
 
   LaneSwap swap = lane.MakeSwap(element, row, LaneSwap::Passes::kOne);
-  std::vector<Other> others;
+  std::vector<Heard> others;
   LaneSwap::Meet mix = [&](size_t i, int64_t at, std::byte* shown, int64_t count) {
     if (i < first) {
       weights.Read(at * element, count * element, [&](int rank) { return swap.Of(rank, shown); });
@@ -69,8 +69,8 @@ Task MixOverLane(Stage& stage, std::vector<Part> parts, Mixing mixing) {
       const double theirs = first > 0 ? weights.Of(from.rank, i - first, me) : 1.0;
       others.push_back({swap.Of(from.rank, shown), from.weight * theirs});
     }
-    MixInto(mixing.dtype, mixing.factor, part.row.self, part.input + at * element, others,
-            part.output + at * element, count);
+    MixHeard(mixing.dtype, mixing.factor, part.row.self, part.input + at * element, others,
+             part.output + at * element, count);
   };
   co_return co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(mix));
 }
