@@ -6,6 +6,7 @@
 
 #include "runtime/c_exchange.h"
 #include "runtime/c_work.h"
+#include "runtime/peer/round_slot.h"
 #include "runtime/peer/window_row.h"
 
 namespace horon {
@@ -42,6 +43,9 @@ Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape, st
       std::memcpy(slot.values(), values, static_cast<size_t>(bytes));
   }
   memory->slot(0).head().share = 1;
+  if (shape.rounds) {
+    for (int i = 1; i < slots; ++i) RoundSlot(memory->slot(i)).Free(shape.rounds->first);
+  }
   auto window = std::make_shared<Window>(std::move(shape), values, std::move(memory), epoch);
   HORON_TRY(runtime.peers().Open(window));
   return window;
@@ -77,6 +81,19 @@ Result<std::vector<WindowRow>> Agree(Runtime& runtime, const std::string& name,
   return rows;
 }
 
+// Slots of the one kind are none of the other.
+Status CheckKind(const Window& window, const Order& order) {
+  const bool in_rounds = window.shape().rounds != nullptr;
+  const bool round = order.kind == OrderKind::kRound;
+  if (round == in_rounds || order.kind == OrderKind::kPublish) {
+    if (!round || (order.ranks.empty() && !order.with_mutex)) return Status::Ok();
+    return Status::InvalidArgument("a round names no ranks and no mutex: its graph has them");
+  }
+  return Status::InvalidArgument(
+      "the window '" + window.shape().name +
+      (in_rounds ? "' mixes in rounds, and does nothing else" : "' was made without rounds"));
+}
+
 bool IsNeighbor(const Window& window, OrderKind kind, int rank, int me) {
   const WindowShape& shape = window.shape();
   const bool in = std::binary_search(shape.in.begin(), shape.in.end(), rank);
@@ -90,6 +107,7 @@ bool IsNeighbor(const Window& window, OrderKind kind, int rank, int me) {
 Status CheckOrder(const Runtime& runtime, const Order& order) {
   const Window& window = *order.window;
   const std::string name = "the window '" + window.shape().name + "'";
+  HORON_TRY(CheckKind(window, order));
   for (size_t i = 0; i < order.ranks.size(); ++i) {
     const auto [rank, weight] = order.ranks[i];
     const bool twice = i > 0 && order.ranks[i - 1].first == rank;
@@ -122,7 +140,8 @@ Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, 
   WindowRow mine;
   mine.dtype = shape.dtype;
   mine.shape = shape.shape;
-  mine.gets = shape.gets;
+  mine.gets = shape.gets = shape.gets && !shape.rounds;
+  if (shape.rounds) mine.rounds = shape.rounds->Describe();
   const uint64_t epoch = runtime.peers().NextEpoch(name);
   const auto window = MakePart(runtime, std::move(shape), values, zero, epoch);
   mine.made = window.ok();

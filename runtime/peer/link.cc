@@ -47,6 +47,7 @@ void Link::Close(const Status& why) {
   while (!asked_.empty()) Finish(closed_);
   outbox_.clear();
   incoming_.reset();
+  waiting_.reset();
 }
 
 // By a rank's death; whether messages go on after it is the transport's business.
@@ -204,10 +205,11 @@ Status Link::PostReceive() {
 }
 
 bool Link::ProgressReceive(Answerer& answerer) {
-  bool moved = false;
+  bool moved = waiting_ && DeliverQuestion(answerer, *waiting_);
+  if (moved) waiting_.reset();
   for (;;) {
     if (incoming_ && incoming_->whole) {
-      if (!Deliver(answerer)) return moved;
+      Deliver(answerer);
       incoming_.reset();
       moved = true;
     }
@@ -260,7 +262,7 @@ Status Link::Begin(Answerer& answerer, const PeerHeader& header) {
   incoming_.emplace(header);
   const int64_t expected =
       header.kind == PeerKind::kReply ? ExpectedReply(header) : answerer.Expected(peer_, header);
-  incoming_->fits = expected == header.total_bytes;
+  incoming_->fits = expected == header.total_bytes && !IsWaiting(header);
   if (!incoming_->fits || expected == 0) return Status::Ok();
   Result<Buffer> values = pool_->Take(expected);
   if (!values.ok()) {
@@ -276,11 +278,21 @@ int64_t Link::ExpectedReply(const PeerHeader& header) const {
   return current() != nullptr && header.round == round_ ? current()->answer_bytes : -1;
 }
 
-// False while it cannot be answered yet.
-bool Link::Deliver(Answerer& answerer) {
-  if (incoming_->header.kind != PeerKind::kReply) return DeliverQuestion(answerer);
-  DeliverReply();
-  return true;
+// A question that cannot be answered yet waits beside what comes after it. Who asks a newer one
+// does not wait for it any more.
+void Link::Deliver(Answerer& answerer) {
+  if (incoming_->header.kind == PeerKind::kReply) {
+    DeliverReply();
+  } else if (IsWaiting(incoming_->header)) {
+    dropped_.Add();
+  } else {
+    if (waiting_ && waiting_->header.round < incoming_->header.round) waiting_.reset();
+    if (!DeliverQuestion(answerer, *incoming_)) waiting_ = std::move(incoming_);
+  }
+}
+
+bool Link::IsWaiting(const PeerHeader& question) const {
+  return waiting_ && question.kind != PeerKind::kReply && question.round == waiting_->header.round;
 }
 
 void Link::DeliverReply() {
@@ -292,32 +304,34 @@ void Link::DeliverReply() {
   question.answer = std::move(incoming_->values);
   ForgetUnsent();  // asked once more meanwhile
   const Status status =
-      question.reply.refused == 0
+      question.reply.refused != kNoSuchWindow
           ? Status::Ok()
           : Status::InvalidArgument("rank " + std::to_string(peer_) +
                                     " has no such window: it was freed there, or made anew");
   open_ ? Settle(status) : Finish(status);
 }
 
-bool Link::DeliverQuestion(Answerer& answerer) {
-  const PeerHeader& asked = incoming_->header;
+// False while it cannot be answered yet.
+bool Link::DeliverQuestion(Answerer& answerer, const Incoming& question) {
+  const PeerHeader& asked = question.header;
   if (asked.round < done_round_) {
     dropped_.Add();
     return true;
   }
   if (asked.round > done_round_) {
     std::optional<Answerer::Answer> answer;
-    if (incoming_->fits) {
-      answer = answerer.Do(peer_, asked, incoming_->values);
+    if (question.fits) {
+      answer = answerer.Do(peer_, asked, question.values);
       if (!answer) return false;
     } else {
-      answer = Answerer::Answer{.refused = true};
+      answer = Answerer::Answer{.refused = kNoSuchWindow};
     }
     last_reply_ = {};
     last_reply_.header.set = asked.set;
     last_reply_.header.epoch = asked.epoch;
     last_reply_.header.round = done_round_ = asked.round;
-    last_reply_.header.refused = answer->refused ? 1 : 0;
+    last_reply_.header.refused = answer->refused;
+    last_reply_.header.tensor_round = answer->tensor_round;
     last_reply_.header.share = answer->share;
     last_reply_.header.total_bytes = answer->values ? answer->values->bytes() : 0;
     last_reply_.values = std::move(answer->values);

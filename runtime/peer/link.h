@@ -47,14 +47,16 @@ struct Question final : Waitable {
 class Answerer {
  public:
   struct Answer {
-    bool refused = false;
+    uint32_t refused = 0;  // of peer_wire.h
+    int64_t tensor_round = 0;
     double share = 0;
     SharedBuffer values = nullptr;
   };
   virtual ~Answerer() = default;
   // Bytes of values that this question must have; -1: it is about nothing that exists.
   virtual int64_t Expected(int from, const PeerHeader& header) = 0;
-  // Does what is asked, once for each question; nothing while it cannot yet: it is called again.
+  // Does what is asked, once for each question; nothing while it cannot yet: it is called again,
+  // and answers and later questions do not wait for that.
   virtual std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer& values) = 0;
 };
 
@@ -110,9 +112,10 @@ class Link {
   void TakePiece(Answerer& answerer);
   Status Begin(Answerer& answerer, const PeerHeader& header);
   int64_t ExpectedReply(const PeerHeader& header) const;
-  bool Deliver(Answerer& answerer);
+  void Deliver(Answerer& answerer);
   void DeliverReply();
-  bool DeliverQuestion(Answerer& answerer);
+  bool DeliverQuestion(Answerer& answerer, const Incoming& question);
+  bool IsWaiting(const PeerHeader& question) const;
   void Finish(const Status& status);
   void Settle(const Status& status);
   Status Silence() const;
@@ -141,7 +144,8 @@ class Link {
   uint64_t done_round_ = 0;  // of the peer's questions: the last that was answered
   Parcel last_reply_;
   std::optional<Incoming> incoming_;
-  Buffer room_;  // of one piece with its header
+  std::optional<Incoming> waiting_;  // a question that could not be answered yet
+  Buffer room_;                      // of one piece with its header
 
   Transfer send_, receive_;  // last: they use the others
 };

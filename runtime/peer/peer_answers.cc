@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/peer/orders.h"
+#include "runtime/peer/round_slot.h"
 
 namespace horon {
 
@@ -17,22 +18,27 @@ PeerEngine::Shared PeerEngine::WindowOf(const PeerHeader& header) const {
 int64_t PeerEngine::Expected(int from, const PeerHeader& header) {
   const Shared window = WindowOf(header);
   if (!window) return -1;
+  const bool round = header.kind == PeerKind::kRound;
+  if (round != (window->shape().rounds != nullptr)) return -1;
   if (header.kind == PeerKind::kPropose) return window->bytes();
-  if (header.kind != PeerKind::kPut && header.kind != PeerKind::kAdd) return 0;
+  if (!round && header.kind != PeerKind::kPut && header.kind != PeerKind::kAdd) return 0;
   return window->slot_of(from) > 0 ? window->bytes() : -1;
 }
 
 std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& header,
                                                const Buffer& values) {
   const Shared window = WindowOf(header);
-  if (!window) return Answer{.refused = true};  // freed while the last piece was on its way
+  if (!window)
+    return Answer{.refused = kNoSuchWindow};  // freed while the last piece was on its way
   switch (header.kind) {
     case PeerKind::kPut:
     case PeerKind::kAdd:
       if (!Deliver(header, *window, window->slot(from), values.data())) return std::nullopt;
       return Answer{};
+    case PeerKind::kRound:
+      return TakeMessage(header, RoundSlot(window->slot(from)), values);
     case PeerKind::kGet: {
-      if (!window->shape().gets) return Answer{.refused = true};
+      if (!window->shape().gets) return Answer{.refused = kNoSuchWindow};
       std::optional<Answer> answer = Read(*window);
       if (answer && !answer->refused) CountSent(from, *window);
       return answer;
@@ -52,10 +58,24 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
       return Answer{};
     default: {  // a grant; who asks no longer does not want it
       const auto mine = window->my_locks.find(from);
-      if (mine == window->my_locks.end()) return Answer{.refused = true};
+      if (mine == window->my_locks.end()) return Answer{.refused = kNoSuchWindow};
       mine->second = true;
       return Answer{};
     }
+  }
+}
+
+// Of a round. It waits until the last one was mixed.
+std::optional<Answerer::Answer> PeerEngine::TakeMessage(const PeerHeader& header,
+                                                        const RoundSlot& slot,
+                                                        const Buffer& values) {
+  switch (slot.TryPut(header.tensor_round, header.share, values.data())) {
+    case RoundSlot::Put::kFull:
+      return std::nullopt;
+    case RoundSlot::Put::kLate:
+      return Answer{.refused = kTooLate, .tensor_round = slot.next()};
+    default:
+      return Answer{};
   }
 }
 
@@ -66,7 +86,7 @@ std::optional<Answerer::Answer> PeerEngine::Read(Window& window) {
     return std::nullopt;
   }
   Result<Buffer> copy = fabric_->host_pool->Take(window.bytes());
-  if (!copy.ok()) return Answer{.refused = true};
+  if (!copy.ok()) return Answer{.refused = kNoSuchWindow};
   if (window.bytes() > 0)
     std::memcpy(copy.value().data(), window.published().values(),
                 static_cast<size_t>(window.bytes()));
@@ -78,9 +98,9 @@ std::optional<Answerer::Answer> PeerEngine::Read(Window& window) {
 Answerer::Answer PeerEngine::Average(const PeerHeader& header, Window& window,
                                      const std::byte* values) {
   const Result<SharedBuffer> before = CopyOf(window);
-  if (!before.ok()) return {.refused = true};
+  if (!before.ok()) return {.refused = kNoSuchWindow};
   const std::byte* mine = before.value()->data();
-  if (!AddDifference(window, header.weight, values, mine).ok()) return {.refused = true};
+  if (!AddDifference(window, header.weight, values, mine).ok()) return {.refused = kNoSuchWindow};
   ++window.averages;
   pairs_.Add();
   return {.values = before.value()};

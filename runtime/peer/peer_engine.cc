@@ -45,7 +45,10 @@ PeerEngine::PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segm
       taken_(counters["window.taken"]),
       unchanged_(counters["window.unchanged"]),
       pairs_(counters["pair.averages"]),
-      pairs_lost_(counters["pair.lost"]) {}
+      pairs_lost_(counters["pair.lost"]),
+      rounds_(counters["round.mixed"]),
+      folded_(counters["round.folded"]),
+      rounds_late_(counters["round.late"]) {}
 
 PeerEngine::~PeerEngine() { FailAll(Status::Aborted("the runtime was taken down")); }
 
@@ -247,6 +250,16 @@ bool PeerEngine::Gone(int rank) const {
   const auto state = static_cast<RankState>(
       segment_->rank(topology.local_rank(rank)).state.load(std::memory_order_acquire));
   return state == RankState::kDead || state == RankState::kLeft;
+}
+
+bool PeerEngine::Silent(const Window& window, int rank) const {
+  return window.near(rank) == nullptr && links_.at(rank)->lost();
+}
+
+void PeerEngine::Ring(int rank) {
+  const Topology& topology = fabric_->topology;
+  if (segment_ && topology.node_of(rank) == topology.node_of(me()))
+    segment_->rank(topology.local_rank(rank)).bell.Ring();
 }
 
 std::shared_ptr<Question> PeerEngine::Ask(const Window& window, int rank, PeerHeader header,

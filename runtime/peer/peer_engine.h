@@ -30,6 +30,7 @@ enum class OrderKind : int {
   kPublish = 6,  // what others get from now on
   kPair = 7,     // values += weight * (theirs - values), theirs the other way round; one rank
   kStep = 8,     // values += self_weight * input; output <- values
+  kRound = 9,    // values <- input, if there is one, mixed in the tensor's next round
 };
 
 struct Order {
@@ -85,25 +86,28 @@ class PeerEngine final : private Answerer {
  private:
   class Running;
   class NextCycle;
+  class MixingRound;
   using Shared = std::shared_ptr<Window>;
 
   // Answering: peer_answers.cc.
   int64_t Expected(int from, const PeerHeader& header) override;
   std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer& values) override;
   std::optional<Answer> Read(Window& window);
+  static std::optional<Answer> TakeMessage(const PeerHeader& header, const class RoundSlot& slot,
+                                           const Buffer& values);
   Answer Average(const PeerHeader& header, Window& window, const std::byte* values);
   Shared WindowOf(const PeerHeader& header) const;
   void AddWaiter(Window& window, int rank);
   void Unlock(Window& window, int rank);
   void GrantNext(Window& window);
 
-  // Orders: peer_orders.cc, peer_locks.cc, peer_update.cc.
+  // Orders: peer_orders.cc, peer_locks.cc, peer_update.cc, peer_rounds.cc.
   Task Run(Running& running);
   Task RunLocked(Running& running);
   Task Give(Running& running);
   Task GiveNear(Running& running, int rank, double weight);
   void ScaleOwn(Running& running);
-  static std::function<Status(Window&)> BackFrom(const Order& order, const Question& question);
+  static std::function<Status(Window&)> BackFrom(const Question& question);
   Status TakeOwed(Window& window);
   void LeaveOpen(Running& running, int rank, const std::shared_ptr<Question>& question,
                  std::function<Status(Window&)> answered, std::function<Status(Window&)> lost);
@@ -118,6 +122,9 @@ class PeerEngine final : private Answerer {
   bool TryTakeSlot(Running& running, int from, double weight, class Mixture& mixture);
   // Of a slot that an update has taken: whether anything had come since the last one.
   void CountTaken(Window& window, int from, bool news);
+  Task MixRound(Running& running);
+  void LoadInput(const Order& order);
+  void TakeEarlierRounds(Window& window);
   Task LockAll(Running& running);
   Task Lock(Running& running, int rank);
   Task UnlockAll(Running& running);
@@ -134,7 +141,9 @@ class PeerEngine final : private Answerer {
   Status AddDifference(Window& window, double weight, const std::byte* x, const std::byte* y);
   int64_t Stamp() const { return recording_.stamp ? recording_.stamp() : 0; }
   void Note(const Window& window, std::string activity, int64_t begun) const;
-  bool Gone(int rank) const;  // dead, or left; of this node
+  bool Gone(int rank) const;                          // dead, or left; of this node
+  bool Silent(const Window& window, int rank) const;  // no message of it can be waited for
+  void Ring(int rank);  // of this node: something was put into its memory, or taken
   int me() const { return fabric_->rank; }
   void OpenLinks();
   bool OutOfReach(int rank, const Link& link) const;
@@ -149,6 +158,7 @@ class PeerEngine final : private Answerer {
   Counters* counters_;
   PeerRecording recording_;
   Counter &unreached_, &given_, &overwritten_, &taken_, &unchanged_, &pairs_, &pairs_lost_;
+  Counter &rounds_, &folded_, &rounds_late_;
 
   mutable Mutex mutex_;
   std::map<std::string, Shared> windows_ HORON_GUARDED_BY(mutex_);

@@ -23,6 +23,7 @@ Task PeerEngine::Run(Running& running) {
 Task PeerEngine::RunLocked(Running& running) {
   const OrderKind kind = running.order.kind;
   const bool locks = kind == OrderKind::kLock || kind == OrderKind::kUnlock;
+  if (kind == OrderKind::kRound) LoadInput(running.order);
   if (!locks) HORON_CO_TRY(TakeOwed(running.window()));
   Task task;
   switch (kind) {
@@ -47,6 +48,9 @@ Task PeerEngine::RunLocked(Running& running) {
       break;
     case OrderKind::kPair:
       task = PairUp(running);
+      break;
+    case OrderKind::kRound:
+      task = MixRound(running);
       break;
     case OrderKind::kStep:
       Step(running);
@@ -75,8 +79,9 @@ void PeerEngine::LeaveOpen(Running& running, int rank, const std::shared_ptr<Que
                        window = std::weak_ptr<Window>(running.order.window)] {
     const Shared still = window.lock();
     if (!still) return;
-    if (question->status.ok()) CountSent(rank, *still);
-    const auto& add = question->status.ok() ? answered : lost;
+    const bool done = question->status.ok() && question->reply.refused == 0;
+    if (done) CountSent(rank, *still);
+    const auto& add = done ? answered : lost;
     if (add) still->owed.push_back([add, one = still.get()] { return add(*one); });
   };
 }
@@ -115,7 +120,9 @@ Task PeerEngine::Give(Running& running) {
       continue;
     }
     running.Miss(rank);
-    if (question->open) LeaveOpen(running, rank, question, nullptr, BackFrom(order, *question));
+    if (question->open)
+      LeaveOpen(running, rank, question, nullptr,
+                order.self_weight < 1 ? BackFrom(*question) : nullptr);
   }
   ScaleOwn(running);
   Task publishing = Publish(running);
@@ -144,8 +151,7 @@ Task PeerEngine::GiveNear(Running& running, int rank, double weight) {
 }
 
 // How a part that was given away, to a rank that is gone, comes back.
-std::function<Status(Window&)> PeerEngine::BackFrom(const Order& order, const Question& question) {
-  if (order.self_weight >= 1) return nullptr;
+std::function<Status(Window&)> PeerEngine::BackFrom(const Question& question) {
   return [head = question.header, values = question.values](Window& window) {
     CombineInto(window.shape().dtype, 1, window.values(), head.weight, values->data(),
                 window.values(), window.count());
@@ -195,9 +201,8 @@ Task PeerEngine::Get(Running& running) {
   const auto& ranks = running.order.ranks;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (window.near(ranks[i].first) != nullptr || running.Missed(ranks[i].first)) continue;
-    asked.emplace_back(
-        i, Ask(window, ranks[i].first, {.kind = PeerKind::kGet}, running.deadline, nullptr,
-               window.bytes()));
+    asked.emplace_back(i, Ask(window, ranks[i].first, {.kind = PeerKind::kGet}, running.deadline,
+                              nullptr, window.bytes()));
   }
   for (const auto& [rank, weight] : ranks) {
     if (window.near(rank) == nullptr || running.Missed(rank)) continue;

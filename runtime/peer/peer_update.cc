@@ -76,7 +76,8 @@ class Mixture {
 
 namespace {
 
-// Adds all that has come to the values. Values of 16 bits are rounded once, so these go another way.
+// Adds all that has come to the values. Values of 16 bits are rounded once, so these go another
+// way.
 bool CollectsInPlace(const Order& order) {
   return order.reset && order.output == nullptr && order.self_weight == 1 &&
          SizeOf(order.window->shape().dtype) > 2;

@@ -20,6 +20,8 @@ struct SlotHead {
   double share = 0;                     // push-sum weight; under the lock
   bool wiped = false;                   // of a dead holder's values; nothing came since
   bool empty = false;                   // under the lock: counts as zeros, whatever lies there
+  std::atomic<uint32_t> late{0};        // these two: round_slot.h
+  std::atomic<int64_t> round{0};
 };
 
 class Slot {

@@ -22,7 +22,9 @@ Window::Window(WindowShape shape, std::byte* values, std::shared_ptr<WindowMemor
       count_(CountOf(shape_.shape)),
       bytes_(count_ * SizeOf(shape_.dtype)),
       set_(HashOf(shape_.name + "/" + std::to_string(static_cast<int>(shape_.dtype)) +
-                  ToString(shape_.shape))) {}
+                  ToString(shape_.shape))) {
+  if (shape_.rounds) round = shape_.rounds->first;
+}
 
 int Window::slot_of(int from) const {
   const auto at = std::lower_bound(shape_.in.begin(), shape_.in.end(), from);

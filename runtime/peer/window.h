@@ -10,10 +10,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/base/tensor.h"
+#include "runtime/peer/rounds.h"
 #include "runtime/peer/window_memory.h"
 
 namespace horon {
@@ -24,6 +26,8 @@ struct WindowShape {
   Shape shape;
   std::vector<int> in, out;  // global ranks, ascending: who delivers to me, and to whom I do
   bool gets = true;          // false: nobody gets from it, and so it publishes nothing
+  // Of a window that mixes in rounds, and does nothing else; its slots are RoundSlots.
+  std::shared_ptr<const Rounds> rounds = nullptr;
 };
 
 class Window {
@@ -59,8 +63,12 @@ class Window {
   // The window's mutex of this rank: who has it (-1: nobody), and who asks, in order.
   int lock_holder = -1;
   std::deque<int> lock_waiters;
-  int averages = 0;          // of pairs, since the last step took the values
-  std::map<int, int> quiet;  // by in-neighbor: updates that had nothing new of it
+  int averages = 0;               // of pairs, since the last step took the values
+  std::map<int, int> quiet;       // by in-neighbor: updates that had nothing new of it
+  std::atomic<int64_t> round{0};  // of the tensor: the next one
+  // In- and out-neighbors of rounds that have once let the time go by: not waited for until they
+  // are heard, and take what is there.
+  std::set<int> unheard, stuck;
   // What the next order that changes the values adds first: who owns them may touch them until
   // then.
   std::vector<std::function<Status()>> owed;

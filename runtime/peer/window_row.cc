@@ -5,7 +5,7 @@
 namespace horon {
 namespace {
 
-constexpr size_t kFixed = 9;  // numbers before the three lists
+constexpr size_t kFixed = 10;  // numbers before the four lists
 
 std::string Describe(size_t rank, const WindowRow& row) {
   return "rank " + std::to_string(rank) + " " + std::string(NameOf(row.dtype)) + " " +
@@ -18,6 +18,10 @@ std::string ListOf(const std::vector<int>& ranks) {
 
 bool Has(const std::vector<int>& ranks, size_t rank) {
   return std::binary_search(ranks.begin(), ranks.end(), static_cast<int>(rank));
+}
+
+std::string HowItMixes(const WindowRow& row) {
+  return row.rounds.empty() ? "in no rounds" : row.rounds;
 }
 
 // An edge that `from` has and `to` does not, or the other way round.
@@ -45,10 +49,12 @@ std::vector<int64_t> Encode(const WindowRow& row) {
                                   static_cast<int64_t>(row.shape.size()),
                                   static_cast<int64_t>(row.in.size()),
                                   static_cast<int64_t>(row.out.size()),
+                                  static_cast<int64_t>(row.rounds.size()),
                                   row.gets ? 1 : 0};
   numbers.insert(numbers.end(), row.shape.begin(), row.shape.end());
   numbers.insert(numbers.end(), row.in.begin(), row.in.end());
   numbers.insert(numbers.end(), row.out.begin(), row.out.end());
+  numbers.insert(numbers.end(), row.rounds.begin(), row.rounds.end());
   return numbers;
 }
 
@@ -56,7 +62,7 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   const Status wrong = Status::Internal("the numbers that a rank sent for a window make no sense");
   if (numbers.size() < kFixed || numbers[1] < 0 || numbers[1] >= kDataTypes) return wrong;
   size_t left = numbers.size() - kFixed;
-  for (const int64_t count : numbers.subspan(5, 3)) {
+  for (const int64_t count : numbers.subspan(5, 4)) {
     if (count < 0 || static_cast<uint64_t>(count) > left) return wrong;
     left -= static_cast<size_t>(count);
   }
@@ -65,7 +71,7 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   row.made = numbers[0] != 0;
   row.dtype = static_cast<DataType>(numbers[1]);
   row.address = {numbers[2], numbers[3], numbers[4]};
-  row.gets = numbers[8] != 0;
+  row.gets = numbers[9] != 0;
   auto at = numbers.begin() + kFixed;
   const auto take = [&](auto& list, int64_t count) {
     for (; count > 0; --count) list.push_back(static_cast<std::decay_t<decltype(list[0])>>(*at++));
@@ -73,6 +79,8 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   take(row.shape, numbers[5]);
   take(row.in, numbers[6]);
   take(row.out, numbers[7]);
+  for (int64_t count = numbers[8]; count > 0; --count)
+    row.rounds.push_back(static_cast<char>(*at++));
   return row;
 }
 
@@ -89,6 +97,12 @@ Status JudgeWindow(const std::string& name, const std::vector<WindowRow>& rows) 
       continue;
     return Status::InvalidArgument("the ranks disagree about the window '" + name + "': " +
                                    Describe(0, rows[0]) + ", " + Describe(rank, rows[rank]));
+  }
+  for (size_t rank = 1; rank < rows.size(); ++rank) {
+    if (rows[rank].rounds == rows[0].rounds) continue;
+    return Status::InvalidArgument("the ranks disagree about the rounds of '" + name +
+                                   "': rank 0 mixes " + HowItMixes(rows[0]) + ", rank " +
+                                   std::to_string(rank) + " " + HowItMixes(rows[rank]));
   }
   return JudgeEdges(name, rows);
 }

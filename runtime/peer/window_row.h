@@ -18,6 +18,7 @@ struct WindowRow {
   Shape shape;
   std::vector<int> in, out;  // ascending
   bool gets = true;
+  std::string rounds;  // Rounds::Describe; empty: none
   WindowMemory::Address address;
 };
 

@@ -1,11 +1,11 @@
-// Unreliable: another transport between ranks, of which messages of windows are lost, sent twice, or
-// sent late, by the dice; all else passes. Tests of windows and of averages of pairs put it around
-// each rank's.
+// Transports that treat the messages of windows badly, and let all else pass: Unreliable by the
+// dice, Muted while a test says so.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "runtime/peer/link.h"
@@ -14,7 +14,8 @@
 
 namespace horon::test {
 
-class Unreliable final : public test::WrappedTransport {
+// Every message of windows is lost, sent twice, or sent late, by the dice; all else passes.
+class Unreliable final : public WrappedTransport {
  public:
   Unreliable(std::unique_ptr<Transport> inner, unsigned seed, int lose, int twice, int late)
       : WrappedTransport(std::move(inner)),
@@ -67,7 +68,7 @@ class Unreliable final : public test::WrappedTransport {
   std::vector<std::unique_ptr<Copy>> copies_;
 };
 
-// Each rank a node of its own; of 100 messages so many are lost, doubled and late.
+// One rank a node, and such a transport between them.
 inline WorldOptions Between(std::chrono::milliseconds patience, int lose, int twice, int late) {
   WorldOptions options;
   options.local_size = 1;
@@ -78,5 +79,30 @@ inline WorldOptions Between(std::chrono::milliseconds patience, int lose, int tw
   };
   return options;
 }
+
+enum class Way { kOpen, kMute, kBroken };
+
+// No message of windows leaves this rank for as long as its way is mute; broken, nothing goes.
+class Muted final : public WrappedTransport {
+ public:
+  Muted(std::unique_ptr<Transport> inner, std::atomic<Way>& way)
+      : WrappedTransport(std::move(inner)), way_(way) {}
+  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
+  Result<bool> Progress() override {
+    if (way_.load() == Way::kBroken) return Status::Unavailable("the way is broken");
+    return WrappedTransport::Progress();
+  }
+  Status Post(Transfer& transfer) override {
+    const bool sends = transfer.direction == Transfer::Direction::kSend;
+    if (transfer.tag != kPeerTag || !sends || way_.load() != Way::kMute)
+      return WrappedTransport::Post(transfer);
+    transfer.status = Status::Ok();
+    transfer.done = true;
+    return Status::Ok();
+  }
+
+ private:
+  std::atomic<Way>& way_;
+};
 
 }  // namespace horon::test

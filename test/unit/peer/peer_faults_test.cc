@@ -10,18 +10,19 @@
 #include "test/support/road.h"
 #include "test/support/unreliable.h"
 #include "test/support/window_rank.h"
-#include "test/support/wrapped_transport.h"
 
 namespace horon {
 namespace {
 
 using test::Between;
+using test::Muted;
 using test::Rank;
 using test::Ranks;
 using test::RequireNone;
 using test::Total;
 using test::Unreliable;
 using test::Verdicts;
+using test::Way;
 using test::WindowRank;
 using test::World;
 using test::WorldOptions;
@@ -81,31 +82,6 @@ TEST_CASE("a silent rank costs one wait, no share is lost or doubled, and the ot
   });
   RequireNone(verdicts);
 }
-
-enum class Way { kOpen, kMute, kBroken };
-
-// No message of windows leaves this rank for as long as its way is mute; broken, nothing goes.
-class Muted final : public test::WrappedTransport {
- public:
-  Muted(std::unique_ptr<Transport> inner, std::atomic<Way>& way)
-      : WrappedTransport(std::move(inner)), way_(way) {}
-  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
-  Result<bool> Progress() override {
-    if (way_.load() == Way::kBroken) return Status::Unavailable("the way is broken");
-    return WrappedTransport::Progress();
-  }
-  Status Post(Transfer& transfer) override {
-    const bool sends = transfer.direction == Transfer::Direction::kSend;
-    if (transfer.tag != kPeerTag || !sends || way_.load() != Way::kMute)
-      return WrappedTransport::Post(transfer);
-    transfer.status = Status::Ok();
-    transfer.done = true;
-    return Status::Ok();
-  }
-
- private:
-  std::atomic<Way>& way_;
-};
 
 TEST_CASE("what a late rank was given is there once it is heard, and once") {
   const int muted = GENERATE(0, 1);  // questions are lost, or answers
