@@ -20,10 +20,11 @@ namespace horon_python {
 
 class PyWindow {
  public:
-  // `values` is the address of a contiguous tensor, which `keep` keeps.
+  // `graph`: of a window that mixes in rounds; else empty. `values` is the address of a contiguous
+  // tensor, which `keep` keeps.
   PyWindow(const py::str& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
            const std::vector<int>& in, const std::vector<int>& out, bool zero, bool gets,
-           py::object keep)
+           const std::string& graph, int64_t first_round, bool push_sum, py::object keep)
       : keep_(std::move(keep)) {
     horon_window_spec spec{};
     spec.struct_bytes = sizeof(spec);
@@ -38,6 +39,9 @@ class PyWindow {
     spec.out_count = static_cast<int>(out.size());
     spec.zero = zero ? 1 : 0;
     spec.no_gets = gets ? 0 : 1;
+    spec.graph = graph.empty() ? nullptr : graph.c_str();
+    spec.first_round = first_round;
+    spec.push_sum = push_sum ? 1 : 0;
     horon_window* made = nullptr;
     CheckReleased([&] { return horon_window_create(&spec, &made); });
     window_.reset(made);
@@ -72,6 +76,8 @@ class PyWindow {
 
   int64_t Deliveries(int from) const { return horon_window_deliveries(window_.get(), from); }
   double share() const { return horon_window_share(window_.get()); }
+  void SetShare(double share) { CheckSubmit(horon_window_set_share(window_.get(), share)); }
+  int64_t round() const { return horon_window_round(window_.get()); }
 
  private:
   struct Release {
@@ -84,11 +90,13 @@ class PyWindow {
 inline void DefineWindow(py::module_& module) {
   py::class_<PyWindow>(module, "Window")
       .def(py::init<const py::str&, int, const std::vector<int64_t>&, uintptr_t,
-                    const std::vector<int>&, const std::vector<int>&, bool, bool, py::object>())
+                    const std::vector<int>&, const std::vector<int>&, bool, bool,
+                    const std::string&, int64_t, bool, py::object>())
       .def("free", &PyWindow::Free)
       .def("start", &PyWindow::Start)
       .def("deliveries", &PyWindow::Deliveries)
-      .def_property_readonly("share", &PyWindow::share);
+      .def_property_readonly("round", &PyWindow::round)
+      .def_property("share", &PyWindow::share, &PyWindow::SetShare);
 }
 
 }  // namespace horon_python

@@ -1,8 +1,11 @@
 // horon_window_*: windows for C, over c_window.h.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "runtime/c_current.h"
+#include "runtime/c_error.h"
+#include "runtime/c_rounds.h"
 #include "runtime/c_window.h"
 #include "runtime/c_work.h"
 #include "runtime/include/horon/horon.h"
@@ -15,7 +18,7 @@ namespace horon {
 namespace {
 
 static_assert(HORON_WINDOW_PUT == static_cast<int>(OrderKind::kPut));
-static_assert(HORON_WINDOW_STEP == static_cast<int>(OrderKind::kStep));
+static_assert(HORON_WINDOW_ROUND == static_cast<int>(OrderKind::kRound));
 
 Result<WindowShape> ReadShape(const horon_window_spec& spec) {
   if (spec.struct_bytes != sizeof(spec) || spec.name == nullptr || spec.ndim < 0 ||
@@ -36,9 +39,18 @@ Result<WindowShape> ReadShape(const horon_window_spec& spec) {
   return shape;
 }
 
+Status ReadRounds(const Runtime& runtime, const horon_window_spec& spec, WindowShape* shape) {
+  if (spec.graph == nullptr) return Status::Ok();
+  if (spec.in_count != 0 || spec.out_count != 0)
+    return Status::InvalidArgument("the window '" + shape->name +
+                                   "' has its neighbors from its graph: name none beside it");
+  return SetRounds(spec.graph, runtime.topology().size(), runtime.rank(), spec.first_round,
+                   spec.push_sum != 0, shape);
+}
+
 Result<Order> ReadOrder(const horon_window& window, const horon_window_order& given) {
   if (given.struct_bytes != sizeof(given) || given.act < HORON_WINDOW_PUT ||
-      given.act > HORON_WINDOW_STEP)
+      given.act > HORON_WINDOW_ROUND)
     return Status::InvalidArgument("an order to a window needs struct_bytes and a known act");
   Order order;
   order.kind = static_cast<OrderKind>(given.act);
@@ -64,6 +76,7 @@ extern "C" {
 int horon_window_create(const horon_window_spec* spec, horon_window** window) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
+    HORON_TRY(ReadRounds(runtime, *spec, &shape));
     HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape),
                                        static_cast<std::byte*>(spec->values), spec->zero != 0));
     *window = new horon_window{std::move(made)};
@@ -96,5 +109,18 @@ int64_t horon_window_deliveries(const horon_window* window, int from) {
 }
 
 double horon_window_share(const horon_window* window) { return window->window->share.load(); }
+
+int horon_window_set_share(horon_window* window, double share) {
+  return Guard([&]() -> Status {
+    if (!std::isfinite(share)) return Status::InvalidArgument("a push-sum weight is a number");
+    if (window->window->pending.load() > 0)
+      return Status::InvalidArgument("the window '" + window->window->shape().name +
+                                     "' has orders under way, which change its weight");
+    window->window->share = share;
+    return Status::Ok();
+  });
+}
+
+int64_t horon_window_round(const horon_window* window) { return window->window->round.load(); }
 
 }  // extern "C"

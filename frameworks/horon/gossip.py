@@ -27,6 +27,7 @@ _WAITING_FOR_NOBODY = ("adpsgd", "asgp")
 _WHAT = ("parameters", "gradients", "both")
 _STYLES = ("atc", "cta")
 _STYLED = ("dpsgd", "sgp")
+_BETWEEN_PEERS = ("dpsgd", "sgp", "osgp")
 
 
 class Gossip(Op):
@@ -52,19 +53,21 @@ class Gossip(Op):
     "cta", combine then adapt: what a step sends is taken in by the next forward pass, each module's
     parameters right before it runs; "atc", adapt then combine a parameter at a time while backward
     goes on (no clipping, no GradScaler), taken in by step(), or with overlap=True as "cta" does.
-    hierarchical: nodes take part as one; local_op: "average" or "sum" (of gradients) inside.
+    negotiated=False, of dpsgd, sgp and osgp: no round waits until all ranks are ready, each rank
+    waits for its neighbors alone. hierarchical: nodes take part as one; local_op: "average" or
+    "sum" (of gradients) inside.
     """
 
     __slots__ = ("algorithm", "style", "topology", "mixing", "what", "overlap", "push_sum",
                  "sync_freq", "global_average_every", "hierarchical", "local_op", "advised",
-                 "_links")
+                 "negotiated", "_links")
 
     def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
                  sync_freq=0, global_average_every=0, hierarchical=False, local_op="average",
-                 style=None):
+                 style=None, negotiated=None):
         self.advised = topology == "auto" and algorithm is None
         if self.advised and any((mixing, what, overlap, sync_freq, global_average_every,
-                                 hierarchical, style)):
+                                 hierarchical, style, negotiated is not None)):
             raise HoronInvalidArgument("topology='auto' without an algorithm chooses all: leave "
                                        "the other arguments out, or name the algorithm")
         algorithm = "dpsgd" if algorithm is None else algorithm
@@ -79,6 +82,8 @@ class Gossip(Op):
         if style is not None:
             self._take_style(_choice("style", style, _STYLES))
         self.hierarchical = bool(hierarchical)
+        self.negotiated = not self.waits_for_nobody if negotiated is None else bool(negotiated)
+        self._check_negotiated()
         if algorithm == "exact_diffusion":
             topology = topology or "symmetric_exponential"
             mixing = Lazy(mixing or getattr(topology, "mixing", Natural()))
@@ -114,6 +119,18 @@ class Gossip(Op):
             raise HoronInvalidArgument(f"style={style!r} ends before the next forward pass: leave "
                                        "sync_freq out")
         self.overlap = self.overlap or style == "cta"
+
+    def _check_negotiated(self):
+        if self.negotiated and self.waits_for_nobody:
+            raise HoronInvalidArgument(f"{self.algorithm} never waits for all ranks: leave "
+                                       "negotiated out")
+        if self.negotiated or self.waits_for_nobody:
+            return
+        if (self.algorithm not in _BETWEEN_PEERS or self.what != "parameters"
+                or self.style or self.hierarchical):
+            raise HoronInvalidArgument(
+                f"negotiated=False is for {', '.join(_BETWEEN_PEERS)} of parameters, of single "
+                "ranks and without a style: leave it, or these, out")
 
     @property
     def waits_for_nobody(self) -> bool:

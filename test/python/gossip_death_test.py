@@ -1,4 +1,4 @@
-"""A rank dies while ranks gossip over windows: the others go on. bodies/gossip_death.py is the
+"""A rank dies while ranks gossip between peers: the others go on. bodies/gossip_death.py is the
 program."""
 
 import os
@@ -16,6 +16,7 @@ LINE = re.compile(r"rank (\d) went on: value (\S+) kept (\S+) whole (\w+) unreac
 
 @pytest.mark.parametrize("algorithm", [
     pytest.param("window", marks=in_full_tier), "asgp", "adpsgd",
+    pytest.param("dpsgd", marks=in_full_tier), "sgp",
 ])
 def test_the_others_go_on(algorithm):
     command = [sys.executable, "-m", "horon.launcher", "-np", "3", "--no-prefix", "--grace-period",

@@ -21,6 +21,7 @@ ALL = [
     "bits",
     "gossip",
     "windows",
+    "round_gossip",
     "join",
 ]
 

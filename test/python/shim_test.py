@@ -7,8 +7,8 @@ ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients
        "optimizer_use", "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer",
        "adasum_local_steps", "gossip", "gossip_optimizer", "gossip_by_nodes", "bluefog"]
-OPTIMIZERS = ["async_gossip", "bluefog_optimizers", "gossip_modules", "layered_gossip", "tracking",
-              "advice"]
+OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
+              "layered_gossip", "tracking", "advice"]
 
 
 @pytest.mark.parametrize("np", [1, pytest.param(2, marks=in_full_tier), 4])

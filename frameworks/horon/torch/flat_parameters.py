@@ -1,7 +1,7 @@
 """FlatParameters: an optimizer's parameters as flat tensors of the CPU, which windows work on.
 
-One for each dtype that sums are kept in: float64 for itself, float32 for all narrower ones. On the
-training thread.
+One for each dtype that sums are kept in: float64 for itself, float32 for all narrower ones; or, not
+widened, one for each of the parameters' own. On the training thread.
 """
 
 import hashlib
@@ -19,14 +19,15 @@ class FlatParameters:
     """Made by all ranks together, which must have the same parameters in the same order: what lies
     at one place of the flat tensors is mixed. `op`: how, which must be the same as well."""
 
-    def __init__(self, param_groups, named_parameters=None, op=""):
+    def __init__(self, param_groups, named_parameters=None, op="", widened=True):
         self._parameters = {}  # by the dtype of their flat tensor
         for parameter in (p for group in param_groups for p in group["params"]):
             if not parameter.is_floating_point():
                 raise HoronUnsupported(
                     f"a parameter is {parameter.dtype}: only floating-point ones can be gossiped")
-            wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            self._parameters.setdefault(wide, []).append(parameter)
+            keeps = parameter.dtype == torch.float64 or not widened
+            dtype = parameter.dtype if keeps else torch.float32
+            self._parameters.setdefault(dtype, []).append(parameter)
         names = name_parameters(param_groups, named_parameters)
         _check_alike([op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
                             for group in param_groups for p in group["params"])])
@@ -67,6 +68,25 @@ class FlatParameters:
             parameter.copy_(part)
             if parameter.dtype != part.dtype:
                 part.copy_(parameter)
+
+    @torch.no_grad()
+    def add(self, flats) -> None:
+        """To the parameters."""
+        for parameter, part in self._pairs(flats):
+            parameter.add_(part.to(parameter.device))
+
+    @torch.no_grad()
+    def multiply(self, factors) -> None:
+        """All parameters of a flat tensor by its factor."""
+        for parameters, factor in zip(self._parameters.values(), factors):
+            for parameter in parameters if factor != 1 else ():
+                parameter.mul_(factor)
+
+    @torch.no_grad()
+    def divide(self, factors) -> None:
+        for parameters, factor in zip(self._parameters.values(), factors):
+            for parameter in parameters if factor != 1 else ():
+                parameter.div_(factor)
 
     def _pairs(self, flats):
         for flat, parameters in zip(flats, self._parameters.values()):

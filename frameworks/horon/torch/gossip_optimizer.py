@@ -30,6 +30,7 @@ from horon.torch.optimizer_base import WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
 from horon.torch.reductions import allreduce
+from horon.torch.round_gossip import RoundGossip
 from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
 _WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
@@ -108,8 +109,8 @@ class _GossipOptimizer(WrappedOptimizer):
         return total[:-1], weights
 
     def close_gossip(self):
-        """finish_gossip, and gives back what gossip holds, on all ranks alike. Only adpsgd and asgp
-        hold something, until shutdown."""
+        """finish_gossip, and gives back what gossip holds, on all ranks alike. Only what runs
+        between peers (adpsgd, asgp, negotiated=False) holds something, until shutdown."""
         self._horon_gossip.close()
 
     def state_dict(self):
@@ -131,6 +132,8 @@ def make_gossip(op, param_groups, named, process_set):
     if op.waits_for_nobody:
         kind = PairGossip if op.algorithm == "adpsgd" else PushGossip
         return kind(op, param_groups, named, process_set)
+    if not op.negotiated:
+        return RoundGossip(op, param_groups, named, process_set)
     if op.style == "atc":
         return LayeredGossip(op, param_groups, named, process_set)
     if op.style == "cta":

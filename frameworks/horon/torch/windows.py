@@ -15,7 +15,7 @@ from horon.runtime import rank, size, when_left
 from horon.torch.calls import Handle
 from horon.torch.tensors import dtype_and_device
 
-_PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP = range(9)
+_PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP, _ROUND = range(10)
 
 _lent = {}  # tensors of windows that were not freed, by name: others may still change them
 when_left(_lent.clear)
@@ -39,13 +39,22 @@ class Window:
     Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
     deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.
     gets=False, on all ranks: nobody gets from it, so no call takes time to publish.
+    in_rounds=True: it mixes by mix() on the topology's rounds, from first_round on, and does
+    nothing else; with push_sum the weights travel.
     Calls that end in _async give a handle for poll() and synchronize(); what calls give is the
     tuple of ranks whose part was left out, because they are gone or did not answer in time.
     """
 
     def __init__(self, tensor, name, topology=None, sources=None, destinations=None,
-                 zero_init=False, gets=True):
-        if sources is None or destinations is None:
+                 zero_init=False, gets=True, in_rounds=False, push_sum=False, first_round=0):
+        spec = ""
+        if in_rounds:
+            if sources is not None or destinations is not None:
+                raise HoronInvalidArgument(f"window '{name}': its rounds have neighbors of their "
+                                           "own: give a topology alone")
+            spec = f"gossip:{graph_of(topology, size()).parameters}"
+            sources = destinations = ()
+        elif sources is None or destinations is None:
             graph = graph_of(topology, size())
             destinations, sources = graph.peers(rank())
         dtype, device = dtype_and_device(tensor, name)
@@ -57,7 +66,7 @@ class Window:
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, list(tensor.shape), tensor.data_ptr(),
                                   self.sources, self.destinations, bool(zero_init), bool(gets),
-                                  self.tensor)
+                                  spec, int(first_round), bool(push_sum), self.tensor)
         _lent[name] = self.tensor
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
@@ -133,6 +142,20 @@ class Window:
         """tensor += weight * change, then out = tensor, with no average of a pair in between."""
         self._start(_STEP, own=weight, input=change, output=out, waits=True).wait()
 
+    def mix_async(self, input=None) -> Handle:
+        """The tensor, which first becomes `input` if that is given, is mixed in its next round with
+        those of the round's in-neighbors; no others are waited for. It must not be used meanwhile.
+        """
+        return self._start(_ROUND, input=input)
+
+    def mix(self, input=None) -> tuple:
+        return self.mix_async(input).wait()
+
+    @property
+    def round(self) -> int:
+        """The next one, of a window that mixes in rounds."""
+        return self._core.round
+
     def versions(self) -> dict:
         """Deliveries by source since they were last taken."""
         return {source: self._core.deliveries(source) for source in self.sources}
@@ -141,6 +164,10 @@ class Window:
     def push_sum_weight(self) -> float:
         """Of the tensor; the estimate of the mean is tensor / push_sum_weight."""
         return self._core.share
+
+    @push_sum_weight.setter
+    def push_sum_weight(self, weight):
+        self._core.share = float(weight)
 
     def held(self) -> torch.Tensor:
         """The tensor and all that was delivered, added: over all ranks and nothing under way, the

@@ -312,6 +312,11 @@ typedef struct horon_window_spec {
   int out_count;
   int zero;    /* 1: slots begin as zeros; 0: as copies of the values */
   int no_gets; /* 1, on all ranks: nobody gets from it, and no order copies the values for that */
+  /* Not null: the window mixes in rounds on this graph, such as "gossip:graph=ring", and does
+   * nothing else. In and out are the graph's then, and must be empty here. */
+  const char* graph;
+  int64_t first_round;
+  int push_sum; /* of rounds: 1: weights travel, and what a rank could not give stays with it */
 } horon_window_spec;
 /* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them where they disagree. On
  * success *window is the caller's to free, and then to release. */
@@ -330,7 +335,10 @@ typedef enum horon_window_act {
   HORON_WINDOW_UNLOCK = 5,
   HORON_WINDOW_PUBLISH = 6, /* what others get from now on; the other orders do it too */
   HORON_WINDOW_PAIR = 7,    /* values and those of one rank move towards each other by `weight` */
-  HORON_WINDOW_STEP = 8     /* values += self_weight * input, output = values; one may be null */
+  HORON_WINDOW_STEP = 8,    /* values += self_weight * input, output = values; one may be null */
+  /* values = input, unless that is null; then the tensor's next round: they are mixed with those of
+   * its in-neighbors in it, for which it waits. The bits are those of the op on the same graph. */
+  HORON_WINDOW_ROUND = 9
 } horon_window_act;
 
 typedef struct horon_window_order {
@@ -343,7 +351,7 @@ typedef struct horon_window_order {
   int push_sum;      /* 1: push-sum weights go along */
   int reset;         /* update: 1 empties the slots that were taken */
   int with_mutex;    /* 1: holds the ranks' mutexes meanwhile; update: this rank's own */
-  const void* input; /* step */
+  const void* input; /* step; round */
   void* output;      /* step; update: instead of the values, and then slots stay as they are */
 } horon_window_order;
 /* Does not block; `will_wait` as in horon_start. The work's received splits are the ranks whose
@@ -355,6 +363,10 @@ HORON_API int horon_window_start(horon_window* window, const horon_window_order*
 HORON_API int64_t horon_window_deliveries(const horon_window* window, int from);
 /* The push-sum weight of this rank's values; 1 at first. */
 HORON_API double horon_window_share(const horon_window* window);
+/* HORON_INVALID_ARGUMENT while orders are under way. */
+HORON_API int horon_window_set_share(horon_window* window, double share);
+/* Of a window that mixes in rounds: the next one; 0 of others. */
+HORON_API int64_t horon_window_round(const horon_window* window);
 
 /* --- GPUs --------------------------------------------------------------------------------------
  */

@@ -1,6 +1,6 @@
 """A program: ranks gossip without waiting, and rank 1 kills itself in the middle of it.
 
-HORON_TEST_ALGORITHM: adpsgd, asgp, or window (accumulate and update by hand).
+HORON_TEST_ALGORITHM: adpsgd, asgp, dpsgd or sgp between peers, or window (put and update by hand).
 """
 
 import os
@@ -14,6 +14,7 @@ from horon import topology
 
 KILLED_AT, MOST, MORE = 10, 3000, 60
 ALGORITHM = os.environ["HORON_TEST_ALGORITHM"]
+NEGOTIATED = False if ALGORITHM in ("dpsgd", "sgp") else None
 
 
 class ByOptimizer:
@@ -21,7 +22,8 @@ class ByOptimizer:
         self.x = torch.nn.Parameter(torch.full((1000,), float(hvd.rank())))
         graph = topology.OnePeerExponential(hvd.size())  # each rank begins something
         self.optimizer = hvd.DistributedOptimizer(torch.optim.SGD([self.x], lr=0.0),
-                                                  op=hvd.Gossip(ALGORITHM, topology=graph))
+                                                  op=hvd.Gossip(ALGORITHM, topology=graph,
+                                                                negotiated=NEGOTIATED))
 
     def step(self):
         self.x.grad = torch.zeros_like(self.x)

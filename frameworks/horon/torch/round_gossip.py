@@ -1,0 +1,140 @@
+"""RoundGossip: dpsgd, sgp and osgp in which a round waits for a rank's own neighbors alone.
+
+The algorithms are ParameterGossip's, and so are the values, to the bit. What travels is a window
+(windows.py) for each dtype of the parameters, which the runtimes mix in rounds: nobody agrees with
+all ranks that a round can begin. Calls are for the training thread; docs/gossip.md says what
+happens when a neighbor is late or gone.
+"""
+
+import itertools
+
+import torch
+
+from horon.errors import HoronUnsupported
+from horon.process_sets import global_process_set
+from horon.torch.calls import wait_all
+from horon.torch.flat_parameters import FlatParameters
+from horon.torch.marks import count_age
+from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.windows import Window
+
+_numbers = itertools.count()
+
+
+class RoundGossip(ParameterGossip):
+    """Made, loaded and closed by all ranks together. `_windows` is empty where nobody is there to
+    gossip with."""
+
+    def __init__(self, op, param_groups, named_parameters, process_set):
+        if process_set is not global_process_set:
+            raise HoronUnsupported("negotiated=False is for all ranks: it has no process sets")
+        super().__init__(op, param_groups, named_parameters, process_set)
+        self.push_sum = op.push_sum and self._mixes
+        self._flat = FlatParameters(param_groups, named_parameters, widened=False)
+        self._weights = [1.0] * len(self._flat.dtypes())
+        self._sent = self._flat.new() if self._mixes and op.overlap else None
+        self._number = next(_numbers)
+        self._windows = []
+        if self._mixes:
+            self._open(0)
+
+    def _open(self, first):
+        for flat in self._flat.new():
+            name = f"gossip.{self._op.algorithm}.{self._number}.{len(self._windows)}"
+            self._windows.append(Window(flat, name, self._graph, gets=False, in_rounds=True,
+                                        push_sum=self.push_sum, first_round=first))
+
+    def bias(self):
+        self._flat.multiply(self._weights)
+
+    def debias(self):
+        self._flat.divide(self._weights)
+
+    def _tensors(self) -> list:
+        return [window.tensor for window in self._windows]
+
+    def _start(self):
+        """With overlap what was sent is kept, to find out what the exchange has changed."""
+        overlap = self._sent is not None
+        self._flat.read(self._sent if overlap else self._tensors())
+        for window, weight in zip(self._windows, self._weights):
+            window.push_sum_weight = weight
+        self._pending = [window.mix_async(sent) for window, sent in
+                         zip(self._windows, self._sent or itertools.repeat(None))]
+        self._age, self._begun = 0, self._steps
+
+    def _collect(self):
+        if self._pending is None:
+            return
+        handles, self._pending = self._pending, None
+        wait_all(handles)
+        after = [window.push_sum_weight for window in self._windows]
+        if self._sent is None:
+            self._flat.write(self._tensors())
+            self._weights = after
+            return
+        for tensor, sent in zip(self._tensors(), self._sent):
+            torch.sub(tensor, sent, out=sent)
+        self._flat.add(self._sent)
+        self._weights = [now + (new - now) for now, new in zip(self._weights, after)]
+        count_age("gossip.staleness", self._steps - self._begun)
+
+    def _take_back(self):
+        """What was given to a neighbor that turned out not to have taken it: with nothing under
+        way."""
+        self._flat.read(self._tensors())
+        for window, weight in zip(self._windows, self._weights):
+            window.push_sum_weight = weight
+            window.publish()
+        self._flat.write(self._tensors())
+        self._weights = [window.push_sum_weight for window in self._windows]
+
+    def _average(self):
+        super()._average()
+        self._weights = [1.0] * len(self._weights)
+
+    def _discard(self):
+        pending, self._pending = self._pending, None
+        wait_all(pending or ())
+
+    def finish(self, average=False):
+        self.bias()
+        try:
+            self._collect()
+            if self.push_sum and self._windows:
+                self._take_back()
+            if average:
+                self._average()
+        finally:
+            self.debias()
+
+    def mass(self) -> tuple:
+        values = [flat * weight for flat, weight in zip(self._flat.new(), self._weights)]
+        return values, sum(self._weights) / len(self._weights)
+
+    def close(self):
+        """Steps are local ones afterwards."""
+        self.finish()
+        self._free()
+        self._mixes = self.push_sum = False
+
+    def _free(self):
+        windows, self._windows = self._windows, []
+        for window in windows:
+            window.free()
+
+    def state(self) -> dict:
+        return {"weight": self._weights[0], "weights": list(self._weights),
+                "round": self._windows[0].round if self._windows else 0, "steps": self._steps}
+
+    def load(self, state):
+        """For all ranks; the model's parameters may be loaded before or after. A state of the
+        negotiated way will do."""
+        self._discard()
+        self._steps = state["steps"]
+        weights = state.get("weights", [])
+        fits = len(weights) == len(self._weights)
+        self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
+        if self._windows:
+            self._free()
+            self._open(state["round"])
