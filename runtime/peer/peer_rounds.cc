@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/device/kernels.h"
 #include "runtime/device/mix.h"
 #include "runtime/peer/orders.h"
 #include "runtime/peer/round_slot.h"

@@ -253,6 +253,8 @@ TEST_CASE("what no peer sends is refused") {
   CHECK_FALSE(spoilt([](PeerHeader& h) { h.offset = -1; }));
   CHECK_FALSE(spoilt([](PeerHeader& h) { h.offset = INT64_MAX; }));
   CHECK_FALSE(spoilt([](PeerHeader& h) { h.piece_bytes = 0; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.tensor_round = -1; }));
+  CHECK_FALSE(spoilt([](PeerHeader& h) { h.tensor_round = kMostTensorRounds; }));
   CHECK_FALSE(spoilt([](PeerHeader& h) { h.weight = std::nan(""); }));
 }
 
@@ -264,14 +266,16 @@ TEST_CASE("rows of a window survive the way, and nonsense is refused") {
   row.out = {2};
   row.address = {12, 3, -7};
   row.gets = false;
+  row.rounds = "by a graph";
   const auto numbers = Encode(row);
   const auto back = DecodeWindowRow(numbers);
   REQUIRE(back.ok());
   CHECK(Encode(back.value()) == numbers);
   CHECK_FALSE(back.value().gets);
+  CHECK(back.value().rounds == row.rounds);
   for (size_t count = 0; count < numbers.size(); ++count)
     CHECK_FALSE(DecodeWindowRow({numbers.data(), count}).ok());
-  for (const size_t place : {size_t{1}, size_t{5}, size_t{6}, size_t{7}}) {
+  for (const size_t place : {size_t{1}, size_t{5}, size_t{6}, size_t{7}, size_t{8}}) {
     for (const int64_t nonsense : {int64_t{-1}, int64_t{1000}, INT64_MAX, INT64_MIN}) {
       auto bad = numbers;
       bad[place] = nonsense;
