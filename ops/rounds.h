@@ -13,7 +13,7 @@
 
 namespace horon {
 
-struct Rounds final : TensorState {
+struct RoundsTaken final : TensorState {
   int64_t completed = 0;
 };
 
@@ -23,8 +23,8 @@ inline std::vector<int64_t> TakeRounds(Stage& stage, int64_t count = 1) {
   std::vector<int64_t> taken;
   for (size_t i = 0; i < stage.segments().size(); ++i) {
     auto& state = stage.State(i);
-    if (!state) state = std::make_unique<Rounds>();
-    int64_t& completed = static_cast<Rounds&>(*state).completed;
+    if (!state) state = std::make_unique<RoundsTaken>();
+    int64_t& completed = static_cast<RoundsTaken&>(*state).completed;
     const int64_t given = stage.segments()[i].request->round;
     if (given != 0) completed = std::max<int64_t>(given, 0);
     taken.push_back(std::exchange(completed, completed + count));
