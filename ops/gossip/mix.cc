@@ -10,11 +10,11 @@ namespace {
 
 constexpr int64_t kSliceBytes = 1 << 20;
 
-struct Piece {
+struct SlicePiece {
   size_t part;
   int64_t begin, count;  // elements
 };
-using Slice = std::vector<Piece>;
+using Slice = std::vector<SlicePiece>;
 
 std::vector<Slice> Cut(const std::vector<Part>& parts, int64_t element) {
   std::vector<Slice> slices;
@@ -63,7 +63,7 @@ class InFlight {
   void Mix(const std::vector<Part>& parts, const Mixing& mixing) {
     const int64_t element = SizeOf(mixing.dtype);
     std::vector<Heard> others;
-    for (const Piece& piece : slice_) {
+    for (const SlicePiece& piece : slice_) {
       const Part& part = parts[piece.part];
       others.clear();
       for (const Neighbor& from : part.row.from) {
@@ -86,9 +86,9 @@ class InFlight {
             std::map<int, std::vector<Span>>& outgoing) {
     const int64_t element = SizeOf(mixing.dtype);
     size_t sent = 0;
-    for (const Piece& piece : slice_) sent += parts[piece.part].row.to.size();
+    for (const SlicePiece& piece : slice_) sent += parts[piece.part].row.to.size();
     factors_.reserve(sent);  // spans point into it
-    for (const Piece& piece : slice_) {
+    for (const SlicePiece& piece : slice_) {
       const Part& part = parts[piece.part];
       // Sends only read.
       const Span data{const_cast<std::byte*>(part.input) + piece.begin * element,

@@ -11,7 +11,7 @@ namespace horon {
 namespace {
 
 constexpr size_t kRoom = NoticeWords::kWords * sizeof(uint64_t);
-constexpr size_t kMostWaits = 4;
+constexpr size_t kMostWaitsNoted = 4;
 constexpr int kTries = 3;
 
 std::vector<std::byte> Encode(const Notice& notice) {
@@ -41,7 +41,7 @@ std::optional<Notice> Decode(std::span<const std::byte> bytes) {
 // Names have no limit, and a node may have many ranks. What says least goes first.
 std::vector<std::byte> Fitting(Notice notice) {
   auto& waits = notice.activity.waits;
-  waits.resize(std::min(waits.size(), kMostWaits));
+  waits.resize(std::min(waits.size(), kMostWaitsNoted));
   std::vector<std::byte> bytes = Encode(notice);
   for (std::string* text : {&notice.activity.doing, &notice.activity.last, &notice.wanted}) {
     if (bytes.size() <= kRoom) return bytes;
