@@ -18,6 +18,7 @@ import weakref
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from horon.torch.optimizer_base import NoReduction
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.parameters import remove_with
 
@@ -28,10 +29,8 @@ _USED_BEFORE = (
 )
 
 
-class ArrivingGossip(ParameterGossip):
+class ArrivingGossip(ParameterGossip, NoReduction):
     """Combine then adapt. Also in a reducer's place, where nothing is to be done."""
-
-    pending = False
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
@@ -133,12 +132,3 @@ class ArrivingGossip(ParameterGossip):
 
     def follow(self, optimizer):
         self._arrive_in_forward(optimizer)
-
-    def synchronize(self):
-        pass
-
-    def reset(self):
-        pass
-
-    def set_passes(self, passes):
-        pass

@@ -26,7 +26,7 @@ from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.marks import marked, show
-from horon.torch.optimizer_base import WrappedOptimizer
+from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reducer import GradientReducer
 from horon.torch.reductions import allreduce
@@ -35,24 +35,6 @@ from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
 _WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
                 "push_diging": PushDiging}
-
-
-class NoReduction:
-    """In a reducer's place where gradients stay local."""
-
-    pending = False
-
-    def synchronize(self):
-        pass
-
-    def reset(self):
-        pass
-
-    def set_passes(self, passes):
-        pass
-
-    def follow(self, optimizer):
-        pass
 
 
 class _GossipOptimizer(WrappedOptimizer):

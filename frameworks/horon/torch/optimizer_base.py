@@ -12,6 +12,24 @@ _ZEROED = (
 )
 
 
+class NoReduction:
+    """In a reducer's place where gradients stay local."""
+
+    pending = False
+
+    def synchronize(self):
+        pass
+
+    def reset(self):
+        pass
+
+    def set_passes(self, passes):
+        pass
+
+    def follow(self, optimizer):
+        pass
+
+
 class WrappedOptimizer:
     """Mixed into a subclass of the wrapped optimizer's class."""
 

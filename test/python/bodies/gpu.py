@@ -6,6 +6,7 @@ All ranks of a node may share one GPU: this is about results, not about speed.
 import os
 
 import torch
+from adasum import adasum_of
 from common import all_values, close, raises, same, values
 
 import horon.torch as hvd
@@ -79,26 +80,6 @@ def check_ops_of_the_host():
         name = f"host.{op}"
         close(hvd.allreduce(tensor.to(device()), op=op, name=name + ".gpu").cpu(),
               hvd.allreduce(tensor, op=op, name=name + ".cpu"))
-
-
-def adasum_of(gradients):
-    """The tree of Adasum in double, from its definition."""
-    row = [(g.double(), 1) for g in gradients]
-
-    def pair(x, y):
-        (a, m), (b, k) = x, y
-        dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
-        of_a = 1 - m / (m + k) * dot / aa if aa > 0 else 1
-        of_b = 1 - k / (m + k) * dot / bb if bb > 0 else 1
-        return of_a * a + of_b * b, m + k
-
-    power = 1 << (len(row).bit_length() - 1)
-    for i in range(power, len(row)):
-        row[i - power] = pair(row[i - power], row[i])
-    row = row[:power]
-    while len(row) > 1:
-        row = [pair(row[i], row[i + 1]) for i in range(0, len(row), 2)]
-    return row[0][0]
 
 
 def check_adasum():

@@ -18,9 +18,8 @@ from horon import mixing, topology as topologies
 from horon.bluefog.torch import collectives, state, windows
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
-from horon.torch.gossip_optimizer import NoReduction
 from horon.torch.layered_gossip import TOO_LATE
-from horon.torch.optimizer_base import WrappedOptimizer
+from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
