@@ -143,7 +143,7 @@ void LaneSwap::MeetChunk() {
   if (pass_ == Pass::kMore && stays()) return;  // what is packed is needed again
   LaneWords& mine = group_.mine();
   mine.reduced.store(first_ + met_, std::memory_order_release);
-  if (pass_ != Pass::kLastBack) mine.taken.store(first_ + met_, std::memory_order_release);
+  if (pass_ != Pass::kLastBack) SayTaken();
   group_.RingOthers();
 }
 
@@ -156,8 +156,14 @@ void LaneSwap::Take() {
                          static_cast<size_t>(count * element_));
            });
   ++taken_;
-  group_.mine().taken.store(first_ + taken_, std::memory_order_release);
+  SayTaken();
   group_.RingOthers();
+}
+
+// The number says that all slots of chunks before it are free. Backwards the first one is the last.
+void LaneSwap::SayTaken() {
+  if (where_ == Where::kInSlots && backwards_ && !done()) return;
+  group_.mine().taken.store(first_ + taken_, std::memory_order_release);
 }
 
 }  // namespace horon

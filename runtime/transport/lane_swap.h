@@ -85,6 +85,7 @@ class LaneSwap final : public Waitable {
   void Pack();
   void MeetChunk();
   void Take();
+  void SayTaken();
   Where Choose(Passes passes) const;
   // Whether it is packed once for all passes.
   bool stays() const { return where_ != Where::kThroughSlots; }

@@ -248,6 +248,61 @@ TEST_CASE("rows are swapped in pairs, in several passes", "[lane]") {
   }
 }
 
+// One row fills all slots; backwards its first chunk is the last that is looked at.
+TEST_CASE("a row stays in its slots until all have gone through it to and fro", "[lane]") {
+  constexpr int64_t kRow = 4 * (64 << 10) / 4;
+  Node node(2);
+  const LaneGroup groups[] = {node.Group(0), node.Group(1)};
+  std::vector<float> old_values(kRow, 1), new_values(kRow, 2);
+  const auto row = [&](int rank, std::vector<float>& values) {
+    auto* const at = reinterpret_cast<std::byte*>(values.data());
+    return LaneRow{1 - rank, 0, {{at, at, kRow, kRow, kRow}}};
+  };
+  float expected = 1;
+  int64_t wrong = 0, seen = 0;
+  const auto look = [&](size_t, int64_t, std::byte* theirs, int64_t count) {
+    for (int64_t j = 0; j < count; ++j)
+      wrong += reinterpret_cast<const float*>(theirs)[j] != expected;
+    seen += count;
+  };
+  const auto nothing = [](size_t, int64_t, std::byte*, int64_t) {};
+  const auto go_on = [](LaneSwap& swap) {
+    while (!swap.done() && swap.Step()) continue;
+  };
+  const LaneRow old_rows[] = {row(0, old_values), row(1, old_values)};
+  const LaneRow new_rows[] = {row(0, new_values), row(1, new_values)};
+  LaneSwap fast(groups[0], 0, 4, old_rows[0], LaneSwap::Passes::kSeveral);
+  LaneSwap slow(groups[1], 0, 4, old_rows[1], LaneSwap::Passes::kSeveral);
+  fast.Begin(LaneSwap::Pass::kMore, nothing, nullptr);
+  slow.Begin(LaneSwap::Pass::kMore, nothing, nullptr);
+  while (!fast.done() || !slow.done()) {
+    go_on(fast);
+    go_on(slow);
+  }
+  fast.Begin(LaneSwap::Pass::kLast, nothing, nullptr);
+  go_on(fast);
+  REQUIRE(fast.done());
+  LaneSwap next_fast(groups[0], fast.end(), 4, new_rows[0], LaneSwap::Passes::kOne);
+  next_fast.Begin(LaneSwap::Pass::kLast, look, nullptr);
+
+  slow.Begin(LaneSwap::Pass::kLast, look, nullptr);
+  while (!slow.done()) {
+    REQUIRE(slow.Step());
+    go_on(next_fast);
+  }
+  CHECK(wrong == 0);
+  CHECK(seen == kRow);
+  expected = 2;
+  LaneSwap next_slow(groups[1], slow.end(), 4, new_rows[1], LaneSwap::Passes::kOne);
+  next_slow.Begin(LaneSwap::Pass::kLast, look, nullptr);
+  while (!next_fast.done() || !next_slow.done()) {
+    go_on(next_fast);
+    go_on(next_slow);
+  }
+  CHECK(wrong == 0);
+  CHECK(seen == 3 * kRow);
+}
+
 TEST_CASE("a member that swaps another row is found out", "[lane]") {
   Node node(2);
   std::atomic<int> refused{0};
