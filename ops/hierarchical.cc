@@ -22,7 +22,8 @@ Task OverNodes(Stage& stage, std::vector<size_t> which, ReduceKind kind, bool av
   const auto& node = comm.nodes()[static_cast<size_t>(comm.node_of(comm.rank()))];
   Reduction inside{dtype, kind};
   if (average) inside.scale = 1.0 / static_cast<double>(node.size());
-  HORON_CO_TRY(co_await OverNodes(comm, block, count, inside, std::move(between)));
+  HORON_CO_TRY(
+      co_await OverNodes(comm, block, block, count, inside, std::move(between), PartIn::kOutput));
   at = block;
   for (const size_t i : which) {
     const Segment& segment = stage.segments()[i];

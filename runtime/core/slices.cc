@@ -74,19 +74,14 @@ void Slices::Begin(Slice& slice, Communicator comm) {
   slice.task = std::make_unique<RootTask>(Run(slice, std::move(comm)));
 }
 
-// Between ranks of one node each, or of one node, a block is written to only where a part of it has
-// come from every rank; inside nodes of several it is written to before.
-bool Slices::InPlace(const Slice& slice) const {
-  const Communicator& comm = stage_.comm();
-  return slice.inputs.size() == 1 && slice.inputs[0].data == slice.outputs[0].data &&
-         stage_.prescale() == 1.0 && (comm.one_node() || comm.all_apart());
-}
-
 Task Slices::Run(Slice& slice, Communicator comm) {
-  if (!InPlace(slice)) co_return co_await RunPacked(slice, comm);
+  // Of one tensor: nothing is gained by packing it. Prescaling goes with packing.
+  const bool lone = slice.inputs.size() == 1 && slice.outputs.size() == 1;
+  if (!lone || stage_.prescale() != 1.0) co_return co_await RunPacked(slice, comm);
   FaultPoint(FaultPhase::kCopyIn);
   if (phases_ != nullptr) phases_->Sent();
-  Task reduce = Allreduce(comm, slice.outputs[0].data, slice.bytes / element_, reduction_);
+  Task reduce = Allreduce(comm, slice.inputs[0].data, slice.outputs[0].data, slice.bytes / element_,
+                          reduction_);
   HORON_CO_TRY(co_await reduce);
   FaultPoint(FaultPhase::kCopyOut);
   if (phases_ != nullptr) phases_->Arrived();

@@ -3,8 +3,8 @@
 // The tensors of the bucket are one row of elements, cut into slices. Each slice is packed into
 // scratch, reduced as one block and unpacked; several are in flight, so that a link between nodes
 // is busy both ways, and one slice is packed, or is inside its node, while others travel. A slice
-// that lies in one tensor which is reduced in place is not packed. A tensor of the user's is
-// written to only when all ranks have started the bucket: their parts of it have come.
+// that lies in one tensor is not packed, unless it is prescaled. A tensor of the user's is written
+// to only when all ranks have started the bucket: their parts of it have come.
 //
 // Where the transport reduces blocks itself the whole row is one slice. Holder of the baton only.
 #pragma once
@@ -46,7 +46,6 @@ class Slices final : public Waitable {
   Task RunPacked(Slice& slice, Communicator& comm);
   void Pack(Slice& slice);
   void Unpack(Slice& slice);
-  bool InPlace(const Slice& slice) const;
 
   Stage& stage_;
   Reduction reduction_;

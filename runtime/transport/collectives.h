@@ -37,11 +37,16 @@ std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype);
 // buckets one after the other: such collectives match by their order.
 bool ReducesWhole(const Communicator& comm, const Reduction& reduction);
 
-// In place over a contiguous block of `count` elements. One call when a transport reduces blocks
-// itself; otherwise reduce-scatter inside each node, exchange between nodes, allgather inside the
-// node. With one node, or one rank a node, nothing is written to before every rank has sent. Sent
-// per rank there: 2 S (P-1)/P, and S (P-1) up to 4 KiB.
-Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction);
+// Of `count` contiguous elements; `output` may be `input`, and overlaps it in no other way. One call
+// when a transport reduces blocks itself; otherwise reduce-scatter inside each node, exchange
+// between nodes, allgather inside the node, and no element of the output is written to before it has
+// come from every rank. Sent per rank, with one node or one rank a node: 2 S (P-1)/P, and S (P-1) up
+// to 4 KiB.
+Task Allreduce(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+               Reduction reduction);
+inline Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+  return Allreduce(comm, block, block, count, reduction);
+}
 
 // Direct exchange: every rank sends part p to its owner, who adds the parts by ascending rank.
 // Afterwards parts[p] = {begin, count} (elements) holds the result on rank p; the rest of the block
@@ -73,10 +78,14 @@ Task Barrier(Communicator& comm);
 // node, by ascending node.
 using NodeStep = std::function<Task(Communicator& across, std::byte* part, int64_t count)>;
 
+// Where a rank's part is while its node reduces it and the nodes exchange it: in scratch of a part's
+// size, so that the output is written to only with what comes of it, or in the output.
+enum class PartIn { kScratch, kOutput };
+
 // Hierarchy: reduce-scatter inside the node into as many parts as the smallest node has ranks, the
 // step between nodes (one for each part, at once, so that all links are busy), allgather inside the
-// node.
-Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction inside,
-               NodeStep between);
+// node. `output` may be `input`.
+Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+               Reduction inside, NodeStep between, PartIn where);
 
 }  // namespace horon

@@ -1,5 +1,6 @@
 // The collectives that reduce. Whoever reduces adds all ranks' values in one pass, in rank order.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "runtime/base/fault.h"
@@ -14,6 +15,9 @@ constexpr int64_t kChunkBytes = 128 << 10;
 constexpr size_t kChunksInFlight = 4;
 // Up to here a second step costs more than the bytes that it saves.
 constexpr int64_t kOneStepBytes = 4 << 10;
+
+// A send only reads; Span has one type for both directions.
+Span Outgoing(const std::byte* data, int64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
 
 // Chunk k of every part: mine comes in from all others, theirs go out.
 class DirectExchange {
@@ -51,10 +55,9 @@ class DirectExchange {
       }
       const Part theirs = Chunk(to, step);
       if (theirs.count > 0) {
-        // A send only reads; Span has one type for both directions.
-        auto* data = const_cast<std::byte*>(block_) + theirs.begin * element_;
         Transfer& send = sends(step)[static_cast<size_t>(to)];
-        HORON_TRY(comm_.Send(send, to, Span{data, theirs.count * element_}));
+        const std::byte* const data = block_ + theirs.begin * element_;
+        HORON_TRY(comm_.Send(send, to, Outgoing(data, theirs.count * element_)));
       }
     }
     return Status::Ok();
@@ -111,43 +114,41 @@ class DirectExchange {
 };
 
 // Everybody sends everything to everybody and reduces it all: one step.
-Task OneStepAllreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+Task OneStepAllreduce(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+                      Reduction reduction) {
   const int64_t bytes = count * SizeOf(reduction.dtype);
   auto scratch = comm.pool().Take(bytes * comm.size());
   if (!scratch.ok()) co_return scratch.status();
   std::vector<const std::byte*> inputs;
   std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
   for (int rank = 0; rank < comm.size(); ++rank) {
-    std::byte* input = rank == comm.rank() ? block : scratch.value().data() + rank * bytes;
-    inputs.push_back(input);
+    std::byte* const theirs = scratch.value().data() + rank * bytes;
+    inputs.push_back(rank == comm.rank() ? input : theirs);
     if (rank == comm.rank()) continue;
     auto* pair = &transfers[2 * static_cast<size_t>(rank)];
-    HORON_CO_TRY(comm.Receive(pair[0], rank, Span{input, bytes}));
-    HORON_CO_TRY(comm.Send(pair[1], rank, Span{block, bytes}));
+    HORON_CO_TRY(comm.Receive(pair[0], rank, Span{theirs, bytes}));
+    HORON_CO_TRY(comm.Send(pair[1], rank, Outgoing(input, bytes)));
   }
   for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
-  ReduceInto(reduction.kind, reduction.dtype, reduction.scale, inputs, block, count);
+  ReduceInto(reduction.kind, reduction.dtype, reduction.scale, inputs, output, count);
   co_return Status::Ok();
 }
 
-Task FlatAllreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+Task FlatAllreduce(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+                   Reduction reduction) {
   if (count * SizeOf(reduction.dtype) <= kOneStepBytes) {
-    co_return co_await OneStepAllreduce(comm, block, count, reduction);
+    co_return co_await OneStepAllreduce(comm, input, output, count, reduction);
   }
   const std::vector<Part> parts = NearlyEqualParts(count, comm.size(), comm.size());
   const std::vector<Part> parts_bytes = InBytes(parts, reduction.dtype);
-  HORON_CO_TRY(co_await ReduceScatter(comm, block, parts, reduction));
-  co_return co_await Allgather(comm, block, parts_bytes);
+  std::byte* const mine = output + parts_bytes[static_cast<size_t>(comm.rank())].begin;
+  HORON_CO_TRY(co_await ReduceScatterInto(comm, input, parts, mine, reduction));
+  co_return co_await Allgather(comm, output, parts_bytes);
 }
 
-void Scale(std::byte* block, int64_t count, const Reduction& reduction) {
-  if (reduction.scale == 1.0) return;
-  ScaleInto(reduction.dtype, reduction.scale, block, block, count);
-}
-
-BlockReduction WholeBlock(const Communicator& comm, std::byte* block, int64_t count,
-                          const Reduction& reduction) {
-  BlockReduction whole{block, count, reduction.dtype, reduction.kind, comm.ranks()};
+BlockReduction WholeBlock(const Communicator& comm, const std::byte* input, std::byte* output,
+                          int64_t count, const Reduction& reduction) {
+  BlockReduction whole{input, output, count, reduction.dtype, reduction.kind, comm.ranks()};
   std::sort(whole.ranks.begin(), whole.ranks.end());
   return whole;
 }
@@ -160,7 +161,7 @@ bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
   if (!comm.top() || comm.size() == 1) return false;
   if (comm.flattened() || (!comm.one_node() && !comm.all_apart())) return false;
   const Transport* const transport = comm.only_transport();
-  return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, 0, reduction));
+  return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, nullptr, 0, reduction));
 }
 
 Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
@@ -183,8 +184,8 @@ Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> p
   co_return co_await ReduceScatterInto(comm, block, parts, out, reduction);
 }
 
-Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction inside,
-               NodeStep between) {
+Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+               Reduction inside, NodeStep between, PartIn where) {
   const auto& nodes = comm.nodes();
   const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
   size_t owners = mine.size();
@@ -194,39 +195,52 @@ Task OverNodes(Communicator& comm, std::byte* block, int64_t count, Reduction in
   Communicator node = comm.Part(mine);
   const auto parts = NearlyEqualParts(count, static_cast<int>(owners), node.size());
   const auto parts_bytes = InBytes(parts, inside.dtype);
-  HORON_CO_TRY(co_await ReduceScatter(node, block, parts, inside));
   const auto local = static_cast<size_t>(node.rank());
+  const Part own = parts_bytes[local];
+  Buffer scratch;
+  std::byte* part = output + own.begin;
+  if (where == PartIn::kScratch && own.count > 0) {
+    auto taken = comm.pool().Take(own.count);
+    if (!taken.ok()) co_return taken.status();
+    scratch = std::move(taken).value();
+    part = scratch.data();
+  }
+  HORON_CO_TRY(co_await ReduceScatterInto(node, input, parts, part, inside));
   if (local < owners) {
     std::vector<int> members;
     for (const auto& others : nodes) members.push_back(others[local]);
     Communicator across = comm.Part(members);
-    std::byte* part = block + parts_bytes[local].begin;
     HORON_CO_TRY(co_await between(across, part, parts[local].count));
   }
-  co_return co_await Allgather(node, block, parts_bytes);
+  if (scratch.data() != nullptr)
+    std::memcpy(output + own.begin, part, static_cast<size_t>(own.count));
+  co_return co_await Allgather(node, output, parts_bytes);
 }
 
-Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
+Task Allreduce(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
+               Reduction reduction) {
   if (count == 0) co_return Status::Ok();
   if (comm.size() == 1) {
-    Scale(block, count, reduction);
+    ScaleInto(reduction.dtype, reduction.scale, input, output, count);
     co_return Status::Ok();
   }
   if (ReducesWhole(comm, reduction)) {
-    BlockReduction whole = WholeBlock(comm, block, count, reduction);
+    BlockReduction whole = WholeBlock(comm, input, output, count, reduction);
     HORON_CO_TRY(co_await comm.only_transport()->ReduceBlock(std::move(whole)));
-    Scale(block, count, reduction);
+    if (reduction.scale != 1.0)
+      ScaleInto(reduction.dtype, reduction.scale, output, output, count);
     co_return Status::Ok();
   }
   if (comm.one_node() || comm.all_apart())
-    co_return co_await FlatAllreduce(comm, block, count, reduction);
+    co_return co_await FlatAllreduce(comm, input, output, count, reduction);
   // Scaled once, at the end: integers are truncated once.
   Reduction inside = reduction;
   inside.scale = 1.0;
   NodeStep between = [reduction](Communicator& across, std::byte* part, int64_t part_count) {
     return Allreduce(across, part, part_count, reduction);
   };
-  co_return co_await OverNodes(comm, block, count, inside, std::move(between));
+  co_return co_await OverNodes(comm, input, output, count, inside, std::move(between),
+                               PartIn::kScratch);
 }
 
 }  // namespace horon

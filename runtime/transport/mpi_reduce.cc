@@ -1,4 +1,4 @@
-// Reductions that MPI runs itself: MPI_Iallreduce in place, among all ranks or a set of them.
+// Reductions that MPI runs itself: MPI_Iallreduce, among all ranks or a set of them.
 //
 // The order of additions, and so the last bits, are MPI's. So is what becomes of a NaN in MPI_MIN
 // and MPI_MAX: the standard leaves it open, and it may be lost, where Horon's kernels keep it. So
@@ -110,9 +110,10 @@ Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
   for (int64_t begin = 0; begin < reduction.count; begin += transport_.piece_) {
     const auto n = static_cast<int>(std::min(transport_.piece_, reduction.count - begin));
     requests_.push_back(MPI_REQUEST_NULL);
-    const int code =
-        MPI_Iallreduce(MPI_IN_PLACE, reduction.data + begin * size, n, TypeOf(reduction.dtype),
-                       OpOf(reduction.kind), comm, &requests_.back());
+    const bool in_place = reduction.input == reduction.output;
+    const int code = MPI_Iallreduce(
+        in_place ? MPI_IN_PLACE : reduction.input + begin * size, reduction.output + begin * size, n,
+        TypeOf(reduction.dtype), OpOf(reduction.kind), comm, &requests_.back());
     HORON_TRY(Check(code, "an MPI reduction"));
     transport_.collectives_.Add();
   }

@@ -69,8 +69,9 @@ class Finished {
 
 // What a transport that reduces contiguous blocks itself is asked to do (MPI_Iallreduce).
 struct BlockReduction {
-  std::byte* data = nullptr;  // in place
-  int64_t count = 0;          // elements
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // may be `input`
+  int64_t count = 0;            // elements
   DataType dtype = DataType::kFloat32;
   ReduceKind kind = ReduceKind::kSum;
   std::vector<int> ranks;  // ascending global ranks of the group

@@ -40,9 +40,9 @@ double Expected(ReduceKind kind, const std::vector<int>& ranks, int64_t i) {
 class Block {
  public:
   Block(DataType dtype, ReduceKind kind, int64_t count, std::vector<int> ranks)
-      : reduction_{nullptr, count, dtype, kind, std::move(ranks)},
+      : reduction_{nullptr, nullptr, count, dtype, kind, std::move(ranks)},
         bytes_(static_cast<size_t>(count * SizeOf(dtype))) {
-    reduction_.data = bytes_.data();
+    reduction_.input = reduction_.output = bytes_.data();
     ForEach([&](auto& element, int64_t i) {
       element = static_cast<std::decay_t<decltype(element)>>(Number(World().rank(), i));
     });

@@ -135,12 +135,12 @@ void LoopNet::Join(int rank, const BlockReduction& reduction, BlockCall& call) {
   std::sort(calls.begin(), calls.end(),
             [](const BlockCall* a, const BlockCall* b) { return a->rank < b->rank; });
   std::vector<const std::byte*> inputs;
-  for (const BlockCall* one : calls) inputs.push_back(one->reduction.data);
+  for (const BlockCall* one : calls) inputs.push_back(one->reduction.input);
   const int64_t bytes = reduction.count * SizeOf(reduction.dtype);
   std::vector<std::byte> result(static_cast<size_t>(bytes));
   ReduceInto(reduction.kind, reduction.dtype, 1.0, inputs, result.data(), reduction.count);
   for (BlockCall* one : calls) {
-    std::memcpy(one->reduction.data, result.data(), result.size());
+    std::memcpy(one->reduction.output, result.data(), result.size());
     one->done = true;
   }
   ++block_reductions_;

@@ -59,6 +59,15 @@ void CheckAllreduce(const Topology& topology, DataType dtype, int64_t count, uin
                          << " scale " << scale);
       REQUIRE(Near(dtype, Decode(dtype, results[0]), reference));
       for (const Bytes& result : results) REQUIRE(result == results[0]);
+
+      const auto blocks = Inputs(dtype, world.size(), count);
+      std::vector<Bytes> outputs(blocks.size(), Bytes(results[0].size()));
+      RequireOk(world.Run([&](Communicator& comm) {
+        const auto me = static_cast<size_t>(comm.rank());
+        return Allreduce(comm, blocks[me].data(), outputs[me].data(), count, {dtype, kind, scale});
+      }));
+      REQUIRE(blocks == Inputs(dtype, world.size(), count));
+      for (const Bytes& output : outputs) REQUIRE(output == results[0]);
     }
   }
 }
@@ -152,6 +161,29 @@ TEST_CASE("reduce-scatter leaves each part with its owner and the rest alone", "
           REQUIRE(world.net().bytes_sent(static_cast<int>(rank)) ==
                   (count - parts[rank].count) * 4);
         }
+      }
+    }
+  }
+}
+
+Task Nothing() { co_return Status::Ok(); }
+
+TEST_CASE("allreduce writes nothing before every rank has sent", "[collectives]") {
+  constexpr int64_t kFew = 900, kMany = 100'000;  // in one step, and in two
+  for (const Topology& topology : test::TestTopologies()) {
+    for (const int64_t count : {kFew, kMany}) {
+      for (int late = 0; late < topology.size() && topology.size() > 1; ++late) {
+        LoopWorld world(topology, 31);
+        const auto before = Inputs(DataType::kFloat32, world.size(), count);
+        auto blocks = before;
+        const auto statuses = world.Run([&](Communicator& comm) {
+          if (comm.rank() == late) return Nothing();
+          return Allreduce(comm, blocks[static_cast<size_t>(comm.rank())].data(), count, {});
+        });
+        INFO("rank " << late << " of " << world.size() << " on " << topology.nodes() << " nodes");
+        for (int rank = 0; rank < world.size(); ++rank)
+          REQUIRE(statuses[static_cast<size_t>(rank)].ok() == (rank == late));
+        REQUIRE(blocks == before);
       }
     }
   }
