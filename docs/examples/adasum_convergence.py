@@ -4,13 +4,13 @@
     python docs/examples/adasum_convergence.py --plot docs/images/adasum.png
 
 Each rank keeps its batch size, and the learning rate is the best one of one rank; nothing is
-scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps. The tasks
-are those of small_tasks.py. Each job adds its curves (accuracy, or bits per character, on data
-never trained on) to a file; --plot draws them with mean and spread over the seeds, and prints the
-last points as a table.
+scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps, each of n
+times the batch. The tasks are those of small_tasks.py. Each job adds its curves (accuracy, or bits
+per character, on data never trained on) to a file; --plot draws them with mean and spread over the
+seeds, and prints the last points as a table.
 
---simulate trains for 1, 2, 4 and 8 ranks in this one process, by the definition and with the same
-data: for machines with fewer cores than ranks.
+--simulate trains for several numbers of ranks in this one process, by the definition and with the
+same data: for machines with fewer cores than ranks.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from small_tasks import Digits, Language, Learner, batches_of
 
 POINTS = 10  # of a curve
 OPS = ("sum", "average", "adasum")
+TASKS = (Digits, Language)
 
 
 def parse_arguments():
@@ -34,7 +35,12 @@ def parse_arguments():
     parser.add_argument("--results", default="adasum_convergence.jsonl", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the examples of a full run")
+    parser.add_argument("--task", choices=[task.name for task in TASKS], help="only this one")
+    parser.add_argument("--op", choices=OPS, help="only this one")
+    parser.add_argument("--lr", type=float, help="in place of the tasks' own")
     parser.add_argument("--simulate", action="store_true", help="all ranks in one process")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N",
+                        help="powers of two to simulate")
     parser.add_argument("--plot", metavar="PATH", help="draws FILE instead of training")
     return parser.parse_args()
 
@@ -90,12 +96,16 @@ def pair(a, b):
     return (1 - dot / (2 * aa) if aa > 0 else 1) * a + (1 - dot / (2 * bb) if bb > 0 else 1) * b
 
 
+def steps_of(task, size, share) -> int:
+    return max(POINTS, int(task.examples * share) // (task.batch * size))
+
+
 def curve(task, make_job, seed, share) -> list:
     """Scores at POINTS equally distant moments; the same on every rank."""
     torch.manual_seed(seed)
     job = make_job()
     generators = [batches_of(seed, rank) for rank in range(job.size)]
-    steps = max(POINTS, int(task.examples * share) // (task.batch * job.size))
+    steps = steps_of(task, job.size, share)
     scores = []
     for step in range(1, steps + 1):
         job.step([task.draw(generator) for generator in generators])
@@ -106,14 +116,25 @@ def curve(task, make_job, seed, share) -> list:
 
 
 def record(options, task, op, size, seed, scores) -> None:
-    print(f"{task.name} {op} on {size}, seed {seed}: {scores[-1]:.3f} {task.unit}", flush=True)
-    row = {"task": task.name, "op": op, "ranks": size, "seed": seed, "scores": scores}
+    print(f"{task.name} {op} on {size}, lr {task.lr}, seed {seed}: {scores[-1]:.3f} {task.unit}",
+          flush=True)
+    row = {"task": task.name, "op": op, "ranks": size, "seed": seed, "lr": task.lr,
+           "steps": steps_of(task, size, options.share), "scores": scores}
     with open(options.results, "a") as file:
         file.write(json.dumps(row) + "\n")
 
 
+def tasks_of(options):
+    for kind in TASKS:
+        if options.task in (None, kind.name):
+            task = kind()
+            task.lr = options.lr or task.lr
+            yield task
+
+
 def train(options, task, size, make_job, writes=True) -> None:
-    for op in OPS if size > 1 else ("average",):
+    ops = [op for op in OPS if options.op in (None, op)]
+    for op in ops if size > 1 else ("average",):
         for seed in range(options.seeds):
             scores = curve(task, lambda op=op: make_job(op), seed, options.share)
             if writes:
@@ -121,8 +142,8 @@ def train(options, task, size, make_job, writes=True) -> None:
 
 
 def simulate(options) -> None:
-    for task in (Digits(), Language()):
-        for size in (1, 2, 4, 8):
+    for task in tasks_of(options):
+        for size in options.ranks:
             train(options, task, size, lambda op, n=size, t=task: Simulation(t, op, n))
 
 
@@ -130,13 +151,73 @@ def run_job(options) -> None:
     import horon.torch as hvd
 
     hvd.init()
-    for task in (Digits(), Language()):
+    for task in tasks_of(options):
         train(options, task, hvd.size(), lambda op, t=task: Job(t, op), hvd.rank() == 0)
     hvd.shutdown()
 
 
-def finite(value, worst):
-    return value if math.isfinite(value) else worst
+class Results:
+    """The runs of a file: curves of mean, lowest and highest over the seeds."""
+
+    def __init__(self, path):
+        self._rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        self.sizes = sorted({row["ranks"] for row in self._rows})
+
+    def _of(self, task, op, size):
+        op = op if size > 1 else "average"  # alone, all are the same
+        return [row for row in self._rows
+                if (row["task"], row["op"], row["ranks"]) == (task.name, op, size)]
+
+    def curves(self, task, op, size) -> list:
+        worst = 0.0 if task.better == "higher" else 8.0
+        curves = [[score if math.isfinite(score) else worst for score in row["scores"]]
+                  for row in self._of(task, op, size)]
+        return [[f(point) for point in zip(*curves)] for f in (statistics.mean, min, max)]
+
+    def steps(self, task, size) -> int:
+        return self._of(task, OPS[0], size)[0]["steps"]
+
+
+def print_table(results) -> None:
+    print("| task | ranks | batch in all | steps | " + " | ".join(OPS) + " |\n" + "|---" * 7 + "|")
+    for task in TASKS:
+        for size in results.sizes:
+            ends = [[f[-1] for f in results.curves(task, op, size)] for op in OPS]
+            cells = ["{:.3f} ({:.3f}-{:.3f})".format(*end) for end in ends]
+            if size == 1:
+                cells[1:] = ["the same"] * 2
+            row = [task.name, size, task.batch * size, results.steps(task, size), *cells]
+            print("| " + " | ".join(map(str, row)) + " |")
+
+
+def draw_band(axis, places, curves, label) -> None:
+    style = {"color": "0.5", "linestyle": "--"} if label == "one rank" else {}
+    mean, low, high = curves
+    line = axis.plot(places, mean, label=label, **style)[0]
+    axis.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def draw_ends(axis, task, results) -> None:
+    """The last scores by the batch of all ranks."""
+    batches = [task.batch * size for size in results.sizes]
+    for op in OPS:
+        ends = [[f[-1] for f in results.curves(task, op, size)] for size in results.sizes]
+        draw_band(axis, batches, list(zip(*ends)), op)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(batches, [str(batch) for batch in batches])
+    axis.minorticks_off()
+    axis.set_xlabel("batch of all ranks")
+    axis.set_title(f"{task.name}, at the end")
+
+
+def draw_course(axis, task, results, size) -> None:
+    """Scores by the share of the examples that was seen, beside those of one rank."""
+    for op, n in [*((op, size) for op in OPS), ("average", 1)]:
+        curves = results.curves(task, op, n)
+        percent = [100 * (i + 1) / POINTS for i in range(POINTS)]
+        draw_band(axis, percent, curves, "one rank" if n == 1 else op)
+    axis.set_xlabel("% of the examples seen")
+    axis.set_title(f"{task.name}, {size} ranks")
 
 
 def draw(options) -> None:
@@ -145,32 +226,21 @@ def draw(options) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [json.loads(line) for line in Path(options.results).read_text().splitlines()]
-    ranks = sorted({row["ranks"] for row in rows} - {1})
-    figure, axes = plt.subplots(2, len(ranks), figsize=(3.6 * len(ranks), 6), squeeze=False)
-    print("| task | ranks | " + " | ".join(OPS) + " | one rank |\n" + "|---" * 6 + "|")
-    for line, task in enumerate((Digits, Language)):
-        worst = 0.0 if task.better == "higher" else 8.0
-        for column, size in enumerate(ranks):
-            cells, axis = [], axes[line][column]
-            for op, n in [(op, size) for op in OPS] + [("average", 1)]:
-                curves = [[finite(score, worst) for score in row["scores"]] for row in rows
-                          if (row["task"], row["op"], row["ranks"]) == (task.name, op, n)]
-                mean = [statistics.mean(point) for point in zip(*curves)]
-                low, high = ([f(point) for point in zip(*curves)] for f in (min, max))
-                label = "one rank" if n == 1 else op
-                style = {"color": "0.6", "linestyle": "--"} if n == 1 else {}
-                examples = [task.examples * (i + 1) / POINTS for i in range(len(mean))]
-                drawn = axis.plot(examples, mean, label=label, **style)[0]
-                axis.fill_between(examples, low, high, color=drawn.get_color(), alpha=0.2)
-                cells.append(f"{mean[-1]:.3f} ({low[-1]:.3f}-{high[-1]:.3f})")
-            print(f"| {task.name} | {size} | " + " | ".join(cells) + " |")
-            axis.set_title(f"{task.name}, {size} ranks")
+    results = Results(options.results)
+    print_table(results)
+    several = [size for size in results.sizes if size > 1]
+    sizes = sorted({several[0], several[len(several) // 2], several[-1]})
+    columns = 1 + len(sizes)
+    figure, axes = plt.subplots(2, columns, figsize=(3.4 * columns, 6), layout="constrained")
+    for row, task in zip(axes, TASKS):
+        draw_ends(row[0], task, results)
+        for axis, size in zip(row[1:], sizes):
+            draw_course(axis, task, results, size)
+        for axis in row:
             axis.set_ylim((0, 1) if task.better == "higher" else (2, 7))
-            axis.set_xlabel("examples seen")
             axis.set_ylabel(task.unit)
-    axes[0][0].legend()
-    figure.tight_layout()
+    lines, names = axes[0][-1].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(options.plot, dpi=90)
 
 

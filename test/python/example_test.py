@@ -94,7 +94,15 @@ def test_adasum_beside_sum_and_average(launch_script, tmp_path):
     assert language["sum"] < language["adasum"] < language["average"] - 0.1, language
     command = [sys.executable, script, "--results", results["simulation"], "--plot", picture]
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(re.findall(r"^\| (digits|language) \| [248] \|", table, re.MULTILINE)) == 6, table
+    assert len(re.findall(r"^\| (digits|language) \| [1248] \|", table, re.MULTILINE)) == 8, table
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
+
+
+@in_full_tier
+def test_adasums_cases(tmp_path):
+    needs("sklearn", "matplotlib")
+    picture = tmp_path / "cases.png"
+    subprocess.run([sys.executable, EXAMPLES / "adasum_cases.py", "--plot", picture], check=True)
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 
