@@ -15,6 +15,7 @@ ALL = [
     "optimizer_use",
     "adasum",
     "adasum_optimizer",
+    "adasum_amp",
     "objects",
     "process_sets",
     "aggregations",

@@ -23,8 +23,9 @@ from horon.torch.parameters import name_parameters
 from horon.torch.reducer import GradientReducer
 
 _LATE_SCALER = (
-    "GradScaler was first used after steps without one, so this step has been taken with scaled "
-    "gradients and was dropped. Call optimizer.defer_local_steps() before you begin to use it."
+    "GradScaler was first used, on this rank or another one, after steps without one, so this step "
+    "has been taken with scaled gradients and was dropped. Call optimizer.defer_local_steps() on "
+    "all ranks before you begin to use it."
 )
 
 
@@ -118,6 +119,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         self._horon_defers = False
         # Whether a GradScaler is in use shows at the first step: so its local steps are deferred.
         self._horon_first = True
+        self._horon_agreed = None  # what was agreed for the next step()
 
     def defer_local_steps(self, defer=True):
         """Local steps are taken in step(), not in backward(): between the two, gradients are yours
@@ -130,6 +132,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         next one on. Waits for those that backward() has taken already."""
         self._horon_defers = True
         if not self._horon_reducer.deferred:
+            self._horon_agreed = self._agree()  # a rank that defers starts nothing before
             self._wait()
 
     def _wait(self):
@@ -138,6 +141,22 @@ class _DeltaOptimizer(WrappedOptimizer):
         except BaseException:
             self._horon_deltas.drop()
             raise
+
+    def _agree(self) -> list:
+        """Of which things are so on some rank: an overflow, a GradScaler, local steps taken before
+        step(). Waits for the others, in every step, so that all of them go the same way."""
+        found_inf = getattr(self, "found_inf", None)
+        scaled = found_inf is not None
+        mine = [scaled and found_inf.item() > 0, scaled, not self._horon_reducer.deferred]
+        flags = torch.tensor(mine, dtype=torch.uint8)
+        process_set = self._horon_reducer.process_set
+        try:
+            reduce_call("adasum.agreed", Max.spec, flags, process_set, in_place=True).run()
+        except BaseException:
+            self._horon_reducer.reset()
+            self._horon_deltas.drop()
+            raise
+        return flags.bool().tolist()
 
     def _apply(self):
         try:
@@ -148,6 +167,7 @@ class _DeltaOptimizer(WrappedOptimizer):
             raise
 
     def load_state_dict(self, *args, **kwargs):
+        self._horon_agreed = None
         self._horon_deltas.drop()
         return super().load_state_dict(*args, **kwargs)
 
@@ -156,34 +176,32 @@ class _DeltaOptimizer(WrappedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and not self._horon_reducer.deferred:
-            self._wait()
+        overflow, scaled, early = self._horon_agreed or self._agree()
+        self._horon_agreed = None
+        if early and (scaled or getattr(self, "found_inf", None) is not None):
+            if not self._horon_synchronized:
+                self._wait()  # also who has taken no local step yet: the others wait for its deltas
             self._horon_deltas.drop()
+            self._horon_synchronized = False
             raise HoronInvalidArgument(_LATE_SCALER)
-        if found_inf is None or not self._overflowed(found_inf):
+        if overflow:
+            self._horon_reducer.reset()
+        else:
+            self._unscale()
             if not self._horon_synchronized:
                 self._wait()
             self._apply()
         self._horon_synchronized = False
         self._horon_first = False
-        self._horon_reducer.deferred = self._horon_defers or found_inf is not None
+        self._horon_reducer.deferred = self._horon_defers or scaled
         return loss
 
-    def _overflowed(self, found_inf) -> bool:
-        """Agrees on one flag. If it is set nothing was touched, else gradients are unscaled."""
-        flag = found_inf.detach().to(torch.float32).reshape(1).clone()
-        process_set = self._horon_reducer.process_set
-        reduce_call("adasum.found_inf", Max.spec, flag, process_set, in_place=True).run()
-        if flag.item() > 0:
-            self._horon_reducer.reset()
-            return True
-        if self.grad_scale is not None:
-            with torch.no_grad():
-                for parameter in self._horon_reducer.parameters:
-                    if parameter.grad is not None:
-                        parameter.grad.div_(self.grad_scale.to(parameter.grad.device))
-        return False
+    @torch.no_grad()
+    def _unscale(self):
+        scale = getattr(self, "grad_scale", None)
+        for parameter in self._horon_reducer.parameters if scale is not None else ():
+            if parameter.grad is not None:
+                parameter.grad.div_(scale.to(parameter.grad.device))
 
 
 def make_delta_optimizer(optimizer, reduction, named_parameters, passes, groups):
