@@ -35,6 +35,11 @@ def test_topic(launch, topic, np, launcher, request):
 
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
+def test_what_adasum_is_fused_with(launch, np):
+    launch(np, "adasum_fusion", env={"HORON_CYCLE_TIME": "50"})
+
+
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_communicators_of_mpi4py(launch, needs_mpi, np):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     launch(np, "communicators", launcher="mpirun")
