@@ -4,6 +4,7 @@ import torch
 from common import FLOATS, INTEGERS, SHAPES, close, raises, same
 
 import horon.torch as hvd
+from horon.adasum import suggest_lr
 
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-6, torch.float64: 1e-12}
 
@@ -159,3 +160,18 @@ def check_refused_at_once():
                                               else "has adasum"]):
             hvd.allreduce(torch.ones(3), op=op, name="differs")
     same(hvd.allreduce(torch.ones(3), op=hvd.Adasum), torch.ones(3))
+
+
+def check_suggested_rates():
+    """By the number of ranks that bring one gradient, and by nothing else."""
+    averaging = hvd.AdasumOp(local_op="average", zero_policy="mean")
+    for op in (hvd.Adasum, "adasum", hvd.AdasumOp(local_op="sum")):
+        assert suggest_lr(0.3, op) == suggest_lr(0.3, op, ranks_per_node=8) == 0.3, op
+    assert suggest_lr(0.3, averaging, ranks_per_node=8) == 0.3 * 8
+    if hvd.is_homogeneous():
+        assert suggest_lr(0.3, averaging) == 0.3 * hvd.local_size()
+    else:
+        with raises(hvd.HoronInvalidArgument, words=["ranks_per_node"]):
+            suggest_lr(0.3, averaging)
+    with raises(hvd.HoronInvalidArgument, words=["suggest_lr", "average"]):
+        suggest_lr(0.3, hvd.Average)
