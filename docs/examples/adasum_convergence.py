@@ -162,6 +162,8 @@ class Results:
     def __init__(self, path):
         self._rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
         self.sizes = sorted({row["ranks"] for row in self._rows})
+        known = {row["task"] for row in self._rows}
+        self.tasks = [task for task in TASKS if task.name in known]
 
     def _of(self, task, op, size):
         op = op if size > 1 else "average"  # alone, all are the same
@@ -180,7 +182,7 @@ class Results:
 
 def print_table(results) -> None:
     print("| task | ranks | batch in all | steps | " + " | ".join(OPS) + " |\n" + "|---" * 7 + "|")
-    for task in TASKS:
+    for task in results.tasks:
         for size in results.sizes:
             ends = [[f[-1] for f in results.curves(task, op, size)] for op in OPS]
             cells = ["{:.3f} ({:.3f}-{:.3f})".format(*end) for end in ends]
@@ -231,16 +233,18 @@ def draw(options) -> None:
     several = [size for size in results.sizes if size > 1]
     sizes = sorted({several[0], several[len(several) // 2], several[-1]})
     columns = 1 + len(sizes)
-    figure, axes = plt.subplots(2, columns, figsize=(3.4 * columns, 6), layout="constrained")
-    for row, task in zip(axes, TASKS):
+    lines = len(results.tasks)
+    figure, axes = plt.subplots(lines, columns, squeeze=False, layout="constrained",
+                                figsize=(3.4 * columns, 0.6 + 2.7 * lines))
+    for row, task in zip(axes, results.tasks):
         draw_ends(row[0], task, results)
         for axis, size in zip(row[1:], sizes):
             draw_course(axis, task, results, size)
         for axis in row:
             axis.set_ylim((0, 1) if task.better == "higher" else (2, 7))
             axis.set_ylabel(task.unit)
-    lines, names = axes[0][-1].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
+    bands, names = axes[0][-1].get_legend_handles_labels()
+    figure.legend(bands, names, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(options.plot, dpi=90)
 
 
