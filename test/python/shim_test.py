@@ -6,7 +6,8 @@ from conftest import in_full_tier
 ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients", "optimizers",
        "optimizer_use", "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "adasum_amp",
-       "adasum_local_steps", "gossip", "gossip_optimizer", "gossip_by_nodes", "bluefog"]
+       "adasum_local_steps", "adasum_properties", "gossip", "gossip_optimizer", "gossip_by_nodes",
+       "bluefog"]
 OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
               "layered_gossip", "tracking", "advice"]
 

@@ -16,7 +16,8 @@ TOPICS = {
     "sparse": ["collectives::sparse", "optimizers::sparse", "gradient_views::sparse"],
     "compression": ["collectives::compression", "optimizers::compression",
                     "gradients::compressed", "gradient_views::compressed"],
-    "adasum": ["adasum", "adasum_optimizer", "adasum_amp", "adasum_local_steps"],
+    "adasum": ["adasum", "adasum_optimizer", "adasum_amp", "adasum_local_steps",
+               "adasum_properties"],
     "errors": ["errors"],
 }
 

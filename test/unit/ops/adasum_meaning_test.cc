@@ -26,39 +26,37 @@ using test::Values;
 
 // --- what it means -------------------------------------------------------------------------------
 
-TEST_CASE("parallel gradients are averaged over the whole range of lengths", "[adasum]") {
-  struct Span {
-    DataType dtype;
-    double least, most;
-  };
-  const Span spans[] = {{DataType::kFloat16, 0x1p-14, 0x1p7},
-                        {DataType::kBFloat16, 0x1p-126, 0x1p63},
-                        {DataType::kFloat32, 0x1p-126, 0x1p63},
-                        {DataType::kFloat64, 0x1p-250, 0x1p250}};
-  for (const auto& [dtype, least, most] : spans) {
-    for (int ranks = 2; ranks <= 9; ++ranks) {
-      for (const int shift : {0, 1, 5}) {
-        std::vector<Values> by_rank(static_cast<size_t>(ranks));
-        Values mean(20);
-        for (int k = 0; k < ranks; ++k) {  // one whole power of two a rank, in some order
-          const double step = (std::log2(most) - std::log2(least)) / (ranks - 1);
-          const double length = std::exp2(std::floor(std::log2(least) + step * k));
-          auto& mine = by_rank[static_cast<size_t>((k * 2 + shift) % ranks)];
-          auto& place =
-              mine.empty() ? mine : by_rank[static_cast<size_t>((k * 2 + 1 + shift) % ranks)];
-          for (size_t i = 0; i < mean.size(); ++i) {
-            place.push_back(length * (1 + static_cast<double>(i % 4) / 4));
-            mean[i] += place.back() / ranks;
-          }
-        }
-        OpRunner runner(Topology::OneNode(ranks), 1);
-        const OpResult result = runner.Run("adasum", {OpTensor::Make(dtype, by_rank)});
-        REQUIRE(result.status.ok());
-        INFO(NameOf(dtype) << " on " << ranks);
-        CHECK(RelativeGap(Decoded(dtype, result, 0, 0), mean) <= AdasumTolerance(dtype, ranks));
-      }
+struct Lengths {
+  DataType dtype;
+  double least, most;
+};
+
+TEST_CASE("A5: parallel gradients are averaged over the whole range of lengths", "[adasum]") {
+  const auto [dtype, least, most] = GENERATE(Lengths{DataType::kFloat16, 0x1p-14, 0x1p7},
+                                             Lengths{DataType::kBFloat16, 0x1p-126, 0x1p63},
+                                             Lengths{DataType::kFloat32, 0x1p-126, 0x1p63},
+                                             Lengths{DataType::kFloat64, 0x1p-255, 0x1p507});
+  const int ranks = GENERATE(range(2, 18));
+  const int shift = GENERATE(0, 1, 5);
+  const char* const path = kPaths[GENERATE(range(0u, 4u))];
+  std::vector<Values> by_rank(static_cast<size_t>(ranks), Values(20));
+  Values mean(20);
+  for (int k = 0; k < ranks; ++k) {  // one whole power of two a rank, in some order
+    const double step = (std::log2(most) - std::log2(least)) / (ranks - 1);
+    const double length = std::exp2(std::floor(std::log2(least) + step * k));
+    // Every other one, then those between.
+    const int place = k < (ranks + 1) / 2 ? 2 * k : 2 * (k - (ranks + 1) / 2) + 1;
+    Values& mine = by_rank[static_cast<size_t>((place + shift) % ranks)];
+    for (size_t i = 0; i < mean.size(); ++i) {
+      mine[i] = length * (1 + static_cast<double>(i % 4) / 4);
+      mean[i] += mine[i] / ranks;
     }
   }
+  OpRunner runner(Topology::OneNode(ranks), 1);
+  const OpResult result = runner.Run(path, {OpTensor::Make(dtype, by_rank)});
+  REQUIRE(result.status.ok());
+  INFO(NameOf(dtype) << " on " << ranks << ", " << path);
+  CHECK(RelativeGap(Decoded(dtype, result, 0, 0), mean) <= AdasumTolerance(dtype, ranks));
 }
 
 TEST_CASE("orthogonal gradients are added, on every path", "[adasum]") {

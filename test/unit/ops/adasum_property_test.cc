@@ -1,0 +1,183 @@
+// The identities of Adasum on the op itself, for numbers of ranks, layouts of nodes, paths, dtypes
+// and tensors drawn at random. The numbers are those of docs/algorithms.md.
+#include <algorithm>
+
+#include "test/support/catch.h"
+#include "test/support/op_runner.h"
+#include "test/unit/ops/adasum_bucket.h"
+
+namespace horon {
+namespace {
+
+using test::AdasumTolerance;
+using test::Decoded;
+using test::GapOf;
+using test::Inner;
+using test::kFloats;
+using test::OpResult;
+using test::OpRunner;
+using test::OpTensor;
+using test::SameOnAll;
+using test::Values;
+
+constexpr const char* kWays[] = {
+    "adasum",           "adasum:algo=halving,chunk=256", "adasum:algo=doubling",
+    "adasum:algo=tree", "adasum:algo=halving",           "adasum:algo=ring"};
+
+// One node; nodes of equal size but the last; or any rank on any node.
+Topology AnyNodes(int ranks, std::mt19937& random) {
+  const auto below = [&](int limit) {
+    return static_cast<int>(random() % static_cast<unsigned>(limit));
+  };
+  switch (random() % 3) {
+    case 0:
+      return Topology::OneNode(ranks);
+    case 1:
+      return Topology::Blocks(ranks, 1 + below(ranks));
+    default:
+      std::vector<int> node_of = {0};
+      while (static_cast<int>(node_of.size()) < ranks) {
+        const int nodes = 1 + *std::max_element(node_of.begin(), node_of.end());
+        node_of.push_back(below(nodes + 1));
+      }
+      return Topology::FromNodes(node_of);
+  }
+}
+
+struct Drawn {
+  Topology layout;
+  DataType dtype;
+  std::string way;
+  std::mt19937 random;
+
+  int ranks() const { return layout.size(); }
+  // By rank: gradients of this draw with that many elements.
+  std::vector<Values> Gradients(int64_t count) {
+    return test::Gradients(dtype, ranks(), count, static_cast<unsigned>(random() % 1000));
+  }
+  double tolerance() const { return ranks() * AdasumTolerance(dtype, ranks()); }
+};
+
+// The test case runs once for every draw.
+Drawn Draw() {
+  const unsigned draw = GENERATE(range(0u, 150u));
+  std::mt19937 random(draw + 1);
+  const int ranks = 1 + static_cast<int>(random() % 17);
+  Drawn drawn{AnyNodes(ranks, random), kFloats[random() % 4], kWays[random() % 6], random};
+  UNSCOPED_INFO("draw " << draw << ": " << drawn.way << " of " << NameOf(drawn.dtype) << " on "
+                        << ranks << " ranks, " << drawn.layout.nodes() << " nodes");
+  return drawn;
+}
+
+// What comes of a tensor, after it was the same on all ranks.
+Values Combined(const Drawn& drawn, const std::vector<Values>& by_rank, const std::string& op) {
+  OpRunner runner(drawn.layout, 3);
+  const OpResult result = runner.Run(op, {OpTensor::Make(drawn.dtype, by_rank)});
+  INFO(result.status.message());
+  REQUIRE(result.status.ok());
+  REQUIRE(SameOnAll(result, 0, drawn.ranks()));
+  return Decoded(drawn.dtype, result, 0, 0);
+}
+Values Combined(const Drawn& drawn, const std::vector<Values>& by_rank) {
+  return Combined(drawn, by_rank, drawn.way);
+}
+
+TEST_CASE("A2, A3: factors, signs and other orders of elements go through the op", "[adasum]") {
+  Drawn drawn = Draw();
+  const auto count = static_cast<size_t>(1 + drawn.random() % 300);
+  const std::vector<Values> plain = drawn.Gradients(static_cast<int64_t>(count));
+  // Chunks of a ring have coefficients of their own, so elements must stay in theirs.
+  const bool moves = drawn.way != "adasum:algo=ring";
+  std::vector<size_t> from(count);
+  std::vector<double> factor(count);
+  for (size_t i = 0; i < count; ++i) {
+    from[i] = i;
+    factor[i] = drawn.random() % 2 == 0 ? 4 : -4;
+  }
+  if (moves) std::shuffle(from.begin(), from.end(), drawn.random);
+  const auto turned = [&](const Values& values) {
+    Values result(count);
+    for (size_t i = 0; i < count; ++i) result[i] = factor[i] * values[from[i]];
+    return result;
+  };
+  std::vector<Values> other;
+  for (const Values& values : plain) other.push_back(turned(values));
+  const Values want = turned(Combined(drawn, plain)), got = Combined(drawn, other);
+  CHECK(GapOf(got, want, other) <= 2 * drawn.tolerance());
+}
+
+TEST_CASE("A4, A5: what is orthogonal is added, what is equal stays", "[adasum]") {
+  Drawn drawn = Draw();
+  const auto ranks = static_cast<size_t>(drawn.ranks());
+  std::vector<Values> apart(ranks, Values(3 * ranks));
+  Values sum(3 * ranks);
+  for (size_t i = 0; i < sum.size(); ++i) {
+    sum[i] = apart[i % ranks][i] = 1.0 + static_cast<double>(i);
+  }
+  CHECK(Combined(drawn, apart) == sum);
+  const std::vector<Values> equal(ranks, drawn.Gradients(77)[0]);
+  CHECK(GapOf(Combined(drawn, equal), equal[0], equal) <= drawn.tolerance());
+}
+
+TEST_CASE("A8: no result is longer than its gradients' squares allow", "[adasum]") {
+  Drawn drawn = Draw();
+  const std::vector<Values> by_rank =
+      drawn.Gradients(1 + static_cast<int64_t>(drawn.random() % 40));
+  double squares = 0;
+  for (const Values& gradient : by_rank) squares += Inner(gradient, gradient);
+  const Values result = Combined(drawn, by_rank);
+  CHECK(Inner(result, result) <= squares * (1 + 2 * drawn.tolerance()));
+}
+
+TEST_CASE("A11: one rank's smallest number is averaged, its zero is not, but with zero=mean",
+          "[adasum]") {
+  Drawn drawn = Draw();
+  const int ranks = drawn.ranks(), one = static_cast<int>(drawn.random()) & 0xff;
+  if (ranks == 1) return;
+  const double least = drawn.dtype == DataType::kFloat16    ? 0x1p-24
+                       : drawn.dtype == DataType::kBFloat16 ? 0x1p-133
+                       : drawn.dtype == DataType::kFloat32  ? 0x1p-149
+                                                            : 0x1p-255;
+  const auto with = [&](double value) {
+    std::vector<Values> by_rank(static_cast<size_t>(ranks), Values{3.0});
+    by_rank[static_cast<size_t>(one % ranks)] = {value};
+    return by_rank;
+  };
+  const Values mean = {3.0 * (ranks - 1) / ranks};
+  const auto gap = [&](const Values& got, const Values& want) {
+    return std::fabs(got[0] - want[0]);
+  };
+  const std::string with_mean = drawn.way + (drawn.way == "adasum" ? ":" : ",") + "zero=mean";
+  CHECK(gap(Combined(drawn, with(least)), mean) <= 3 * drawn.tolerance());
+  CHECK(gap(Combined(drawn, with(0)), {3.0}) <= 3 * drawn.tolerance());
+  CHECK(gap(Combined(drawn, with(0), with_mean), mean) <= 3 * drawn.tolerance());
+}
+
+TEST_CASE("A15: whatever is fused with whatever, in any order, the bits are those of lone tensors",
+          "[adasum]") {
+  Drawn drawn = Draw();
+  std::vector<OpTensor> tensors;
+  for (int i = 0; i < 7; ++i) {
+    const auto count = static_cast<int64_t>(drawn.random() % (i == 0 ? 9000 : 400)) * (i % 3);
+    tensors.push_back(
+        OpTensor::Make(drawn.dtype, drawn.Gradients(count + i % 2)).Named("t" + std::to_string(i)));
+  }
+  std::shuffle(tensors.begin(), tensors.end(), drawn.random);
+  OpRunner runner(drawn.layout, 3);
+  for (size_t begin = 0; begin < tensors.size();) {
+    const size_t end = std::min(tensors.size(), begin + 1 + drawn.random() % 4);
+    const std::vector<OpTensor> bucket(tensors.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       tensors.begin() + static_cast<std::ptrdiff_t>(end));
+    const OpResult fused = runner.Run(drawn.way, bucket);
+    REQUIRE(fused.status.ok());
+    for (size_t t = 0; t < bucket.size(); ++t) {
+      const OpResult alone = runner.Run(drawn.way, {bucket[t]});
+      REQUIRE(alone.status.ok());
+      CHECK(alone.at(0, 0).bytes == fused.at(t, 0).bytes);
+    }
+    begin = end;
+  }
+}
+
+}  // namespace
+}  // namespace horon
