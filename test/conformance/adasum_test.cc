@@ -1,10 +1,10 @@
-// Adasum on whole runtimes: all layouts, sizes and dtypes against the reference tree, ranks that
-// disagree about it, and a rank that is lost in the middle of it.
+// Adasum on whole runtimes: all layouts, sizes and dtypes against the reference tree, and ranks
+// that disagree about it.
 #include <atomic>
+#include <bit>
 
 #include "test/support/job.h"
 #include "test/support/road.h"
-#include "test/support/wrapped_transport.h"
 #include "test/unit/ops/adasum_reference.h"
 
 namespace horon {
@@ -25,18 +25,13 @@ using test::WorldOptions;
 constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
                                 DataType::kFloat64};
 
-// By the definition over nodes, which for one node or one rank a node is that over ranks.
-Values Reference(const Layout& layout, const std::vector<Values>& by_rank) {
-  const int local = layout.local_size == 0 ? layout.size : layout.local_size;
-  std::vector<test::Summand> nodes;
-  for (int first = 0; first < layout.size; first += local) {
-    std::vector<test::Summand> node;
-    for (int rank = first; rank < std::min(first + local, layout.size); ++rank) {
-      node.push_back({by_rank[static_cast<size_t>(rank)], 1});
-    }
-    nodes.push_back(test::AdasumTree(node));
-  }
-  return test::AdasumTree(nodes).value;
+// By the definition over nodes. Where these are equal and of 2^k neighbours it is that over ranks.
+Values Reference(const Layout& layout, const std::vector<Values>& by_rank,
+                 const std::string& local = "adasum") {
+  const int each = layout.local_size == 0 ? layout.size : layout.local_size;
+  const bool flat = layout.size % each == 0 && std::has_single_bit(static_cast<unsigned>(each));
+  if (flat && local == "adasum") return test::AdasumOf(by_rank);
+  return test::AdasumOverNodes(Topology::Blocks(layout.size, each), by_rank, local);
 }
 
 TEST_CASE("adasum is the reference tree on every layout", "[conformance][jobs][adasum]") {
@@ -65,6 +60,49 @@ TEST_CASE("adasum is the reference tree on every layout", "[conformance][jobs][a
       const Values result = test::Decode(dtype, items[i].outputs[0].bytes);
       const double gap = test::GapOf(result, Reference(layout, inputs[i]), inputs[i]);
       REQUIRE(gap <= 2 * test::AdasumTolerance(dtype, layout.size));
+    }
+  }
+}
+
+// Every path, for 1 to 17 ranks on one node and on several, unequal ones among them. The last count
+// is more than what goes by doubling: it is swapped over the lane where ranks are a power of two.
+TEST_CASE("adasum's paths are their definitions on 1 to 17 ranks", "[conformance][adasum]") {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    const DataType dtype = kFloats[ranks % 4];
+    for (const int local_size : {0, 1 + ranks % 5}) {
+      const Layout layout{ranks, local_size, true};
+      std::vector<Item> items;
+      std::vector<std::vector<Values>> inputs;
+      for (const int64_t count : {0, 1, 5, 33, 2500, 40'001}) {
+        for (const char* op : {"adasum", "adasum:algo=halving,chunk=8192", "adasum:algo=doubling",
+                               "adasum:algo=tree", "adasum:algo=ring", "adasum:local=average",
+                               "adasum:local=sum", "adasum:local=average,algo=tree"}) {
+          std::vector<Values> by_rank;
+          for (int rank = 0; rank < ranks; ++rank) {
+            by_rank.push_back(test::Gradient(dtype, rank, count, static_cast<unsigned>(count)));
+          }
+          items.push_back({op, OpTensor::Make(dtype, by_rank)});
+          inputs.push_back(std::move(by_rank));
+        }
+      }
+      test::RunJob(layout, items);
+      test::Ring ring;
+      for (int rank = 0; rank < ranks; ++rank) ring.push_back(rank);
+      for (size_t i = 0; i < items.size(); ++i) {
+        INFO(test::Describe(layout) << ": " << test::Describe(items[i]));
+        REQUIRE(test::FailureOf(items[i]) == "");
+        REQUIRE(test::SameBitsEverywhere(items[i]));
+        const std::string& op = items[i].op;
+        const auto has = [&](const char* word) { return op.find(word) != std::string::npos; };
+        const std::string local = has("average")         ? "average"
+                                  : has("local=sum") ? "sum"
+                                                         : "adasum";
+        const Values want = has("ring") ? test::AdasumAlong({ring}, inputs[i])
+                                        : Reference(layout, inputs[i], local);
+        const Values result = test::Decode(dtype, items[i].outputs[0].bytes);
+        const double rounded = test::AdasumTolerance(dtype, ranks) * (has("ring") ? ranks : 2);
+        REQUIRE(test::GapOf(result, want, inputs[i]) <= rounded);
+      }
     }
   }
 }
@@ -175,61 +213,6 @@ TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance
     RequireNone(verdicts);
     CHECK(swapped >= c.ranks * 4);
   }
-}
-
-// A transport whose k-th Post, once there is a world, is the last thing its rank does.
-class DyingTransport final : public test::WrappedTransport {
- public:
-  DyingTransport(std::unique_ptr<Transport> inner, int posts, const std::atomic<World*>& world)
-      : WrappedTransport(std::move(inner)), left_(posts), world_(&world) {}
-  Status Post(Transfer& transfer) override {
-    World* world = world_->load();
-    if (world != nullptr && --left_ == 0) world->MarkDead(1, "rank 1 was killed by signal 9");
-    return left_ <= 0 ? Status::Unavailable("this rank is dead") : WrappedTransport::Post(transfer);
-  }
-
- private:
-  int left_;
-  const std::atomic<World*>* world_;
-};
-
-TEST_CASE("a rank lost at any message of adasum is a typed error on the rest", "[adasum]") {
-  int failed = 0;
-  for (const int size : {2, 3, 4}) {
-    for (int posts = 1; posts <= 40; posts += 3) {
-      std::atomic<World*> world{nullptr};
-      WorldOptions options;
-      options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
-        if (rank != 1) return inner;
-        return std::unique_ptr<Transport>(
-            std::make_unique<DyingTransport>(std::move(inner), posts, world));
-      };
-      options.configure = [](Config& config) {
-        config.op_defaults["adasum"] = {{"algo", "halving"}, {"chunk", "16384"}};
-      };
-      World all(size, options);
-      world = &all;
-      Verdicts verdicts;
-      std::atomic<int> errors{0};
-      all.Run([&](Rank& me) {
-        std::vector<float> values(100'000, 1);
-        const Status status = me.Reduce("grad", "adasum", values);
-        if (status.ok()) {
-          EXPECT(values.front() == 1 && values.back() == 1, "a wrong result without an error");
-          return;
-        }
-        ++errors;
-        EXPECT(status.code() == Code::kUnavailable, status.message());
-        if (me.rank() != 1) {
-          EXPECT(status.message().find("rank 1 was killed") != std::string::npos, status.message());
-        }
-      });
-      INFO("of " << size << " at post " << posts);
-      RequireNone(verdicts);
-      failed += errors > 0 ? 1 : 0;
-    }
-  }
-  CHECK(failed >= 12);  // the others had died before or lived on
 }
 
 }  // namespace

@@ -2,39 +2,20 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 
 from horon import rings
 from horon.errors import HoronInvalidArgument
 
+FOLDER = Path(__file__).resolve().parent / "topologies"  # what nvidia-smi prints
 # A machine of two boards with four GPUs each, wired as NVIDIA describes its first DGX: one or two
 # links between neighbours of a board, and one from each GPU to its twin on the other board.
-DGX = """\
-\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tCPU Affinity\tNUMA Affinity
-GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\t0-19\t0
-GPU1\tNV1\t X \tNV2\tNV1\tSYS\tNV2\tSYS\tSYS\tPIX\t0-19\t0
-GPU2\tNV1\tNV2\t X \tNV2\tSYS\tSYS\tNV1\tSYS\tPHB\t0-19\t0
-GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\t0-19\t0
-GPU4\tNV2\tSYS\tSYS\tSYS\t X \tNV1\tNV1\tNV2\tSYS\t20-39\t1
-GPU5\tSYS\tNV2\tSYS\tSYS\tNV1\t X \tNV2\tNV1\tSYS\t20-39\t1
-GPU6\tSYS\tSYS\tNV1\tSYS\tNV1\tNV2\t X \tNV2\tSYS\t20-39\t1
-GPU7\tSYS\tSYS\tSYS\tNV1\tNV2\tNV1\tNV2\t X \tSYS\t20-39\t1
-mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X
-\nLegend:
-  X    = Self
-"""
+DGX = (FOLDER / "dgx.txt").read_text()
 # Four GPUs behind two PCIe bridges of two sockets.
-PCIE = """\
-        GPU0    GPU1    GPU2    GPU3    CPU Affinity
-GPU0     X      PIX     SYS     SYS     0-15
-GPU1    PIX      X      SYS     SYS     0-15
-GPU2    SYS     SYS      X      PIX     16-31
-GPU3    SYS     SYS     PIX      X      16-31
-"""
-
-
-ALONE = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-19\t0\n"
+PCIE = (FOLDER / "pcie.txt").read_text()
+ALONE = (FOLDER / "one_gpu.txt").read_text()
 
 
 def ways(ring):

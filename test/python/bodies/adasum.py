@@ -1,9 +1,12 @@
 """allreduce(op=Adasum) in all its forms, against the definition in double."""
 
+from pathlib import Path
+
 import torch
 from common import FLOATS, INTEGERS, SHAPES, close, raises, same
 
 import horon.torch as hvd
+from horon import rings
 from horon.adasum import suggest_lr
 
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-6, torch.float64: 1e-12}
@@ -107,6 +110,39 @@ def check_rings():
     with raises(ValueError, words=["rings"]):
         hvd.allreduce(base, op=hvd.AdasumOp(algorithm="ring", rings=[[0] * (size + 1)]),
                       name="no ring")
+
+
+def along(rings, tensors):
+    """By the definition: chunk k of a ring begins one place behind k and goes round to it."""
+    chunks = [tensor.double().tensor_split(len(tensors) * len(rings)) for tensor in tensors]
+    parts = []
+    for k in range(len(tensors) * len(rings)):
+        ring = rings[k // len(tensors)]
+        first = (k + 1) % len(tensors)
+        way = [chunks[rank][k] for rank in ring[first:] + ring[:first]]
+        sum_ = (way[0], 1)
+        for part in way[1:]:
+            sum_ = pair(sum_, (part, 1))
+        parts.append(sum_[0])
+    return torch.cat(parts)
+
+
+def check_rings_of_topologies():
+    """Rings from what nvidia-smi prints of machines with at least as many GPUs as ranks."""
+    size = hvd.size()
+    inputs = gradients((1001,), torch.float64)
+    for file in sorted((Path(__file__).resolve().parents[1] / "topologies").glob("*.txt")):
+        distances = rings.parse_topology(file.read_text())
+        if len(distances) < size:
+            continue
+        near_ones = [row[:size] for row in distances[:size]]
+        for count in (1, 2):
+            found = rings.rings_of(near_ones, count)
+            got = hvd.allreduce(inputs[hvd.rank()], name=f"{file.stem}.{count}",
+                                op=hvd.AdasumOp(algorithm="ring", rings=found))
+            near(got, along(found, inputs))
+            for row in hvd.allgather(got.reshape(1, -1)):
+                same(row, got)
 
 
 def check_nan_reaches_every_rank():

@@ -1,10 +1,14 @@
 // Adasum in double on plain vectors, for tests: written from the definition, not from ops/adasum.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "runtime/transport/collectives.h"
+#include "runtime/transport/topology.h"
 #include "test/support/reference.h"
 
 namespace horon::test {
@@ -71,6 +75,49 @@ inline Values AdasumOf(const std::vector<Values>& by_rank) {
   std::vector<Summand> row;
   for (const Values& value : by_rank) row.push_back({value, 1});
   return AdasumTree(row).value;
+}
+
+// Over nodes: what each of them brings, and for how many leaves it stands. `local`: adasum, average
+// or sum.
+inline Values AdasumOverNodes(const Topology& topology, const std::vector<Values>& by_rank,
+                              const std::string& local) {
+  std::vector<Summand> row;
+  for (int node = 0; node < topology.nodes(); ++node) {
+    std::vector<Summand> of_node;
+    Values sum(by_rank[0].size());
+    for (const int rank : topology.members(node)) {
+      of_node.push_back({by_rank[static_cast<size_t>(rank)], 1});
+      sum = Plus(sum, by_rank[static_cast<size_t>(rank)]);
+    }
+    const auto size = static_cast<double>(of_node.size());
+    if (local == "adasum") row.push_back(AdasumTree(of_node));
+    if (local == "average") row.push_back({Scaled(1 / size, sum), size});
+    if (local == "sum") row.push_back({sum, 1});
+  }
+  return AdasumTree(row).value;
+}
+
+// Along rings, each an order of the ranks: chunk c of a ring begins at position c + 1 and goes
+// round to position c.
+using Ring = std::vector<int>;
+inline Values AdasumAlong(const std::vector<Ring>& rings, const std::vector<Values>& by_rank) {
+  const auto count = static_cast<int64_t>(by_rank[0].size());
+  const auto size = static_cast<int>(by_rank.size());
+  const int chunks = size * static_cast<int>(rings.size());
+  Values result(by_rank[0].size());
+  for (int k = 0; k < chunks; ++k) {
+    const int64_t begin = PartBegin(count, chunks, k), end = PartBegin(count, chunks, k + 1);
+    const Ring& ring = rings[static_cast<size_t>(k / size)];
+    const auto part_of = [&](int hop) {
+      const Values& all =
+          by_rank[static_cast<size_t>(ring[static_cast<size_t>((k % size + 1 + hop) % size)])];
+      return Summand{Values(all.begin() + begin, all.begin() + end)};
+    };
+    Summand sum = part_of(0);
+    for (int hop = 1; hop < size; ++hop) sum = AdasumPair(sum, part_of(hop));
+    std::copy(sum.value.begin(), sum.value.end(), result.begin() + begin);
+  }
+  return result;
 }
 
 // Normal numbers as `dtype` holds them, with a part that all ranks share.

@@ -7,6 +7,7 @@ namespace horon {
 namespace {
 
 using test::AdasumOf;
+using test::AdasumOverNodes;
 using test::AdasumTolerance;
 using test::Bucket;
 using test::Decoded;
@@ -19,7 +20,6 @@ using test::OpRunner;
 using test::OpTensor;
 using test::RaggedBucket;
 using test::SameOnAll;
-using test::Summand;
 using test::Values;
 
 TEST_CASE("A14: every path is the reference tree, for 1 to 17 ranks and ragged tensors",
@@ -95,32 +95,15 @@ TEST_CASE("A15: fused tensors have the bits of lone ones, in any order", "[adasu
 
 // --- several nodes -------------------------------------------------------------------------------
 
-// The definition over nodes: what each node brings, and for how many leaves it stands.
-Values OverNodes(const Topology& topology, const std::vector<Values>& by_rank,
-                 const std::string& local) {
-  std::vector<Summand> row;
-  for (int node = 0; node < topology.nodes(); ++node) {
-    const auto& members = topology.members(node);
-    std::vector<Summand> of_node;
-    Values sum(by_rank[0].size());
-    for (const int rank : members) {
-      of_node.push_back({by_rank[static_cast<size_t>(rank)], 1});
-      sum = test::Plus(sum, by_rank[static_cast<size_t>(rank)]);
-    }
-    const auto size = static_cast<double>(members.size());
-    if (local == "adasum") row.push_back(test::AdasumTree(of_node));
-    if (local == "average") row.push_back({test::Scaled(1 / size, sum), size});
-    if (local == "sum") row.push_back({sum, 1});
-  }
-  return test::AdasumTree(row).value;
-}
-
 std::vector<Topology> Layouts() {
   std::vector<Topology> layouts = test::TestTopologies();
   layouts.push_back(Topology::Blocks(8, 4));
   layouts.push_back(Topology::Blocks(12, 3));
   layouts.push_back(Topology::Blocks(13, 4));  // 4 + 4 + 4 + 1
   layouts.push_back(Topology::Blocks(15, 5));  // three nodes of five
+  layouts.push_back(Topology::Blocks(16, 4));
+  layouts.push_back(Topology::Blocks(17, 2));  // eight nodes of two, and one rank alone
+  layouts.push_back(Topology::Blocks(17, 1));
   layouts.push_back(Topology::FromNodes({0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2}));  // 6 + 3 + 4
   layouts.push_back(Topology::FromNodes({0, 1, 0, 1, 0, 1, 0, 1}));
   return layouts;
@@ -140,7 +123,7 @@ TEST_CASE("on several nodes of any size the definition over nodes holds", "[adas
           REQUIRE(result.status.ok());
           for (size_t t = 0; t < bucket.tensors.size(); ++t) {
             REQUIRE(SameOnAll(result, t, topology.size()));
-            const Values want = OverNodes(topology, bucket.values[t], local);
+            const Values want = AdasumOverNodes(topology, bucket.values[t], local);
             const double allowed = 2 * AdasumTolerance(dtype, topology.size());
             const double gap = GapOf(Decoded(dtype, result, t, 0), want, bucket.values[t]);
             REQUIRE(gap <= allowed);
