@@ -211,7 +211,7 @@ void Executor::FailAll(const Status& status) {
   for (auto& running : running_) running->Withdraw();
   // After a shutdown what GPUs have been given ends well.
   if (status.code() != Code::kAborted) gpu_road_.Abort();
-  for (auto& running : running_) running->Finish(status);
+  for (auto& running : running_) running->Finish(status, /*cut_off=*/true);
   running_.clear();
 }
 

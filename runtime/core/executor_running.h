@@ -88,7 +88,9 @@ class Executor::Running final : public GpuBucket {
     return Status::Ok();
   }
 
-  void Finish(const Status& status) {
+  // `cut_off`: it had begun and has not ended, and so may have changed what is input and output at
+  // once.
+  void Finish(const Status& status, bool cut_off = false) {
     const std::string& key = entries_[0].what->key;
     if (status.ok())
       Record(executor_.recorder_, EventKind::kFinished, key, static_cast<int64_t>(entries_.size()));
@@ -96,7 +98,10 @@ class Executor::Running final : public GpuBucket {
       Record(executor_.recorder_, EventKind::kFailed, key + ": " + status.message());
     if (traced_) Trace(status.ok());
     if (phases_.use != nullptr) Explain();
-    for (Entry& entry : entries_) entry.promise.Finish(status);
+    for (Entry& entry : entries_) {
+      const bool changed = cut_off && entry.input != nullptr && entry.input == entry.output;
+      entry.promise.Finish(changed ? PartlyWritten(entry, status) : status);
+    }
   }
   // Where the movers of bytes note when they did what; null: nobody will read it.
   Phases* phases() { return traced_ || phases_.use != nullptr ? &phases_ : nullptr; }
@@ -134,6 +139,10 @@ class Executor::Running final : public GpuBucket {
   uint64_t ticket = 0;  // of its lane, or of its group
 
  private:
+  static Status PartlyWritten(const Entry& entry, const Status& status) {
+    return Status(status.code(), status.message() + "; tensor '" + entry.request().name +
+                                     "' was under way in place and may be partly written");
+  }
   void Explain() {
     for (const Entry& entry : entries_)
       phases_.use->Finished(entry.what->runs, entry.what->bytes, locked().number > 0);
