@@ -13,9 +13,16 @@ namespace horon::adasum {
 // One direction. Both functions get a chunk as the row's elements [from, to).
 struct Flow {
   int64_t count = 0;  // elements; 0: no message at all
-  std::function<std::vector<Span>(int64_t from, int64_t to)> spans;  // where the chunk lies
+  // Adds to the places where the chunk lies.
+  std::function<void(int64_t from, int64_t to, std::vector<Span>* places)> lay;
   // Outgoing: called before the chunk is sent. Incoming: after it has arrived, in ascending order.
   std::function<void(int64_t from, int64_t to)> work = [](int64_t, int64_t) {};
+
+  std::vector<Span> spans(int64_t from, int64_t to) const {
+    std::vector<Span> places;
+    lay(from, to, &places);
+    return places;
+  }
 };
 
 // Sends `out` to and receives `in` from `peer`, chunks of `chunk` elements each, four in flight.

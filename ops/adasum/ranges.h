@@ -27,6 +27,8 @@ struct Halves {
 };
 inline Halves Halved(const Ranges& ranges) {
   Halves halves;
+  halves.lower.reserve(ranges.size());
+  halves.upper.reserve(ranges.size());
   for (const Range& range : ranges) {
     const int64_t half = range.count / 2;
     halves.lower.push_back({range.begin, half});

@@ -18,6 +18,8 @@ Status Share::Begin() {
   FaultPoint(FaultPhase::kCopyIn);
   HORON_TRY(PrepareOutputs(*stage_));
   const double scale = stage_->prescale();
+  values_.reserve(stage_->segments().size());
+  own_.reserve(stage_->segments().size());
   for (const Segment& s : stage_->segments()) {
     if (scale != 1.0) ScaleInto(dtype_, scale, s.input, s.output, s.count);
     values_.push_back(scale != 1.0 ? s.output : s.input);
@@ -238,6 +240,7 @@ Task Share::SumDots(const Column& column, std::vector<int> holders) {
 
 void Share::Weigh(const Meeting& meeting) {
   coefficients_.clear();
+  coefficients_.reserve(dots_.size());
   for (const Dots& dots : dots_) {
     coefficients_.push_back(CoefficientsOf(dots, meeting.leaves_a, meeting.leaves_b, zeros_));
   }
@@ -266,33 +269,29 @@ void Share::Settle() {
 // --- where chunks lie ----------------------------------------------------------------------------
 
 Flow Share::FromValues(const Ranges& ranges) const {
-  const auto spans = [this, ranges](int64_t from, int64_t to) {
-    std::vector<Span> chunk;
+  const auto lay = [this, &ranges](int64_t from, int64_t to, std::vector<Span>* places) {
     ForPieces(ranges, from, to, [&](size_t i, int64_t begin, int64_t count, int64_t) {
       // A send only reads; Span has one type for both directions.
-      chunk.push_back({const_cast<std::byte*>(Value(i, begin)), count * element_});
+      places->push_back({const_cast<std::byte*>(Value(i, begin)), count * element_});
     });
-    return chunk;
   };
-  return {Total(ranges), spans};
+  return {Total(ranges), lay};
 }
 
 Flow Share::FromOutputs(const Ranges& ranges) const {
-  const auto spans = [this, ranges](int64_t from, int64_t to) {
-    std::vector<Span> chunk;
+  const auto lay = [this, &ranges](int64_t from, int64_t to, std::vector<Span>* places) {
     ForPieces(ranges, from, to, [&](size_t i, int64_t begin, int64_t count, int64_t) {
-      chunk.push_back({Output(i, begin), count * element_});
+      places->push_back({Output(i, begin), count * element_});
     });
-    return chunk;
   };
-  return {Total(ranges), spans};
+  return {Total(ranges), lay};
 }
 
 Flow Share::IntoScratch(const Ranges& ranges) const {
-  const auto spans = [this](int64_t from, int64_t to) {
-    return std::vector<Span>{{Scratch(from), (to - from) * element_}};
+  const auto lay = [this](int64_t from, int64_t to, std::vector<Span>* places) {
+    places->push_back({Scratch(from), (to - from) * element_});
   };
-  return {Total(ranges), spans};
+  return {Total(ranges), lay};
 }
 
 }  // namespace horon::adasum

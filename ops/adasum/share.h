@@ -85,6 +85,7 @@ class Share {
   std::byte* Scratch(int64_t at) const { return scratch_.data() + at * element_; }
 
   Status Reserve(int64_t elements);
+  // The ranges are lent until the flow has ended.
   Flow FromValues(const Ranges& ranges) const;
   Flow FromOutputs(const Ranges& ranges) const;
   Flow IntoScratch(const Ranges& ranges) const;

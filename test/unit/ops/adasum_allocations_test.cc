@@ -1,0 +1,97 @@
+// What Adasum takes from the heap once its steps repeat: every operator new of this program is
+// counted, on all threads.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <tuple>
+
+#include "test/support/road.h"
+
+namespace {
+
+std::atomic<int64_t> news{0}, bytes_of_news{0}, largest_new{0};
+
+void* Counted(std::size_t bytes) {
+  news.fetch_add(1, std::memory_order_relaxed);
+  bytes_of_news.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  if (static_cast<int64_t>(bytes) > largest_new.load(std::memory_order_relaxed))
+    largest_new.store(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return Counted(bytes); }
+void* operator new[](std::size_t bytes) { return Counted(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace horon {
+namespace {
+
+using test::Rank;
+using test::Tensor;
+using test::World;
+
+constexpr int kWarm = 8, kSteps = 16;
+
+// Of a steady step, by rank: how many things of how many bytes; and the largest of all.
+struct Taken {
+  double things = 0, bytes = 0;
+  int64_t largest = 0;
+};
+
+// `tensors` of them at once, in place.
+Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
+  Taken taken;
+  World(ranks).Run([&](Rank& me) {
+    std::vector<std::vector<float>> values(static_cast<size_t>(tensors));
+    std::vector<Request> requests;
+    for (auto& tensor : values) {
+      tensor.assign(static_cast<size_t>(count), 1);
+      requests.push_back(Tensor("t" + std::to_string(requests.size()), op, {count}));
+    }
+    std::vector<std::shared_ptr<Work>> works(values.size());
+    int64_t things = 0, bytes = 0;
+    for (int step = 0; step < kWarm + kSteps; ++step) {
+      if (step == kWarm && me.rank() == 0) {
+        things = news;
+        bytes = bytes_of_news;
+        largest_new = 0;
+      }
+      for (size_t t = 0; t < values.size(); ++t)
+        works[t] = me.Submit(requests[t], values[t].data(), values[t].data()).value();
+      for (auto& work : works) std::ignore = me.Wait(*work);
+    }
+    if (me.rank() != 0) return;
+    const double all = kSteps * ranks;
+    taken = {static_cast<double>(news - things) / all,
+             static_cast<double>(bytes_of_news - bytes) / all, largest_new};
+  });
+  return taken;
+}
+
+TEST_CASE("a steady step of adasum takes a bounded number of small things from the heap",
+          "[adasum]") {
+  const int ranks = GENERATE(2, 3, 4);
+  const std::string op = GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling",
+                                  "adasum:algo=tree", "adasum:algo=ring");
+  constexpr int64_t kCount = 2 << 20;  // 8 MiB
+  const Taken small = TakenBy(ranks, op, 1, kCount / 8), large = TakenBy(ranks, op, 1, kCount);
+  const Taken many = TakenBy(ranks, op, 60, 4000);
+  INFO(op << " on " << ranks << " ranks: " << small.things << " things for 1 MiB, " << large.things
+          << " of " << large.bytes << " bytes for 8 MiB, " << many.things << " for 60 tensors");
+  CHECK(large.things <= 600);
+  CHECK(large.bytes <= 48 << 10);
+  CHECK(large.largest <= 16 << 10);
+  CHECK(many.things <= 20 * 60);
+  // Through shared memory, whatever the size.
+  if (op == "adasum" && ranks != 3) CHECK(large.things <= small.things + 20);
+}
+
+}  // namespace
+}  // namespace horon
