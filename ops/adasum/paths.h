@@ -11,7 +11,7 @@ namespace horon::adasum {
 
 // Recursive vector halving with distance doubling. At each level a rank halves what it holds, so it
 // moves less from level to level. Sent: 2 S (p-1)/p, p the largest power of two up to n, and
-// 2 log2(p) messages beside log2(p) (log2(p)+1) / 2 of 24 bytes a tensor. If n > p, the rank folded
+// 2 log2(p) messages beside log2(p) (log2(p)+1) / 2 of 32 bytes a tensor. If n > p, the rank folded
 // into another sends S and gets S.
 // Source: Rabenseifner, Optimization of Collective Reduction Operations, ICCS 2004; for Adasum:
 // Maleki et al., MLSys 2021.

@@ -37,10 +37,10 @@ void Share::CombineRound(const Ranges& chunk, int64_t at, double leaves) {
   for (size_t i = 0; i < chunk.size(); ++i) {
     const auto [begin, count] = chunk[i];
     if (count == 0) continue;
-    Dots dots;
+    WideDots dots;
     AddDots(dtype_, Scratch(at), Value(i, begin), count, &dots);
-    const Coefficients c = CoefficientsOf(dots, leaves, 1, zeros_);
-    CombineInto(dtype_, c.a, Scratch(at), c.b, Value(i, begin), Output(i, begin), count);
+    const Weights weights = WeightsOf(dots, leaves, 1, zeros_);
+    adasum::Combine(dtype_, weights, Scratch(at), Value(i, begin), Output(i, begin), count);
     at += count;
   }
 }

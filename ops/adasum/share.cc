@@ -177,11 +177,12 @@ class Arrivals {
   }
 
   // The 2^depth pieces of each tensor, added as neighbours, then neighbours of neighbours.
-  std::vector<Dots> Sums(int depth) && {
+  std::vector<WideDots> Sums(int depth) && {
     for (int i = 0; i < depth; ++i) {
       for (size_t k = 0; k < sums_.size() / 2; ++k) {
-        const Dots &low = sums_[2 * k], &high = sums_[2 * k + 1];
-        sums_[k] = {low.ab + high.ab, low.aa + high.aa, low.bb + high.bb};
+        WideDots low = sums_[2 * k];
+        low.Add(sums_[2 * k + 1]);
+        sums_[k] = low;
       }
       sums_.resize(sums_.size() / 2);
     }
@@ -190,7 +191,7 @@ class Arrivals {
 
  private:
   const Ranges* pieces_;
-  std::vector<Dots> sums_;
+  std::vector<WideDots> sums_;
   size_t piece_ = 0;
   int64_t at_ = 0, done_ = 0;  // where the piece begins in the row; what is summed of it
 };
@@ -202,7 +203,7 @@ Task Share::CollectDots(int peer, bool first, Ranges give, Ranges keep, int dept
   HORON_CO_TRY(Reserve(Total(keep)));
   const Ranges pieces = Pieces(keep, depth);
   Arrivals arrivals(pieces);
-  const auto add = [&](size_t piece, int64_t begin, int64_t count, int64_t at, Dots* sum) {
+  const auto add = [&](size_t piece, int64_t begin, int64_t count, int64_t at, WideDots* sum) {
     const std::byte* mine = Value(piece >> depth, begin);
     const std::byte* theirs = Scratch(at);
     AddDots(dtype_, first ? mine : theirs, first ? theirs : mine, count, sum);
@@ -215,34 +216,11 @@ Task Share::CollectDots(int peer, bool first, Ranges give, Ranges keep, int dept
   co_return Status::Ok();
 }
 
-// Adds what `holders`, one after the other, have; both sides of each exchange get the same bits.
-Task Share::SumDots(const Column& column, std::vector<int> holders) {
-  const auto bytes = static_cast<int64_t>(dots_.size() * sizeof(Dots));
-  std::vector<Dots> theirs(dots_.size()), mine;
-  for (const int holder : holders) {
-    mine = dots_;
-    Transfer in, out;
-    HORON_CO_TRY(
-        comm().Receive(in, holder, Span{reinterpret_cast<std::byte*>(theirs.data()), bytes}));
-    HORON_CO_TRY(comm().Send(out, holder, Span{reinterpret_cast<std::byte*>(mine.data()), bytes}));
-    HORON_CO_TRY(co_await Finished(in));
-    HORON_CO_TRY(co_await Finished(out));
-    for (size_t i = 0; i < dots_.size(); ++i) {
-      dots_[i] = {dots_[i].ab + theirs[i].ab, dots_[i].aa + theirs[i].aa,
-                  dots_[i].bb + theirs[i].bb};
-    }
-  }
-  if (column.row == nullptr || column.row->size() == 1) co_return Status::Ok();
-  co_return co_await Allreduce(*column.row, reinterpret_cast<std::byte*>(dots_.data()),
-                               3 * static_cast<int64_t>(dots_.size()),
-                               {DataType::kFloat64, ReduceKind::kSum});
-}
-
 void Share::Weigh(const Meeting& meeting) {
-  coefficients_.clear();
-  coefficients_.reserve(dots_.size());
-  for (const Dots& dots : dots_) {
-    coefficients_.push_back(CoefficientsOf(dots, meeting.leaves_a, meeting.leaves_b, zeros_));
+  weights_.clear();
+  weights_.reserve(dots_.size());
+  for (const WideDots& dots : dots_) {
+    weights_.push_back(WeightsOf(dots, meeting.leaves_a, meeting.leaves_b, zeros_));
   }
   pending_ = true;
   first_ = meeting.first;
@@ -253,9 +231,8 @@ void Share::Combine(int64_t from, int64_t to) {
   FaultPoint(FaultPhase::kReduce);
   ForPieces(own_, from, to, [this](size_t i, int64_t begin, int64_t count, int64_t at) {
     const std::byte *mine = Value(i, begin), *theirs = Scratch(at);
-    const Coefficients& c = coefficients_[i];
-    CombineInto(dtype_, c.a, first_ ? mine : theirs, c.b, first_ ? theirs : mine, Output(i, begin),
-                count);
+    adasum::Combine(dtype_, weights_[i], first_ ? mine : theirs, first_ ? theirs : mine,
+                    Output(i, begin), count);
   });
 }
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "ops/adasum/exchange.h"
-#include "ops/adasum/pair.h"
 #include "ops/adasum/ranges.h"
 #include "ops/adasum/tree.h"
+#include "ops/adasum/wide.h"
 #include "runtime/op/op.h"
 #include "runtime/transport/lane.h"
 
@@ -102,6 +102,7 @@ class Share {
   LaneRow RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const;
   Task CollectDots(int peer, bool first, Ranges give, Ranges keep, int depth);
   Task SumDots(const Column& column, std::vector<int> holders);
+  Task SumDotsOverRow(Communicator& row);
   void Weigh(const Meeting& meeting);
   void Combine(int64_t from, int64_t to);
   void Settle();
@@ -120,8 +121,8 @@ class Share {
   // What is held is still to be combined with what lies in scratch. The arithmetic is put off until
   // the result is sent, which then comes from the cache.
   bool pending_ = false, first_ = false;
-  std::vector<Dots> dots_;                  // by tensor
-  std::vector<Coefficients> coefficients_;  // by tensor
+  std::vector<WideDots> dots_;    // by tensor
+  std::vector<Weights> weights_;  // by tensor
 };
 
 }  // namespace horon::adasum

@@ -28,7 +28,7 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
   Lane& lane = *comm().lane();
   LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kSeveral);
 
-  dots_.assign(values_.size(), Dots{});
+  dots_.assign(values_.size(), WideDots{});
   LaneSwap::Meet look = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
     const std::byte* mine = Value(i, keep[i].begin + at);
     AddDots(dtype_, first ? mine : theirs, first ? theirs : mine, count, &dots_[i]);
@@ -41,12 +41,11 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
   const int64_t block = kLaneBlockBytes / element_;
   const double scale = top ? stage_->postscale() : 1.0;
   LaneSwap::Meet combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
-    const Coefficients& c = coefficients_[i];
     for (int64_t done = 0; done < count; done += block) {
       const int64_t n = std::min(block, count - done), begin = keep[i].begin + at + done;
       const std::byte* mine = Value(i, begin);
       std::byte *other = theirs + done * element_, *output = Output(i, begin);
-      CombineInto(dtype_, c.a, first ? mine : other, c.b, first ? other : mine, output, n);
+      adasum::Combine(dtype_, weights_[i], first ? mine : other, first ? other : mine, output, n);
       if (!top) continue;
       if (scale != 1.0) ScaleInto(dtype_, scale, output, output, n);
       std::memcpy(other, output, static_cast<size_t>(n * element_));

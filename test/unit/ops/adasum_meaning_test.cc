@@ -22,6 +22,7 @@ using test::OpTensor;
 using test::RaggedBucket;
 using test::RelativeGap;
 using test::SameOnAll;
+using test::Scaled;
 using test::Values;
 
 // --- what it means -------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ TEST_CASE("A5: parallel gradients are averaged over the whole range of lengths",
   const auto [dtype, least, most] = GENERATE(Lengths{DataType::kFloat16, 0x1p-14, 0x1p7},
                                              Lengths{DataType::kBFloat16, 0x1p-126, 0x1p63},
                                              Lengths{DataType::kFloat32, 0x1p-126, 0x1p63},
-                                             Lengths{DataType::kFloat64, 0x1p-255, 0x1p507});
+                                             Lengths{DataType::kFloat64, 0x1p-1022, 0x1p1016});
   const int ranks = GENERATE(range(2, 18));
   const int shift = GENERATE(0, 1, 5);
   const char* const path = kPaths[GENERATE(range(0u, 4u))];
@@ -56,7 +57,10 @@ TEST_CASE("A5: parallel gradients are averaged over the whole range of lengths",
   const OpResult result = runner.Run(path, {OpTensor::Make(dtype, by_rank)});
   REQUIRE(result.status.ok());
   INFO(NameOf(dtype) << " on " << ranks << ", " << path);
-  CHECK(RelativeGap(Decoded(dtype, result, 0, 0), mean) <= AdasumTolerance(dtype, ranks));
+  // The squares of fp64's longest and shortest vectors are no doubles.
+  const double unit = std::exp2(-std::floor(std::log2(most)));
+  const Values got = Scaled(unit, Decoded(dtype, result, 0, 0));
+  CHECK(RelativeGap(got, Scaled(unit, mean)) <= AdasumTolerance(dtype, ranks));
 }
 
 TEST_CASE("orthogonal gradients are added, on every path", "[adasum]") {
@@ -138,7 +142,7 @@ TEST_CASE("halving sends 2 S (p-1)/p and the dots, doubling S log2 p", "[adasum]
     REQUIRE(halving.Run("adasum:algo=halving", {tensor}).status.ok());
     REQUIRE(doubling.Run("adasum:algo=doubling", {tensor}).status.ok());
     for (int rank = 0; rank < ranks; ++rank) {
-      const int64_t dots = 24 * levels * (levels + 1) / 2;
+      const int64_t dots = 32 * levels * (levels + 1) / 2;
       CHECK(halving.world().net().bytes_sent(rank) == 2 * bytes * (ranks - 1) / ranks + dots);
       CHECK(doubling.world().net().bytes_sent(rank) == bytes * levels);
     }
