@@ -62,6 +62,12 @@ std::shared_ptr<Recorder> RecorderOf(const Config& config, ProcessState& process
   return process.recorder;
 }
 
+// HORON_ADASUM_KERNEL=cublas. What is the default is not among an op's parameters.
+bool WantsCublas(const Config& config) {
+  const auto of_adasum = config.op_defaults.find("adasum");
+  return of_adasum != config.op_defaults.end() && of_adasum->second.contains("kernel");
+}
+
 RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topology topology,
                    std::shared_ptr<Losses> losses) {
   RuntimeParts parts;
@@ -70,10 +76,9 @@ RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topolo
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
   parts.losses = std::move(losses);
-  const bool cublas = config.adasum_kernel == "cublas";
   parts.gpus =
       std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, config.nccl,
-                             cublas ? PairKernels::kCublas : PairKernels::kFused);
+                             WantsCublas(config) ? PairKernels::kCublas : PairKernels::kFused);
   parts.recorder = RecorderOf(config, process, rank);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;

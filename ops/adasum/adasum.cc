@@ -226,6 +226,8 @@ Result<std::unique_ptr<Op>> MakeAdasum(OpArguments& arguments) {
   if (algorithm == "doubling") parameters.algorithm = Algorithm::kDoubling;
   if (algorithm == "tree") parameters.algorithm = Algorithm::kTree;
   if (algorithm == "ring") parameters.algorithm = Algorithm::kRing;
+  // Of the whole process (HORON_ADASUM_KERNEL), here so that ranks that differ in it hear of it.
+  HORON_TRY(arguments.Choice("kernel", {"fused", "cublas"}).status());
   const std::optional<std::string> rings = arguments.Text("rings");
   if (rings) {
     HORON_ASSIGN(parameters.rings, ReadRings(arguments, *rings));

@@ -144,11 +144,9 @@ Status SetMpiCuda(Config& config, const std::string& value) {
   return Status::Ok();
 }
 
-Status SetAdasumKernel(Config& config, const std::string& value) {
-  if (value != "fused" && value != "cublas")
-    return Wrong(value, "a way to compute Adasum on GPUs; use fused or cublas");
-  config.adasum_kernel = value;
-  return Status::Ok();
+Status CheckAdasumKernel(const std::string& value) {
+  if (value == "fused" || value == "cublas") return Status::Ok();
+  return Wrong(value, "a way to compute Adasum on GPUs; use fused or cublas");
 }
 
 // A knob that is a parameter of an op: so ranks that differ in it are told as those that differ in
@@ -285,7 +283,7 @@ const std::vector<Knob>& Table() {
       {"ADASUM_MPI_CHUNK_SIZE", true, "Horovod's name of HORON_ADASUM_CHUNK_BYTES",
        Parameter("adasum", "chunk", "1048576", CheckBytes)},
       {"ADASUM_KERNEL", false, "what computes Adasum on GPUs: fused (Horon's kernels) or cublas",
-       SetAdasumKernel},
+       Parameter("adasum", "kernel", "fused", CheckAdasumKernel)},
       {"FAULT", false, "makes this rank fail at a named place, for tests", Text(&Config::fault)},
       {"RANK", false, "this process's rank; set by horonrun", Integer(&Config::rank, 0, INT_MAX)},
       {"SIZE", false, "number of ranks; set by horonrun", Integer(&Config::size, 1, INT_MAX)},

@@ -66,7 +66,6 @@ struct Config {
   int64_t autotune_samples = 200;       // AUTOTUNE_MAX_SAMPLES
   OpDefaults op_defaults;               // ADASUM_*
   std::string mpi_cuda = "auto";        // MPI_CUDA: whether MPI gets memory of GPUs
-  std::string adasum_kernel = "fused";  // ADASUM_KERNEL: of tensors of GPUs
   std::string fault;                    // FAULT: fail on purpose (fault.h)
   bool deterministic = true;            // DETERMINISTIC: no reductions of MPI's own
   // Where horonrun put this process; rank < 0 when it did not.

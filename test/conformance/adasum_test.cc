@@ -1,5 +1,6 @@
 // Adasum on whole runtimes: all layouts, sizes and dtypes against the reference tree, and ranks
 // that disagree about it.
+#include <array>
 #include <atomic>
 #include <bit>
 
@@ -94,9 +95,7 @@ TEST_CASE("adasum's paths are their definitions on 1 to 17 ranks", "[conformance
         REQUIRE(test::SameBitsEverywhere(items[i]));
         const std::string& op = items[i].op;
         const auto has = [&](const char* word) { return op.find(word) != std::string::npos; };
-        const std::string local = has("average")         ? "average"
-                                  : has("local=sum") ? "sum"
-                                                         : "adasum";
+        const std::string local = has("average") ? "average" : has("local=sum") ? "sum" : "adasum";
         const Values want = has("ring") ? test::AdasumAlong({ring}, inputs[i])
                                         : Reference(layout, inputs[i], local);
         const Values result = test::Decode(dtype, items[i].outputs[0].bytes);
@@ -108,21 +107,24 @@ TEST_CASE("adasum's paths are their definitions on 1 to 17 ranks", "[conformance
 }
 
 TEST_CASE("ranks with other knobs of adasum hear of both", "[adasum]") {
-  for (const char* knob : {"algo", "chunk"}) {
+  const std::vector<std::array<const char*, 3>> knobs = {
+      {"algo", "tree", "adasum:algo=doubling"},
+      {"chunk", "512", "adasum:chunk=64"},
+      {"kernel", "cublas", "adasum:kernel=fused"}};
+  for (const auto& [knob, value, same] : knobs) {
     WorldOptions options;
     options.configure_rank = [&](int rank, Config& config) {
-      if (rank == 1)
-        config.op_defaults["adasum"][knob] = knob == std::string("algo") ? "tree" : "512";
+      if (rank == 1) config.op_defaults["adasum"][knob] = value;
     };
     Verdicts verdicts;
     World(3, options).Run([&](Rank& me) {
       std::vector<float> values(8, 1);
       const Status status = me.Reduce("grad", "adasum", values);
       EXPECT(status.code() == Code::kInvalidArgument, "not refused");
-      for (const char* word : {"grad", "ranks [0, 2] have adasum,", "rank [1] has adasum:"}) {
+      for (const char* word :
+           {"grad", "ranks [0, 2] have adasum,", "rank [1] has adasum:", knob, value}) {
         EXPECT(status.message().find(word) != std::string::npos, status.message());
       }
-      const char* same = knob == std::string("algo") ? "adasum:algo=doubling" : "adasum:chunk=64";
       EXPECT(me.Reduce("after", same, values).ok() && values[0] == 1, "did not go on");
       const Status local =
           me.Reduce("local", me.rank() == 2 ? "adasum:local=sum" : "adasum", values);
