@@ -12,11 +12,9 @@ namespace horon {
 namespace {
 
 using test::Item;
+using test::kFloats;
 using test::OpTensor;
 using test::Values;
-
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 
 // What a first call makes of the values, by rank.
 std::vector<Values> FirstCall(const std::string& spec, const std::vector<Values>& values) {

@@ -9,11 +9,10 @@ namespace horon {
 namespace {
 
 using test::Bytes;
+using test::kFloats;
 using test::OnDevice;
 using test::Values;
 
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 constexpr int64_t kCounts[] = {0, 1, 15, 4096, 4097, 100'003};
 
 // Any bits at all; for bool 0 and 1.

@@ -25,6 +25,11 @@ struct GpuLayout {
   std::vector<int> direct = {};
 };
 
+// Every rank has the same NCCL.
+inline GpuLayout LayoutOf(int size, int local_size, const char* way, bool between = false) {
+  return {size, local_size, std::vector<int>(static_cast<size_t>(size), kNccl), way, between};
+}
+
 // What an MPI that reads a GPU's memory is to the runtime.
 class DirectTransport final : public WrappedTransport {
  public:

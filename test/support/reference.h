@@ -17,6 +17,8 @@ inline constexpr DataType kAllTypes[] = {
     DataType::kUInt8,   DataType::kInt8,    DataType::kInt16,    DataType::kInt32,
     DataType::kInt64,   DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
     DataType::kFloat64, DataType::kBool};
+inline constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                       DataType::kFloat64};
 
 Bytes Encode(DataType dtype, const Values& values);
 Values Decode(DataType dtype, std::span<const std::byte> bytes);

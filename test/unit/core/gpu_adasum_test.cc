@@ -14,19 +14,14 @@ namespace {
 using test::Bytes;
 using test::GpuRank;
 using test::GpuWorld;
-using test::kNccl;
+using test::kFloats;
+using test::LayoutOf;
 using test::Values;
 using Layout = test::GpuLayout;
 
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 constexpr int64_t kCounts[] = {1, 0, 17, 5000, 3, 70'001};
 const char* const kOps[] = {"adasum", "adasum:local=average", "adasum:local=sum",
                             "adasum:zero=mean"};
-
-Layout LayoutOf(int size, int local_size, const char* way, bool between = false) {
-  return {size, local_size, std::vector<int>(static_cast<size_t>(size), kNccl), way, between};
-}
 
 std::vector<Layout> Layouts() {
   std::vector<Layout> layouts;

@@ -12,17 +12,12 @@ namespace {
 using test::Bytes;
 using test::GpuRank;
 using test::GpuWorld;
-using test::kNccl;
+using test::kFloats;
+using test::LayoutOf;
 using test::Values;
 using Layout = test::GpuLayout;
 
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 constexpr int64_t kCounts[] = {1, 0, 17, 5000};
-
-Layout LayoutOf(int size, int local_size, const char* way) {
-  return {size, local_size, std::vector<int>(static_cast<size_t>(size), kNccl), way};
-}
 
 Request OnHost(Request request) {
   request.name = "host." + request.name;

@@ -5,15 +5,14 @@
 #include <limits>
 
 #include "test/support/catch.h"
+#include "test/support/reference.h"
 #include "test/unit/device/elements.h"
 
 namespace horon {
 namespace {
 
 using test::Elements;
-
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
+using test::kFloats;
 
 TEST_CASE("segments are moved, scaled and converted", "[kernels]") {
   for (const DataType from : kFloats) {

@@ -14,10 +14,9 @@ namespace horon {
 namespace {
 
 using test::Bytes;
+using test::kFloats;
 using test::Values;
 
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 constexpr int64_t kCounts[] = {0, 1, 17, 1000};
 
 std::string Beside(const std::string& name) {

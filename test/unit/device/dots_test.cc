@@ -8,15 +8,15 @@
 
 #include "runtime/device/kernels_host.h"
 #include "test/support/catch.h"
+#include "test/support/reference.h"
 #include "test/unit/device/elements.h"
 
 namespace horon {
 namespace {
 
 using test::Elements;
+using test::kFloats;
 
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 constexpr int64_t kCounts[] = {0, 1, 7, 15, 16, 17, 100, kDotBlock - 1, kDotBlock, 5003};
 
 Elements Random(DataType dtype, int64_t count, unsigned seed) {

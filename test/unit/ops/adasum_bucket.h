@@ -9,8 +9,6 @@
 
 namespace horon::test {
 
-inline constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                       DataType::kFloat64};
 inline constexpr const char* kPaths[] = {"adasum", "adasum:algo=halving", "adasum:algo=doubling",
                                          "adasum:algo=tree"};
 // Ragged: nothing, one, fewer than ranks, odd, more than a block of dots.

@@ -9,12 +9,10 @@
 namespace horon::gossip {
 namespace {
 
+using test::kFloats;
 using test::OpRunner;
 using test::OpTensor;
 using test::Values;
-
-constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
-                                DataType::kFloat64};
 
 std::vector<Values> Start(int ranks, int64_t count) {
   std::vector<Values> values;
