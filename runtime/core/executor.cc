@@ -12,6 +12,14 @@ constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
 // Of one process set's staged ops: bytes under way, and those of a bucket that need not wait.
 constexpr int64_t kStagedInFlight = int64_t{32} << 20, kSmallStaged = int64_t{512} << 10;
 
+// TakeBack must find every bucket of a locked schedule as it was: what a GPU was given has begun,
+// and places in its order, or among staged ops, are taken for good.
+Status NotReturnable(Stage& stage) {
+  return Status::Internal("tensor '" + stage.segments()[0].request->name +
+                          "' is in a locked schedule, whose buckets are of elementwise ops on the "
+                          "host alone");
+}
+
 }  // namespace
 
 // Waits until few enough of the group's buckets are under way: what is packed for each takes
@@ -97,9 +105,11 @@ void Executor::Start(Bucket bucket) {
     return;
   }
   const auto elementwise = op->elementwise();
-  const Status prepared = running->on_gpu() ? Status::Ok()
-                          : elementwise     ? PrepareOutputs(*running)
-                                            : running->FillMissingInputs();
+  const bool returnable = !running->on_gpu() && elementwise;
+  const Status prepared = running->locked().number > 0 && !returnable ? NotReturnable(*running)
+                          : running->on_gpu()                         ? Status::Ok()
+                          : elementwise ? PrepareOutputs(*running)
+                                        : running->FillMissingInputs();
   if (!prepared.ok()) {
     fault_ = prepared;  // the others run this bucket: nothing after it can be trusted
     running->Finish(prepared);
@@ -163,7 +173,7 @@ std::vector<Entry> Executor::TakeBack(uint64_t first) {
     Running& running = *running_.back();
     running.Withdraw();
     for (Entry& entry : running.TakeEntries()) back.push_back(std::move(entry));
-    Group& group = running.group();
+    Group& group = running.group();  // Start lets in only what has a place in one of its two orders
     --group.sequence;
     if (group.lane) {
       group.lane->GiveBack(running.ticket);

@@ -393,6 +393,21 @@ TEST_CASE("executor: ranks that have joined skip a bucket, which the others run 
 
 // --- failures ----------------------------------------------------------------------------------
 
+TEST_CASE("executor: what cannot be taken back is refused in a locked schedule") {
+  Tensor on_gpu = Make("w", "sum", 1, 3), staged = Make("w", "alltoall", 1, 3);
+  on_gpu.request.device = {DeviceKind::kCuda, 0};
+  for (const Tensor& tensor : {on_gpu, staged}) {
+    Sides sides(Topology::OneNode(1));
+    const Started fine = sides.Start(0, {Make("v", "sum", 1, 3)}, {1, 7, 1});
+    const Started started = sides.Start(0, {tensor}, {1, 7, 2});
+    REQUIRE(started.done());
+    CHECK(started.message().find("tensor 'w' is in a locked schedule, whose buckets are") == 0);
+    CHECK(sides.executor(0).Advance().status().code() == Code::kInternal);
+    CHECK_FALSE(fine.done());
+    CHECK(sides.executor(0).TakeBack(0).size() == 1);
+  }
+}
+
 TEST_CASE("executor: an op that fails fails the tensors of its bucket, and no others") {
   for (const Code code : {Code::kInvalidArgument, Code::kUnsupported, Code::kAborted}) {
     Sides sides(Apart(2));
