@@ -76,9 +76,13 @@ RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topolo
   parts.topology = std::move(topology);
   parts.counters = std::make_shared<Counters>();
   parts.losses = std::move(losses);
+  GpuChoices choices;
+  choices.nccl = config.nccl;
+  choices.nccl_needed = config.nccl && config.inter == "nccl";
+  if (WantsCublas(config)) choices.pairs = PairKernels::kCublas;
+  choices.groups = {config.nccl_time, static_cast<int>(config.nccl_max_ctas), config.nccl_register};
   parts.gpus =
-      std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, config.nccl,
-                             WantsCublas(config) ? PairKernels::kCublas : PairKernels::kFused);
+      std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, choices);
   parts.recorder = RecorderOf(config, process, rank);
   parts.transports.push_back(std::make_unique<SelfTransport>(rank));
   return parts;

@@ -36,6 +36,8 @@ struct Config {
   std::string python_prefix;                // PYTHON_PREFIX: set by the Python package
   std::string nccl_lib, cublas_lib;         // NCCL_LIB, CUBLAS_LIB: paths of the libraries
   bool nccl = true;                         // NCCL: GPU tensors go over NCCL where they can
+  int64_t nccl_max_ctas = 0;                // NCCL_MAX_CTAS; 0: NCCL chooses
+  bool nccl_register = false;               // NCCL_REGISTER: what tensors are packed into
   std::string inter = "mpi";                // INTER: what moves GPU tensors between nodes
   int64_t local_size = 0;                   // LOCAL_SIZE: >0 pretends nodes of so many ranks
   std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes
@@ -48,6 +50,7 @@ struct Config {
   std::chrono::milliseconds stall_shutdown{1800000};  // STALL_SHUTDOWN_TIME_SECONDS; 0: never
   std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
   std::chrono::milliseconds gossip_time{60000};       // GOSSIP_TIMEOUT (s): of a peer's answer
+  std::chrono::milliseconds nccl_time{600000};        // NCCL_TIMEOUT (s); 0: never
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder
   std::string postmortem_dir;                         // POSTMORTEM_DIR
   std::string timeline;               // TIMELINE: file; "" and DYNAMIC: none at the start

@@ -23,7 +23,7 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 }
 
 struct Told {
-  int32_t version, between_nodes, reads_gpus;
+  int32_t version, between_nodes, reads_gpus, registers;
 };
 
 // Whether messages to all members of other nodes may come out of a GPU's memory.
@@ -93,8 +93,12 @@ Status GpuRoad::Open(Share& share) {
   if (!device_pool_) {
     device_pool_ = std::make_shared<Pool>(gpu_->MakeMemory());
     pinned_pool_ = std::make_shared<Pool>(gpu_->MakePinnedMemory());
+    GpuNetwork* const network = gpus_->network();
+    const bool wanted = network != nullptr && gpus_->choices().groups.registers;
+    auto memory = wanted ? network->MakeMemory(gpu_->device()) : nullptr;
+    if (memory) registered_pool_ = std::make_shared<Pool>(std::move(memory));
   }
-  HORON_ASSIGN(share.stream, gpu_->MakeStream(gpus_->pairs()));
+  HORON_ASSIGN(share.stream, gpu_->MakeStream(gpus_->choices().pairs));
   HORON_ASSIGN(share.down, gpu_->MakeStream(PairKernels::kFused));
   HORON_ASSIGN(share.up, gpu_->MakeStream(PairKernels::kFused));
   return Status::Ok();
@@ -105,7 +109,8 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   GpuNetwork* const network = gpus_->network();
   std::vector<Told> told(static_cast<size_t>(comm.size()));
   const int32_t mine = network != nullptr ? network->version() : 0;
-  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0};
+  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0,
+                                            registered_pool_ ? 1 : 0};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});
@@ -120,6 +125,10 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   const auto& nodes = comm.nodes();
   const bool together = comm.one_node() || between_nodes_;
   const bool apart = !together && EquallyMany(nodes);
+  // An MPI that reads a GPU's memory need not read what NCCL allocates.
+  const bool allowed = together || !share.direct;
+  share.registers = allowed && std::all_of(told.begin(), told.end(),
+                                           [](const Told& other) { return other.registers != 0; });
   Way way = Way::kHost;
   if (together && same) way = Way::kGroup;
   if (apart && (same || nodes[0].size() == 1)) way = Way::kNodes;
@@ -132,8 +141,8 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   }
   if (way == Way::kHost)
     Log(LogLevel::kWarn, "gpu",
-        "GPU tensors go through the host: the ranks do not all have the "
-        "same NCCL (horonrun --check-build), or nodes differ in size");
+        "GPU tensors go through the host: the ranks do not all have the same NCCL (here: " +
+            gpus_->nccl() + "), or nodes differ in size");
   share.way = way;
   co_return Status::Ok();
 }
@@ -157,7 +166,8 @@ Task GpuRoad::Connect(Communicator& members, Share& share) {
     co_return Status::Unavailable("rank " + std::to_string(members.global(0)) +
                                   " could not begin an NCCL communicator; its log says why");
   }
-  auto group = gpus_->network()->Connect(told.id, members.size(), members.rank(), gpu_->device());
+  auto group = gpus_->network()->Connect(told.id, members.size(), members.rank(), gpu_->device(),
+                                         gpus_->choices().groups);
   if (!group.ok()) co_return group.status();
   share.group = std::move(group).value();
   GroupMet met(*share.group, awaited_);
@@ -225,38 +235,6 @@ Status GpuRoad::OwnOutputs(GpuBucket& bucket) {
     if (segment.output == nullptr) HORON_TRY(Own(bucket, i, segment.request->shape));
   }
   return Status::Ok();
-}
-
-Status GpuRoad::Reserve(Share& share, int64_t bytes) {
-  if (share.fusion.bytes() >= bytes) return Status::Ok();
-  HORON_TRY(Retire(*share.stream, std::move(share.fusion)));
-  HORON_ASSIGN(share.fusion, device_pool_->Take(bytes));
-  return Status::Ok();
-}
-
-// Back to its pool once the stream has done what was enqueued so far.
-Status GpuRoad::Retire(Stream& stream, Buffer buffer) {
-  if (buffer.data() == nullptr) return Status::Ok();
-  HORON_ASSIGN(SharedEvent event, stream.Record());
-  returns_->Add(std::move(event), std::move(buffer));
-  return Status::Ok();
-}
-
-Status GpuRoad::Progress() {
-  if (!gpu_) return Status::Ok();
-  returns_->Sweep();
-  for (auto& [set, share] : shares_) {
-    if (share.group) HORON_TRY(share.group->Check());
-    if (share.direct) HORON_TRY(gpu_->Attach());
-  }
-  return Status::Ok();
-}
-
-void GpuRoad::Abort() {
-  for (auto& [set, share] : shares_) {
-    if (share.group) share.group->Abort();
-  }
-  shares_.clear();  // copies that still run end now, before their tensors are given back
 }
 
 }  // namespace horon

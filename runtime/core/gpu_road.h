@@ -11,8 +11,11 @@
 // does for tensors of the host. Buckets use the device in the order in which they were started.
 #pragma once
 
+#include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "runtime/base/counters.h"
 #include "runtime/core/entry.h"
@@ -38,7 +41,8 @@ class GpuRoad {
 
   // The bucket's way through, in the order of calls. The bucket outlives the Task.
   Task Run(GpuBucket& bucket);
-  // Takes back what the device is done with; kUnavailable when a group has noticed a failure.
+  // Takes back what the device is done with; kUnavailable when a group has noticed a failure, or
+  // the device has not ended a collective of one in time.
   Status Progress();
   // Whether a bucket waits for the device, which wakes nobody.
   bool waits() const { return awaited_ > 0; }
@@ -54,14 +58,16 @@ class GpuRoad {
   enum class Way { kUnknown, kHost, kNodes, kGroup };
   struct Share {  // what a process set keeps between buckets
     Way way = Way::kUnknown;
-    bool direct = false;  // messages between nodes may come out of the device's memory
+    bool direct = false;     // messages between nodes may come out of the device's memory
+    bool registers = false;  // the group registers `fusion`
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
-    std::unique_ptr<GpuGroup> group;           // of all ranks, or of this node's
     Buffer fusion;                             // on the device; grows to the largest bucket
+    std::deque<std::pair<SharedEvent, Buffer>> outgrown;  // registered still, free once it is done
+    std::unique_ptr<GpuGroup> group;  // of all ranks, or of this node's; goes before its memory
   };
   class OnGpu;  // gpu_road_stage.cc
 
-  // gpu_road.cc: the order of buckets, the choice of their ways.
+  // gpu_road.cc: the order of buckets, the choice of their ways. gpu_road_upkeep.cc: the last four.
   Task RunInTurn(GpuBucket& bucket, uint64_t ticket);
   Status Open(Share& share);
   Task Decide(Communicator& comm, Share& share);
@@ -74,6 +80,8 @@ class GpuRoad {
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
   Status Reserve(Share& share, int64_t bytes);
+  static Status SweepOutgrown(Share& share);
+  Status WatchGroups();
   Status Retire(Stream& stream, Buffer buffer);
 
   // gpu_road_stage.cc: staged ops, and what they exchange with ranks that no group reaches.
@@ -103,9 +111,12 @@ class GpuRoad {
   bool between_nodes_;
   std::shared_ptr<Gpu> gpu_;  // null until a bucket of this rank lies on it
   std::shared_ptr<Pool> device_pool_, pinned_pool_;
+  std::shared_ptr<Pool> registered_pool_;  // of memory that groups register; null: they do not
   std::shared_ptr<GpuReturns> returns_ = std::make_shared<GpuReturns>();
   std::map<int32_t, Share> shares_;
   SharedEvent last_group_;  // the end of the last bucket that used a group
+  SharedEvent watched_;     // that of one which the device has not ended yet
+  std::chrono::steady_clock::time_point watched_since_, watched_at_;
   uint64_t next_ticket_ = 0, serving_ = 0;
   int awaited_ = 0;
   Counter &grouped_, &between_, &hosted_, &direct_;

@@ -2,18 +2,14 @@
 
 #include <algorithm>
 
+#include "runtime/base/seconds.h"
+
 namespace horon {
 namespace {
 
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-std::string Seconds(milliseconds time) {
-  const int64_t tenths = time.count() / 100;
-  return tenths >= 100 ? std::to_string(tenths / 10) + " s"
-                       : std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
 
 std::string Ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

@@ -12,11 +12,13 @@ std::string Dotted(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+std::shared_ptr<void> Enter(int device) { return std::make_shared<cuda::OnDevice>(device); }
+
 class CudaDriver final : public GpuDriver {
  public:
   CudaDriver(int devices, const GpuLibraryPaths& paths)
       : devices_(devices), nccl_(OpenNccl(paths)), cublas_(OpenCublas(paths)) {
-    if (nccl_.ok()) network_ = MakeNcclNetwork(nccl_);
+    if (nccl_.ok()) network_ = MakeNcclNetwork(nccl_, Enter);
   }
   int devices() const override { return devices_; }
   std::string version() const override {

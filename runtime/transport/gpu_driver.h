@@ -15,7 +15,7 @@
 
 namespace horon {
 
-inline constexpr int kCudaPluginVersion = 2;
+inline constexpr int kCudaPluginVersion = 3;
 
 // One per process; lives to its end. Any thread.
 class GpuDriver {

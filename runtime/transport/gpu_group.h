@@ -1,5 +1,5 @@
 // GpuGroup: some ranks with a GPU each, whose collectives run on those GPUs: NCCL in production
-// (nccl.cc, in the CUDA plugin), one on host memory in tests (test/support/fake_gpu.h).
+// (nccl.h, in the CUDA plugin), one on host memory in tests (test/support/fake_gpu.h).
 //
 // All calls enqueue on a stream and return. Every rank of a group makes the same calls in the same
 // order, and ranks that share several groups use them in the same order too. Holder of the baton.
@@ -7,11 +7,13 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "runtime/device/memory.h"
 #include "runtime/device/stream.h"
 
 namespace horon {
@@ -21,15 +23,29 @@ struct GpuGroupId {
   std::array<std::byte, 128> bytes{};
 };
 
+// What a runtime wants of its groups. Equal on all ranks.
+struct GpuGroupOptions {
+  std::chrono::milliseconds timeout{600'000};  // for the ranks to meet, and for calls; 0: none
+  int max_ctas = 0;                            // blocks a collective takes; 0: the network chooses
+  bool registers = false;                      // what buckets are packed into is registered
+};
+
 class GpuGroup {
  public:
   virtual ~GpuGroup() = default;  // blocks at most until this rank's part is over
-  // Whether all ranks have come: nothing is enqueued before. Never blocks.
+  // Whether all ranks have come: nothing is enqueued before. Never blocks. kUnavailable when they
+  // have not in time.
   virtual Result<bool> Ready() = 0;
   // What the network has noticed since. Never blocks.
   virtual Status Check() = 0;
   // Ends what is in flight, here, whatever the other ranks do. Afterwards nothing is enqueued.
   virtual void Abort() = 0;
+
+  // Memory of GpuNetwork::MakeMemory, once all have come, in which collectives may work without
+  // copies. Where one rank gives a collective such memory all do. Deregister: before it is freed,
+  // once the device is done with it, unless the group goes first.
+  virtual Status Register(const Span& memory) = 0;
+  virtual Status Deregister(const std::byte* memory) = 0;
 
   // In place.
   virtual Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
@@ -57,7 +73,10 @@ class GpuNetwork {
   // This rank's end of a new group. Never blocks for the others; GpuGroup::Ready says when they
   // have come.
   virtual Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank,
-                                                    Device device) = 0;
+                                                    Device device,
+                                                    const GpuGroupOptions& options) = 0;
+  // Of memory that groups register; null where they do not.
+  virtual std::unique_ptr<Memory> MakeMemory(Device device) = 0;
 };
 
 }  // namespace horon

@@ -15,7 +15,11 @@ Result<std::shared_ptr<Gpu>> Gpus::Of(Device device) {
     return Status::InvalidArgument("it lies on " + ToString(device) + ", but this process sees " +
                                    std::to_string(driver_->devices()) + " GPUs");
   }
-  if (pairs_ == PairKernels::kCublas && driver_->cublas().version == 0) {
+  if (choices_.nccl_needed && driver_->network() == nullptr) {
+    return Status::Unsupported("HORON_INTER=nccl, but there is no NCCL that it could use: " +
+                               driver_->nccl().text + ". HORON_INTER=mpi needs none");
+  }
+  if (choices_.pairs == PairKernels::kCublas && driver_->cublas().version == 0) {
     return Status::Unsupported(
         "HORON_ADASUM_KERNEL=cublas, but there is no cuBLAS that it could use: " +
         driver_->cublas().text + ". HORON_ADASUM_KERNEL=fused needs none");
@@ -31,7 +35,13 @@ std::shared_ptr<Gpu> Gpus::gpu() const {
 
 GpuNetwork* Gpus::network() const {
   MutexLock lock(mutex_);
-  return driver_ != nullptr && nccl_ ? driver_->network() : nullptr;
+  return driver_ != nullptr && choices_.nccl ? driver_->network() : nullptr;
+}
+
+std::string Gpus::nccl() const {
+  if (!choices_.nccl) return "HORON_NCCL=0";
+  MutexLock lock(mutex_);
+  return driver_ != nullptr ? driver_->nccl().text : "no GPU was used yet";
 }
 
 }  // namespace horon

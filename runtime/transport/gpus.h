@@ -12,24 +12,32 @@
 
 namespace horon {
 
+// What the user has chosen.
+struct GpuChoices {
+  bool nccl = true, nccl_needed = false;  // whether to use it; whether nothing else will do
+  PairKernels pairs = PairKernels::kFused;
+  GpuGroupOptions groups = {};
+};
+
 class Gpus {
  public:
   // The process's driver, or why there is none; asked once at most.
   using Find = std::function<Result<GpuDriver*>()>;
-  explicit Gpus(Find find, bool nccl = true, PairKernels pairs = PairKernels::kFused)
-      : find_(std::move(find)), nccl_(nccl), pairs_(pairs) {}
+  explicit Gpus(Find find, const GpuChoices& choices = {})
+      : find_(std::move(find)), choices_(choices) {}
 
-  // kUnsupported with the reason where there is no such GPU, or no cuBLAS that is wanted;
+  // kUnsupported with the reason where there is no such GPU, or no NCCL or cuBLAS that is needed;
   // kInvalidArgument for a second GPU.
   Result<std::shared_ptr<Gpu>> Of(Device device);
   std::shared_ptr<Gpu> gpu() const;  // null before
   GpuNetwork* network() const;       // null where there is none, or none is wanted
-  PairKernels pairs() const { return pairs_; }
+  // Why there is no network, or which there is.
+  std::string nccl() const;
+  const GpuChoices& choices() const { return choices_; }
 
  private:
   Find find_;
-  const bool nccl_;
-  const PairKernels pairs_;
+  const GpuChoices choices_;
   mutable Mutex mutex_;
   std::shared_ptr<Gpu> gpu_ HORON_GUARDED_BY(mutex_);
   GpuDriver* driver_ HORON_GUARDED_BY(mutex_) = nullptr;

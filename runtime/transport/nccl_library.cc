@@ -25,6 +25,16 @@ std::string FindAll(const OpenedLibrary& library, NcclLibrary& nccl) {
   return missing;
 }
 
+// What newer ones have.
+void FindMore(const OpenedLibrary& library, NcclLibrary& nccl) {
+  std::string missing;
+  library.Find("ncclMemAlloc", &nccl.MemAlloc, &missing);
+  library.Find("ncclMemFree", &nccl.MemFree, &missing);
+  library.Find("ncclCommRegister", &nccl.CommRegister, &missing);
+  library.Find("ncclCommDeregister", &nccl.CommDeregister, &missing);
+  if (!missing.empty()) nccl.CommRegister = nullptr;
+}
+
 std::string Dotted(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
@@ -59,11 +69,16 @@ NcclLibrary OpenNccl(const GpuLibraryPaths& paths) {
   }
   const std::string what =
       "NCCL " + Dotted(version) + " in " + FileOf(reinterpret_cast<void*>(nccl.GetVersion));
-  if (version < kLeastNccl || !missing.empty()) {
+  if (version < kLeastNccl) {
     nccl.found.text = what + " is too old: " + Dotted(kLeastNccl) + " is the least" +
                       (missing.empty() ? "" : ", and it has no " + missing);
     return nccl;
   }
+  if (!missing.empty()) {
+    nccl.found.text = what + " is not whole: it has no " + missing;
+    return nccl;
+  }
+  FindMore(opened, nccl);
   nccl.found = {version, what};
   return nccl;
 }

@@ -1,9 +1,11 @@
-// NCCL as the plugin calls it: the few functions it needs, declared here and found at run time, so
+// NCCL as the runtime calls it: the few functions it needs, declared here and found at run time, so
 // that no build needs NCCL and one build works with every version from kLeastNccl on.
 //
-// Names, numbers and layouts are NCCL's. Part of the CUDA plugin; opened once per process.
+// Names, numbers and layouts are NCCL's. Opened once per process, by the CUDA plugin; tests have a
+// table of their own (test/support/fake_nccl.h).
 #pragma once
 
+#include <climits>
 #include <cstddef>
 #include <string>
 
@@ -19,15 +21,38 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-enum NcclAnswer : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+enum NcclAnswer : int {
+  kNcclSuccess = 0,
+  kNcclSystemError = 2,
+  kNcclInvalidArgument = 4,
+  kNcclRemoteError = 6,
+  kNcclInProgress = 7
+};
 
-// The beginning of ncclConfig_t, which has been the same since 2.14. NCCL reads `size` bytes and
-// takes its defaults for what came later.
+enum NcclType : int {
+  kNcclInt8 = 0,
+  kNcclUint8 = 1,
+  kNcclInt32 = 2,
+  kNcclInt64 = 4,
+  kNcclFloat16 = 6,
+  kNcclFloat32 = 7,
+  kNcclFloat64 = 8,
+  kNcclBfloat16 = 9
+};
+enum NcclOp : int { kNcclSum = 0, kNcclProd = 1, kNcclMax = 2, kNcclMin = 3 };
+
+// The beginning of ncclConfig_t, which has been the same since 2.17. NCCL reads `size` bytes and
+// takes its defaults for what came later than `version`.
 struct NcclConfig {
+  static constexpr int kUndefined = INT_MIN;
   size_t size = sizeof(NcclConfig);
   unsigned int magic = 0xcafebeef;
-  unsigned int version = 21400;
+  unsigned int version = 21700;
   int blocking = 0;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
 };
 
 // Streams are cudaStream_t.
@@ -57,8 +82,14 @@ struct NcclLibrary {
   NcclAnswer (*GroupEnd)() = nullptr;
   const char* (*GetErrorString)(NcclAnswer answer) = nullptr;
   const char* (*GetLastError)(NcclComm* comm) = nullptr;
+  // Of 2.19 and newer; all of them or none.
+  NcclAnswer (*MemAlloc)(void** memory, size_t bytes) = nullptr;
+  NcclAnswer (*MemFree)(void* memory) = nullptr;
+  NcclAnswer (*CommRegister)(NcclComm* comm, void* memory, size_t bytes, void** handle) = nullptr;
+  NcclAnswer (*CommDeregister)(NcclComm* comm, void* handle) = nullptr;
 
   bool ok() const { return found.version != 0; }
+  bool registers() const { return CommRegister != nullptr; }
   // Ok, or kUnavailable: "NCCL could not begin a communicator: unhandled system error; its last
   // words: ...". What is in progress is ok.
   Status Check(NcclAnswer answer, const std::string& what) const;

@@ -131,8 +131,9 @@ class FakeNetwork final : public GpuNetwork {
       : rooms_(std::move(rooms)), gpu_(gpu), version_(version) {}
   int version() const override { return version_; }
   Result<GpuGroupId> MakeId() override;
-  Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank,
-                                            Device device) override;
+  Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank, Device device,
+                                            const GpuGroupOptions& options) override;
+  std::unique_ptr<Memory> MakeMemory(Device) override { return gpu_.MakeMemory(); }
 
  private:
   std::shared_ptr<Rooms> rooms_;
@@ -146,9 +147,13 @@ class FakeGpus {
   // `nccl[rank]`: the rank's version of it, 0 for none.
   explicit FakeGpus(std::vector<int> nccl);
   ~FakeGpus();
+  int size() const { return static_cast<int>(drivers_.size()); }
   // For the rank's runtime.
-  std::shared_ptr<Gpus> Of(int rank, PairKernels pairs = PairKernels::kFused);
+  std::shared_ptr<Gpus> Of(int rank, const GpuChoices& choices = {});
   FakeGpu& gpu(int rank);
+  FakeNetwork& fake_network(int rank);
+  // In place of the fake network, which stays below it; null: no other.
+  void Use(int rank, GpuNetwork* network);
   std::vector<std::string> complaints() const;  // of all
 
  private:

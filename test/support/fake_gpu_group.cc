@@ -2,6 +2,8 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <iterator>
+#include <optional>
 
 #include "test/support/fake_gpu.h"
 
@@ -10,6 +12,7 @@ namespace horon::test {
 // A rank's part of a collective, in memory that its stream may use.
 struct Part {
   std::vector<Span> send, recv;
+  std::optional<bool> registered = {};  // whether all of it is; nothing where there is nothing
 };
 
 struct FakeNetwork::Room {
@@ -17,6 +20,7 @@ struct FakeNetwork::Room {
   struct Meeting {
     std::string what;
     std::vector<Part> parts;
+    std::optional<bool> registered;
     int there = 0, gone = 0;
     bool over = false;
   };
@@ -30,6 +34,9 @@ struct FakeNetwork::Room {
       meeting.what = what;
       meeting.parts.resize(static_cast<size_t>(size));
     }
+    if (part.registered && meeting.registered.value_or(*part.registered) != *part.registered)
+      gpu.Complain(what + " of memory that some ranks have registered and others have not");
+    if (part.registered) meeting.registered = part.registered;
     if (meeting.what != what) gpu.Complain("one rank calls " + meeting.what + ", another " + what);
     meeting.parts[static_cast<size_t>(rank)] = std::move(part);
     if (++meeting.there == size && !aborted) {
@@ -74,6 +81,21 @@ class FakeGroup final : public GpuGroup {
     room_->changed.notify_all();
   }
   bool Reduces(DataType dtype) const override { return dtype != DataType::kInt16; }
+  Status Register(const Span& memory) override {
+    if (!registered_.emplace(memory.data, memory.bytes).second)
+      gpu_.Complain("memory is registered twice");
+    return Status::Ok();
+  }
+  Status Deregister(const std::byte* memory) override {
+    const auto found = registered_.find(memory);
+    if (found == registered_.end()) {
+      gpu_.Complain("memory is deregistered that is not registered");
+      return Status::Ok();
+    }
+    gpu_.Touch({const_cast<std::byte*>(memory), found->second}, true);
+    registered_.erase(found);
+    return Status::Ok();
+  }
 
   Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
                    Stream& stream) override {
@@ -143,6 +165,7 @@ class FakeGroup final : public GpuGroup {
  private:
   Status Start(const std::string& what, const Part& part, Stream& stream, Room::Work work) {
     Part inside = part;
+    inside.registered = Registered(part);
     for (auto* spans : {&inside.send, &inside.recv}) {
       for (Span& span : *spans) span.data = gpu_.Inside(span.data);
     }
@@ -156,9 +179,25 @@ class FakeGroup final : public GpuGroup {
     return Status::Ok();
   }
 
+  std::optional<bool> Registered(const Part& part) const {
+    std::optional<bool> all;
+    for (const auto* spans : {&part.send, &part.recv}) {
+      for (const Span& span : *spans) {
+        if (span.bytes == 0) continue;
+        const auto after = registered_.upper_bound(span.data);
+        const bool is =
+            after != registered_.begin() &&
+            span.data + span.bytes <= std::prev(after)->first + std::prev(after)->second;
+        all = all.value_or(true) && is;
+      }
+    }
+    return all;
+  }
+
   std::shared_ptr<Room> room_;
   int rank_;
   FakeGpu& gpu_;
+  std::map<const std::byte*, int64_t> registered_;
   uint64_t next_ = 0;
 };
 
@@ -173,7 +212,7 @@ Result<GpuGroupId> FakeNetwork::MakeId() {
 }
 
 Result<std::unique_ptr<GpuGroup>> FakeNetwork::Connect(const GpuGroupId& id, int size, int rank,
-                                                       Device) {
+                                                       Device, const GpuGroupOptions&) {
   int number = 0;
   std::memcpy(&number, id.bytes.data(), sizeof number);
   std::lock_guard lock(rooms_->mutex);
@@ -189,7 +228,7 @@ class FakeGpus::Driver final : public GpuDriver {
  public:
   Driver(std::shared_ptr<FakeNetwork::Rooms> rooms, int version)
       : gpu_(std::make_shared<FakeGpu>(0)), network_(std::move(rooms), *gpu_, version) {
-    nccl_.version = version;
+    nccl_ = {version, version > 0 ? "a fake NCCL" : "none here"};
   }
   int devices() const override { return 2; }
   std::string version() const override { return "fake"; }
@@ -199,12 +238,18 @@ class FakeGpus::Driver final : public GpuDriver {
     if (index != 0) return Status::Unsupported("there is one fake GPU");
     return std::shared_ptr<Gpu>(gpu_);
   }
-  GpuNetwork* network() override { return nccl_.version > 0 ? &network_ : nullptr; }
+  GpuNetwork* network() override {
+    if (nccl_.version == 0) return nullptr;
+    return other_ != nullptr ? other_ : &network_;
+  }
   FakeGpu& gpu() { return *gpu_; }
+  FakeNetwork& fake_network() { return network_; }
+  void Use(GpuNetwork* network) { other_ = network; }
 
  private:
   std::shared_ptr<FakeGpu> gpu_;
   FakeNetwork network_;
+  GpuNetwork* other_ = nullptr;
   FoundLibrary nccl_, none_;
 };
 
@@ -213,9 +258,17 @@ FakeGpus::FakeGpus(std::vector<int> nccl) {
 }
 FakeGpus::~FakeGpus() = default;
 
-std::shared_ptr<Gpus> FakeGpus::Of(int rank, PairKernels pairs) {
+std::shared_ptr<Gpus> FakeGpus::Of(int rank, const GpuChoices& choices) {
   GpuDriver* const driver = drivers_[static_cast<size_t>(rank)].get();
-  return std::make_shared<Gpus>([driver]() -> Result<GpuDriver*> { return driver; }, true, pairs);
+  return std::make_shared<Gpus>([driver]() -> Result<GpuDriver*> { return driver; }, choices);
+}
+
+FakeNetwork& FakeGpus::fake_network(int rank) {
+  return drivers_[static_cast<size_t>(rank)]->fake_network();
+}
+
+void FakeGpus::Use(int rank, GpuNetwork* network) {
+  drivers_[static_cast<size_t>(rank)]->Use(network);
 }
 
 FakeGpu& FakeGpus::gpu(int rank) { return drivers_[static_cast<size_t>(rank)]->gpu(); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "test/support/fake_nccl.h"
 #include "test/support/gpu_rank.h"
 #include "test/support/road.h"
 #include "test/support/wrapped_transport.h"
@@ -21,6 +22,10 @@ struct GpuLayout {
   const char* way;  // the counter that moves
   bool between = false;
   std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
+  // NCCL's functions between the GPUs, not the fake network itself.
+  bool functions = false;
+  GpuChoices choices = {};
+  std::function<void(int rank, GpuChoices&)> choose = [](int, GpuChoices&) {};
   // Ranks whose messages may lie in the GPU's memory, as those of an MPI that reads it; -1: all.
   std::vector<int> direct = {};
 };
@@ -52,9 +57,18 @@ class DirectTransport final : public WrappedTransport {
 // A world in which every rank has a GPU.
 struct GpuWorld {
   explicit GpuWorld(const GpuLayout& layout)
-      : gpus(layout.nccl), world(layout.size, OptionsOf(layout)) {}
+      : gpus(layout.nccl),
+        nccl(layout.functions ? std::make_unique<FakeNccl>(gpus) : nullptr),
+        world(std::make_unique<World>(layout.size, OptionsOf(layout))),
+        size_(layout.size) {}
+  int size() const { return size_; }
+  // Another job on the same GPUs.
+  void Begin(const GpuLayout& layout) {
+    world.reset();
+    world = std::make_unique<World>(layout.size, OptionsOf(layout));
+  }
   void Run(const std::function<void(GpuRank&)>& body) {
-    world.Run([&](Rank& me) {
+    world->Run([&](Rank& me) {
       GpuRank rank(me, gpus.gpu(me.rank()));
       body(rank);
     });
@@ -68,7 +82,11 @@ struct GpuWorld {
   WorldOptions OptionsOf(const GpuLayout& layout) {
     WorldOptions options;
     options.local_size = layout.local_size;
-    options.gpus = [this](int rank) { return gpus.Of(rank); };
+    options.gpus = [this, layout](int rank) {
+      GpuChoices choices = layout.choices;
+      layout.choose(rank, choices);
+      return gpus.Of(rank, choices);
+    };
     options.configure = [between = layout.between](Config& config) {
       config.shm_chunk_bytes = 16 << 10;
       config.inter = between ? "nccl" : "mpi";
@@ -83,8 +101,12 @@ struct GpuWorld {
     return options;
   }
   FakeGpus gpus;  // outlives the runtimes
+  std::unique_ptr<FakeNccl> nccl;
   Verdicts verdicts;
-  World world;
+  std::unique_ptr<World> world;
+
+ private:
+  int size_;
 };
 
 // Floats 0, 1, 2, ... from `first` on.

@@ -200,7 +200,7 @@ TEST_CASE("a rank lost while devices wait for each other ends what is in flight"
     world.Expect(rank.me().Wait(*last).ok(), "enqueued on both");
     submitted.arrive_and_wait();
     if (rank.me().rank() == 1) {
-      world.world.MarkDead(1, "rank 1 was killed");
+      world.world->MarkDead(1, "rank 1 was killed");
       over.wait();
     } else {
       world.Expect(!last->Settled().value(), "the devices wait for each other");

@@ -104,6 +104,13 @@ TEST_CASE("elementwise ops on GPUs, whichever way they go", "[gpu]") {
   for (const Layout& layout : kLayouts) CheckElementwise(layout);
 }
 
+TEST_CASE("elementwise ops on GPUs, by NCCL's functions", "[gpu][nccl]") {
+  for (Layout layout : {kLayouts[1], kLayouts[3]}) {
+    layout.functions = true;
+    CheckElementwise(layout);
+  }
+}
+
 // Runs one op whose output the work owns; what came out, by rank.
 std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
                              const std::function<void(int rank, Request&, Bytes&)>& fill) {

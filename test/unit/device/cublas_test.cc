@@ -171,7 +171,7 @@ TEST_CASE("a cuBLAS that is too old, absent or something else is named, with wha
 
 TEST_CASE("who wants cuBLAS and has none hears of it when a tensor is submitted", "[gpu]") {
   test::FakeGpus gpus({23007});
-  const auto wanting = gpus.Of(0, PairKernels::kCublas);
+  const auto wanting = gpus.Of(0, {.pairs = PairKernels::kCublas});
   const Status refused = wanting->Of({DeviceKind::kCuda, 0}).status();
   REQUIRE(refused.code() == Code::kUnsupported);
   for (const char* word : {"HORON_ADASUM_KERNEL=cublas", "no cuBLAS", "HORON_ADASUM_KERNEL=fused"})

@@ -23,6 +23,17 @@ TEST_CASE("an NCCL that is too old is named, with what it lacks") {
     REQUIRE(nccl.found.text.find(word) != std::string::npos);
 }
 
+TEST_CASE("an NCCL that lacks functions is named with them, whatever its version") {
+  GpuLibraryPaths paths;
+  paths.nccl = Beside("libhoron_partial_nccl.so");
+  const NcclLibrary nccl = OpenNccl(paths);
+  REQUIRE(!nccl.ok());
+  for (const char* word : {"NCCL 2.23.4 in /", "is not whole: it has no ncclCommInitRankConfig, "})
+    REQUIRE(nccl.found.text.find(word) != std::string::npos);
+  for (const char* word : {"too old", "ncclGetUniqueId"})
+    REQUIRE(nccl.found.text.find(word) == std::string::npos);
+}
+
 TEST_CASE("a path that is no NCCL is not replaced by another one") {
   GpuLibraryPaths paths;
   paths.nccl = "/nowhere/libnccl.so.2";

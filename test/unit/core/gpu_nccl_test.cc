@@ -1,0 +1,163 @@
+// Whole runtimes over NCCL's functions: what NCCL notices, or does not, ends the job with an error
+// on every rank, and the next one begins anew. Each rank's GPU checks the order of its work.
+#include <cmath>
+#include <string>
+
+#include "test/support/catch.h"
+#include "test/support/gpu_world.h"
+
+namespace horon {
+namespace {
+
+using test::Counting;
+using test::GpuLayout;
+using test::GpuRank;
+using test::GpuWorld;
+using test::kNccl;
+using test::LayoutOf;
+using test::Values;
+
+GpuLayout OverNccl(int size, int local_size = 0) {
+  GpuLayout layout = LayoutOf(size, local_size, "");
+  layout.functions = true;
+  return layout;
+}
+
+// A sum that must come out.
+void ExpectSum(GpuWorld& world, GpuRank& rank, const std::string& name, int64_t count) {
+  std::byte* const tensor = rank.Put(Counting(1, count));
+  const auto work =
+      rank.Submit(GpuRank::Of(name, "sum", DataType::kFloat32, {count}), tensor, tensor);
+  const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+  world.Expect(status.ok(), name + ": " + status.message());
+  if (!status.ok()) return;
+  Values expected = test::Decode(DataType::kFloat32, Counting(1, count));
+  for (double& value : expected) value *= world.size();
+  world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensor, count * 4)) == expected, name);
+}
+
+// Again and again, until it fails: what is said.
+Status FailingSum(GpuRank& rank) {
+  std::byte* const tensor = rank.Put(Counting(0, 1));
+  const Request request = GpuRank::Of("again", "sum", DataType::kFloat32, {1});
+  while (true) {
+    const auto work = rank.Submit(request, tensor, tensor);
+    const Status status = work.ok() ? rank.me().Wait(*work.value()) : work.status();
+    if (!status.ok()) return status;
+  }
+}
+
+// A job that fails on all ranks in a way that `spoil` brings about, and one after it.
+void FailAndBeginAnew(const GpuLayout& layout, const std::string& said,
+                      const std::function<void(test::FakeNccl&)>& spoil) {
+  GpuWorld world(layout);
+  world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "before", 100); });
+  spoil(*world.nccl);
+  std::vector<Status> ends(static_cast<size_t>(layout.size));
+  world.Run([&](GpuRank& rank) { ends[static_cast<size_t>(rank.me().rank())] = FailingSum(rank); });
+  bool told = false;
+  for (int rank = 0; rank < layout.size; ++rank) {
+    const Status& end = ends[static_cast<size_t>(rank)];
+    INFO("rank " << rank << ": " << end.message());
+    CHECK(end.code() == Code::kUnavailable);
+    CHECK(world.nccl->times(rank, "CommAbort") == 1);
+    CHECK(world.nccl->times(rank, "CommFinalize") == 0);
+    told = told || end.message().find(said) != std::string::npos;
+  }
+  CHECK(told);
+  REQUIRE(world.nccl->communicators() == 0);
+  world.nccl->Recover();
+  world.Begin(layout);
+  world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "after", 100); });
+  for (int rank = 0; rank < layout.size; ++rank)
+    CHECK(world.nccl->times(rank, "CommInitRankConfig") == 2);
+  world.Check();
+}
+
+TEST_CASE("an error that NCCL notices later ends the job, and the next one begins anew",
+          "[gpu][nccl]") {
+  FailAndBeginAnew(OverNccl(3), "NCCL could not go on: remote process exited",
+                   [](test::FakeNccl& nccl) { nccl.SetState(1, kNcclRemoteError); });
+}
+
+TEST_CASE("a call that NCCL refuses ends the job, and the next one begins anew", "[gpu][nccl]") {
+  FailAndBeginAnew(OverNccl(2),
+                   "NCCL could not start an allreduce: unhandled system error; its last words",
+                   [](test::FakeNccl& nccl) { nccl.Answer(1, "AllReduce", kNcclSystemError); });
+}
+
+TEST_CASE("a collective that the GPU does not end in time ends the job", "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(2);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  // Rank 1's GPU does not come: it was told nothing.
+  FailAndBeginAnew(
+      layout,
+      "the GPU has been at one NCCL collective, or has waited for its input, "
+      "for 0.3 s (HORON_NCCL_TIMEOUT): a rank is stuck",
+      [](test::FakeNccl& nccl) { nccl.Answer(1, "AllReduce", kNcclSuccess, 1'000'000); });
+}
+
+TEST_CASE("ranks that do not meet in NCCL end the job", "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(2);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  GpuWorld world(layout);
+  for (const int rank : {0, 1}) world.nccl->SetState(rank, kNcclInProgress);
+  std::vector<Status> ends(2);
+  world.Run([&](GpuRank& rank) { ends[static_cast<size_t>(rank.me().rank())] = FailingSum(rank); });
+  const std::string words = "NCCL did not bring 2 ranks together within 0.3 s";
+  for (const Status& end : ends) CHECK(end.code() == Code::kUnavailable);
+  CHECK((ends[0].message() + ends[1].message()).find(words) != std::string::npos);
+  for (const int rank : {0, 1}) CHECK(world.nccl->times(rank, "CommAbort") == 1);
+  world.nccl->Recover();
+  world.Check();
+}
+
+TEST_CASE("what buckets are packed into is registered with NCCL, on all ranks or on none",
+          "[gpu][nccl]") {
+  for (const int registering : {0, 1, 2}) {
+    INFO(registering << " ranks register");
+    GpuLayout layout = OverNccl(2);
+    layout.choose = [&](int rank, GpuChoices& choices) {
+      choices.groups.registers = rank < registering;
+    };
+    GpuWorld world(layout);
+    world.Run([&](GpuRank& rank) {
+      for (int64_t count = 1000; count < 100'000; count *= 5) {
+        std::vector<std::shared_ptr<Work>> works;
+        std::vector<std::byte*> tensors;
+        for (const char* name : {"a", "b", "c"}) {  // share a bucket, mostly
+          const Request request =
+              GpuRank::Of(name + std::to_string(count), "sum", DataType::kFloat32, {count});
+          tensors.push_back(rank.Put(Counting(1, count)));
+          works.push_back(rank.Submit(request, tensors.back(), tensors.back()).value());
+        }
+        for (size_t i = 0; i < works.size(); ++i) {
+          world.Expect(rank.Synchronize(*works[i]).ok(), "synchronized");
+          const Values sum = test::Decode(DataType::kFloat32, rank.Get(tensors[i], count * 4));
+          world.Expect(sum[1] == 4, "the sum");
+        }
+        const std::string op = "gossip:graph=ring";
+        std::byte* const tensor = rank.Put(Counting(rank.me().rank(), count));
+        const auto mixed =
+            rank.Submit(GpuRank::Of("g" + std::to_string(count), op, DataType::kFloat32, {count}),
+                        tensor, tensor)
+                .value();
+        world.Expect(rank.Synchronize(*mixed).ok(), "mixed");
+        const Values mean = test::Decode(DataType::kFloat32, rank.Get(tensor, count * 4));
+        world.Expect(std::fabs(mean[0] - 0.5) < 1e-6, "the mean");
+      }
+    });
+    const bool all = registering == 2;
+    for (const int rank : {0, 1}) {
+      const size_t blocks = world.nccl->times(rank, "CommRegister");
+      CHECK((blocks > 1) == all);
+      // Older ones were given back, when the device was done with them.
+      CHECK((world.nccl->times(rank, "CommDeregister") > 0) == all);
+      CHECK(world.nccl->times(rank, "MemAlloc") >= blocks);
+    }
+    world.Check();
+  }
+}
+
+}  // namespace
+}  // namespace horon

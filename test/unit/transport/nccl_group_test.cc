@@ -1,0 +1,216 @@
+// What NCCL is called with and in which order, and what is made of its answers: a communicator over
+// a table of functions (test/support/fake_nccl.h), without a GPU.
+#include <thread>
+
+#include "test/support/catch.h"
+#include "test/support/fake_nccl.h"
+#include "test/support/reference.h"
+
+namespace horon {
+namespace {
+
+using test::FakeGpus;
+using test::FakeNccl;
+using test::FakeStream;
+using Calls = std::vector<std::string>;
+
+constexpr Device kGpu{DeviceKind::kCuda, 0};
+constexpr std::chrono::milliseconds kSoon{200};
+
+// Two ranks, connected unless a test does it.
+struct Ranks {
+  explicit Ranks(const GpuGroupOptions& wanted = {}, bool connected = true)
+      : options(wanted), id(nccl.network(0).MakeId().value()) {
+    if (!connected) return;
+    for (const int rank : {0, 1}) groups[rank] = Connect(rank).value();
+    for (const int rank : {0, 1}) REQUIRE(groups[rank]->Ready().value());
+  }
+  Result<std::unique_ptr<GpuGroup>> Connect(int rank) {
+    return nccl.network(rank).Connect(id, 2, rank, kGpu, options);
+  }
+  // Float 1 and 2 on the device.
+  std::byte* Put(int rank) {
+    std::byte* const at = gpus.gpu(rank).Take(4);
+    const float value = static_cast<float>(rank + 1);
+    streams[rank].Enqueue("a kernel", {}, {{at, 4}}, [to = gpus.gpu(rank).Inside(at), value] {
+      std::memcpy(to, &value, sizeof value);
+    });
+    return at;
+  }
+  Status Sum(int rank, std::byte* at) {
+    return groups[rank]->Allreduce(DataType::kFloat32, ReduceKind::kSum, at, 1, streams[rank]);
+  }
+  // What rank 0 has called since the communicator was made.
+  Calls calls() const {
+    Calls all = nccl.calls(0);
+    return {all.begin() + 1, all.end()};
+  }
+
+  FakeGpus gpus{{23007, 23007}};
+  FakeNccl nccl{gpus};
+  FakeStream streams[2]{FakeStream{gpus.gpu(0)}, FakeStream{gpus.gpu(1)}};
+  GpuGroupOptions options;
+  GpuGroupId id;
+  std::unique_ptr<GpuGroup> groups[2];
+};
+
+bool Says(const Status& status, const std::string& words) {
+  INFO(status.message());
+  return status.code() == Code::kUnavailable && status.message().find(words) != std::string::npos;
+}
+
+TEST_CASE("an NCCL communicator does not block, and takes what the user allows", "[nccl]") {
+  Ranks ranks({.max_ctas = 4}, false);
+  ranks.groups[0] = ranks.Connect(0).value();
+  REQUIRE(ranks.nccl.config().blocking == 0);
+  REQUIRE(ranks.nccl.config().max_ctas == 4);
+  REQUIRE(ranks.nccl.config().min_ctas == NcclConfig::kUndefined);
+  REQUIRE(!ranks.groups[0]->Ready().value());
+  ranks.options.max_ctas = 0;
+  ranks.groups[1] = ranks.Connect(1).value();
+  REQUIRE(ranks.nccl.config().max_ctas == NcclConfig::kUndefined);
+  REQUIRE(ranks.groups[0]->Ready().value());
+  REQUIRE(ranks.groups[1]->Ready().value());
+  REQUIRE(ranks.gpus.complaints() == Calls{});
+}
+
+TEST_CASE("ranks that do not come to an NCCL communicator in time are an error", "[nccl]") {
+  Ranks ranks({.timeout = kSoon}, false);
+  ranks.groups[0] = ranks.Connect(0).value();
+  const auto begun = std::chrono::steady_clock::now();
+  Result<bool> met = false;
+  while (met.ok()) {
+    REQUIRE(!met.value());
+    REQUIRE(std::chrono::steady_clock::now() - begun < std::chrono::seconds(20));
+    std::this_thread::yield();
+    met = ranks.groups[0]->Ready();
+  }
+  REQUIRE(std::chrono::steady_clock::now() - begun >= kSoon);
+  REQUIRE(Says(met.status(), "NCCL did not bring 2 ranks together within 0.2 s"));
+  ranks.groups[0].reset();  // waits for nobody
+  REQUIRE(ranks.calls() == Calls{"CommAbort"});
+}
+
+TEST_CASE("a communicator that NCCL does not begin is an error in NCCL's words", "[nccl]") {
+  Ranks ranks({}, false);
+  ranks.nccl.Answer(0, "CommInitRankConfig", kNcclSystemError);
+  REQUIRE(Says(ranks.Connect(0).status(),
+               "NCCL could not begin a communicator on GPU 0: unhandled system error; its last "
+               "words: a fake one"));
+  REQUIRE(ranks.nccl.communicators() == 0);
+}
+
+TEST_CASE("what NCCL notices later ends the communicator without a farewell", "[nccl]") {
+  Ranks ranks;
+  REQUIRE(ranks.groups[0]->Check().ok());
+  ranks.nccl.SetState(0, kNcclRemoteError);
+  REQUIRE(Says(ranks.groups[0]->Check(), "NCCL could not go on: remote process exited"));
+  REQUIRE(Says(ranks.groups[0]->Ready().status(), "remote process exited"));
+  ranks.groups[0].reset();
+  REQUIRE(ranks.calls() == Calls{"CommAbort"});
+}
+
+TEST_CASE("a call that NCCL leaves in progress is waited for, but not for ever", "[nccl]") {
+  Ranks ranks({.timeout = kSoon});
+  std::byte* const at = ranks.Put(0);
+  ranks.nccl.Answer(0, "AllReduce", kNcclInProgress, 2);
+  REQUIRE(ranks.Sum(0, at).ok());  // it is not any more when NCCL is asked
+  ranks.nccl.SetState(0, kNcclInProgress);
+  REQUIRE(Says(ranks.Sum(0, at), "NCCL did not start an allreduce within 0.2 s: a rank is stuck"));
+  ranks.nccl.SetState(0, kNcclSuccess);
+  ranks.groups[0].reset();
+  REQUIRE(ranks.calls() == Calls{"AllReduce", "AllReduce", "CommAbort"});
+}
+
+TEST_CASE("what NCCL refuses is an error, and a group of calls that was begun is ended", "[nccl]") {
+  Ranks ranks;
+  std::byte* const at = ranks.Put(0);
+  ranks.nccl.Answer(0, "AllReduce", kNcclInvalidArgument);
+  REQUIRE(Says(ranks.Sum(0, at), "NCCL could not start an allreduce"));
+  const Span none[2] = {}, send[2] = {{}, {at, 4}}, recv[2] = {{}, {at, 4}};
+  ranks.nccl.Answer(0, "Send", kNcclSystemError);
+  REQUIRE(Says(ranks.groups[0]->Exchange(send, recv, ranks.streams[0]), "start a send"));
+  ranks.nccl.Answer(0, "GroupStart", kNcclSystemError);
+  REQUIRE(Says(ranks.groups[0]->Broadcast(send, 0, ranks.streams[0]), "begin a broadcast"));
+  ranks.nccl.Answer(0, "GroupEnd", kNcclSystemError);
+  REQUIRE(Says(ranks.groups[0]->Exchange(none, none, ranks.streams[0]), "start an exchange"));
+  REQUIRE(ranks.calls() == Calls{"AllReduce", "GroupStart", "Send", "GroupEnd", "GroupStart",
+                                 "GroupStart", "GroupEnd"});
+}
+
+TEST_CASE("an aborted communicator is called no more, and says so", "[nccl]") {
+  Ranks ranks;
+  std::byte* const at = ranks.Put(0);
+  ranks.groups[0]->Abort();
+  ranks.groups[0]->Abort();
+  const Span two[2] = {{at, 4}, {at, 4}};
+  GpuGroup& group = *ranks.groups[0];
+  FakeStream& stream = ranks.streams[0];
+  for (const Status& status :
+       {group.Check(), group.Ready().status(), ranks.Sum(0, at),
+        group.ReduceScatter(DataType::kFloat32, ReduceKind::kSum, at, at, 1, stream),
+        group.Allgather(at, at, 4, stream), group.Broadcast(two, 0, stream),
+        group.Exchange(two, two, stream), group.Register({at, 4})})
+    REQUIRE(Says(status, "the NCCL communicator was aborted"));
+  ranks.groups[0].reset();
+  REQUIRE(ranks.calls() == Calls{"CommAbort"});
+}
+
+TEST_CASE("a communicator is finalized before it is destroyed, or aborted", "[nccl]") {
+  for (const bool parts : {true, false}) {
+    Ranks ranks;
+    if (!parts) ranks.nccl.Answer(0, "CommFinalize", kNcclSystemError);
+    ranks.groups[0].reset();
+    REQUIRE(ranks.calls() == Calls{"CommFinalize", parts ? "CommDestroy" : "CommAbort"});
+    ranks.groups[1].reset();
+    REQUIRE(ranks.nccl.communicators() == 0);
+  }
+}
+
+TEST_CASE("collectives of nothing are none", "[nccl]") {
+  Ranks ranks;
+  GpuGroup& group = *ranks.groups[0];
+  FakeStream& stream = ranks.streams[0];
+  REQUIRE(group.Allreduce(DataType::kFloat32, ReduceKind::kSum, nullptr, 0, stream).ok());
+  REQUIRE(group.ReduceScatter(DataType::kBool, ReduceKind::kSum, nullptr, nullptr, 0, stream).ok());
+  REQUIRE(group.Allgather(nullptr, nullptr, 0, stream).ok());
+  REQUIRE(ranks.calls() == Calls{});
+}
+
+TEST_CASE("an NCCL that registers memory is given it", "[nccl]") {
+  Ranks ranks;
+  const auto memory = ranks.nccl.network(0).MakeMemory(kGpu);
+  std::byte* const block = memory->Allocate(64).value();
+  REQUIRE(ranks.groups[0]->Register({block, 64}).ok());
+  REQUIRE(ranks.groups[0]->Deregister(block).ok());
+  REQUIRE(ranks.groups[0]->Deregister(block).ok());  // is none any more
+  memory->Free(block, 64);
+  REQUIRE(ranks.calls() == Calls{"MemAlloc", "CommRegister", "CommDeregister", "MemFree"});
+  ranks.nccl.Answer(0, "MemAlloc", kNcclSystemError);
+  REQUIRE(Says(memory->Allocate(64).status(), "NCCL could not allocate 64 bytes on GPU 0"));
+  ranks.nccl.Answer(0, "CommRegister", kNcclSystemError);
+  REQUIRE(Says(ranks.groups[0]->Register({block, 64}), "NCCL could not register memory"));
+  REQUIRE(ranks.gpus.complaints() == Calls{});
+}
+
+TEST_CASE("an NCCL without registration gives no memory for it, and says so", "[nccl]") {
+  FakeGpus gpus({21805});
+  FakeNccl older(gpus, false);
+  REQUIRE(older.network(0).MakeMemory(kGpu) == nullptr);
+  const auto alone =
+      older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
+  REQUIRE(alone->Register({nullptr, 0}).code() == Code::kUnsupported);
+}
+
+TEST_CASE("where nothing but NCCL will do, one that is not there is named", "[nccl]") {
+  FakeGpus gpus({0});
+  const auto needing = gpus.Of(0, {.nccl_needed = true});
+  const Status status = needing->Of(kGpu).status();
+  REQUIRE(status.code() == Code::kUnsupported);
+  REQUIRE(status.message().find("HORON_INTER=nccl, but there is no NCCL that it could use: none "
+                                "here") == 0);
+  REQUIRE(gpus.Of(0)->Of(kGpu).ok());
+}
+
+}  // namespace
+}  // namespace horon
