@@ -53,29 +53,30 @@ class Gossip final : public Op {
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));
     const std::vector<int64_t> rounds = TakeRounds(stage, rounds_);
-    const Communicator& comm = stage.comm();
-    const int participants = hierarchical_ ? static_cast<int>(comm.nodes().size()) : comm.size();
-    const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
-    const Result<Graph*> graph = GraphOf(participants);
+    const Participant me = ParticipantOf(stage.comm());
+    const Result<Graph*> graph = GraphOf(me.of);
     if (!graph.ok()) co_return Refused(*stage.segments()[0].request, graph.status());
     const ByRound by_round = ByRounds(rounds, *graph.value());
-    if (hierarchical_) co_return co_await BetweenNodes(stage, by_round, *graph.value(), me);
-    co_return co_await BetweenRanks(stage, by_round, *graph.value(), me);
+    if (hierarchical_) co_return co_await BetweenNodes(stage, by_round, *graph.value(), me.place);
+    co_return co_await BetweenRanks(stage, by_round, *graph.value(), me.place);
   }
 
-  bool on_gpus(Stage& stage, bool) const override {
-    return !hierarchical_ && rounds_ == 1 && gossip::MixesOnGpus(stage.comm());
+  bool on_gpus(Stage& stage, bool everyone) const override {
+    return gossip::MixesOnGpus(stage.comm(), hierarchical_, everyone);
   }
 
   Task RunOnGpus(GpuStage& stage) override {
-    const std::vector<int64_t> rounds = TakeRounds(stage);
-    const Result<Graph*> graph = GraphOf(stage.comm().size());
+    const std::vector<int64_t> rounds = TakeRounds(stage, rounds_);
+    const Participant me = ParticipantOf(stage.comm());
+    const Result<Graph*> graph = GraphOf(me.of);
     if (!graph.ok()) co_return Refused(*stage.segments()[0].request, graph.status());
-    std::vector<gossip::GpuRound> by_row;
+    std::vector<gossip::GpuRounds> mixes;
     for (auto& [round, which] : ByRounds(rounds, *graph.value()))
-      by_row.push_back({RowOf(*graph.value(), round, stage.comm().rank()), which});
+      mixes.push_back({RowsOf(*graph.value(), round, me.place), which});
     stage.SetAlgorithm("mixing on GPUs");
-    Task mix = gossip::MixOnGpus(stage, std::move(by_row), stage.prescale() * stage.postscale());
+    Task mix = hierarchical_ ? gossip::MixNodesOnGpus(stage, std::move(mixes), average_)
+                             : gossip::MixOnGpus(stage, std::move(mixes),
+                                                 stage.prescale() * stage.postscale());
     co_return co_await mix;
   }
 
@@ -83,6 +84,14 @@ class Gossip final : public Op {
 
  private:
   using ByRound = std::map<int64_t, std::vector<size_t>>;
+  struct Participant {
+    int place, of;
+  };
+
+  Participant ParticipantOf(const Communicator& comm) const {
+    if (!hierarchical_) return {comm.rank(), comm.size()};
+    return {comm.node_of(comm.rank()), static_cast<int>(comm.nodes().size())};
+  }
 
   static ByRound ByRounds(const std::vector<int64_t>& rounds, const Graph& graph) {
     const int64_t period = graph.period();

@@ -1,9 +1,10 @@
-// One round of mixing on GPUs: the tensors that take part in it lie in one block, so that a peer
-// gets one message a slice and all tensors are mixed by one launch.
+// Mixing on GPUs: the tensors that mix alike lie in one block, so that a peer gets one message a
+// slice and all tensors are mixed by one launch.
 //
 // The weighted sum is that of the host but for rounding: products are rounded and added left to
-// right, own value first. Sent per rank: S for each peer. Memory: the tensors, and a slice for each
-// peer heard. Called from the gossip ops' RunOnGpus, by all ranks alike.
+// right, own value first. Sent per rank and round: S for each peer; between nodes its part of S,
+// after a reduce-scatter inside the node and before an allgather there. Memory: the tensors, and a
+// slice for each peer heard. Called from the gossip ops' RunOnGpus, by all ranks alike.
 #pragma once
 
 #include <vector>
@@ -13,18 +14,23 @@
 
 namespace horon::gossip {
 
-// Tensors that mix by one row.
-struct GpuRound {
-  Row row;
+// Tensors that mix by the same rows, one round after the other. Neighbors are ranks of comm(), or
+// its nodes. All ranks have the same tensors in the same order here.
+struct GpuRounds {
+  std::vector<Row> rows;
   std::vector<size_t> which;  // segments of the bucket
 };
 
-// Whether peers are few enough for one launch, whatever the graph.
-inline bool MixesOnGpus(const Communicator& comm) {
-  return static_cast<size_t>(comm.size()) <= Stream::kMostInputs;
-}
+// Whether peers are few enough for one launch, whatever the graph; between nodes a group has to be
+// that of one node. `everyone`: as in Op::on_gpus.
+bool MixesOnGpus(const Communicator& comm, bool between_nodes, bool everyone);
 
-// out = factor * (self * own + the sum of weight * other), of every tensor.
-Task MixOnGpus(GpuStage& stage, std::vector<GpuRound> rounds, double factor);
+// The first round: out = factor * (self * own + the sum of weight * other), of every tensor; the
+// others likewise without the factor.
+Task MixOnGpus(GpuStage& stage, std::vector<GpuRounds> mixes, double factor);
+
+// The same between nodes, whose ranks add prescale * input first, or average it; out is postscale *
+// the result.
+Task MixNodesOnGpus(GpuStage& stage, std::vector<GpuRounds> mixes, bool average);
 
 }  // namespace horon::gossip

@@ -5,8 +5,10 @@
 // sums=rows|columns|both: the claim that these weights sum to 1, checked. hierarchical=1: between
 // nodes, whose ranks average first. Sent per rank: S and 8 bytes a tensor for each destination.
 #include <algorithm>
+#include <map>
 #include <memory>
 
+#include "ops/gossip/gpu_mix.h"
 #include "ops/gossip/mix.h"
 #include "ops/gossip/neighborhood.h"
 #include "ops/gossip/spec.h"
@@ -38,7 +40,8 @@ class NeighborAllreduce final : public Op {
     const auto between = hierarchical_ ? gossip::Between::kNodes : gossip::Between::kRanks;
     HORON_TRY(gossip::CheckNeighborhoods(by_rank, ranks, between, true));
     HORON_TRY(gossip::CheckSums(by_rank, sums_));
-    return Agreement{};
+    if (by_rank[0]->device.kind == DeviceKind::kHost) return Agreement{};  // weights travel
+    return Agreement{gossip::Told(by_rank)};
   }
 
   bool fusable() const override { return true; }
@@ -57,16 +60,44 @@ class NeighborAllreduce final : public Op {
     co_return co_await gossip::MixBucket(stage, std::move(parts), mixing);
   }
 
+  bool on_gpus(Stage& stage, bool everyone) const override {
+    return gossip::MixesOnGpus(stage.comm(), hierarchical_, everyone);
+  }
+
+  // Tensors whose ranks agree on all weights alike are mixed together.
+  Task RunOnGpus(GpuStage& stage) override {
+    const Communicator& comm = stage.comm();
+    const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
+    std::map<std::vector<int64_t>, std::vector<size_t>> alike;
+    for (size_t i = 0; i < stage.segments().size(); ++i) {
+      if (hierarchical_) HORON_CO_TRY(CheckNode(stage, i));
+      alike[stage.segments()[i].agreed->sizes].push_back(i);
+    }
+    std::vector<gossip::GpuRounds> mixes;
+    for (auto& [told, which] : alike)
+      mixes.push_back({{gossip::RowOf(told, me)}, std::move(which)});
+    stage.SetAlgorithm("mixing on GPUs");
+    Task mix = hierarchical_ ? gossip::MixNodesOnGpus(stage, std::move(mixes), /*average=*/true)
+                             : gossip::MixOnGpus(stage, std::move(mixes),
+                                                 stage.prescale() * stage.postscale());
+    co_return co_await mix;
+  }
+
  private:
+  static Status CheckNode(Stage& stage, size_t i) {
+    const Request& request = *stage.segments()[i].request;
+    const Communicator& comm = stage.comm();
+    if (request.splits[0] == comm.node_of(comm.rank())) return Status::Ok();
+    return Status::Internal("tensor '" + request.name + "': rank " + std::to_string(comm.rank()) +
+                            " is not of node " + std::to_string(request.splits[0]) +
+                            ", as its caller said");
+  }
+
   static Task BetweenNodes(Stage& stage) {
     const DataType dtype = stage.dtype();
     for (size_t i = 0; i < stage.segments().size(); ++i) {
       const Request& request = *stage.segments()[i].request;
-      const Communicator& comm = stage.comm();
-      if (request.splits[0] != comm.node_of(comm.rank()))
-        co_return Status::Internal("tensor '" + request.name + "': rank " +
-                                   std::to_string(comm.rank()) + " is not of node " +
-                                   std::to_string(request.splits[0]) + ", as its caller said");
+      HORON_CO_TRY(CheckNode(stage, i));
       const gossip::Row row = RowOf(request);
       const std::vector<size_t> which(1, i);
       NodeStep between = [&stage, dtype, row](Communicator& across, std::byte* part,

@@ -1,6 +1,7 @@
 #include "ops/gossip/neighborhood.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -108,6 +109,25 @@ Status CheckBack(const Request& request, const Views& views, const View& view, b
   return Status::Ok();
 }
 
+using Says = std::map<int, Neighborhood>;  // by participant
+
+Says SaysOf(std::span<const Request* const> by_rank) {
+  Says all;
+  for (const Request* request : by_rank) {
+    Neighborhood says = NeighborhoodOf(*request);
+    all.emplace(says.me, std::move(says));
+  }
+  return all;
+}
+
+// The receiver's times the sender's.
+double WeightOf(const Says& all, const Neighbor& source, int receiver) {
+  for (const Neighbor& to : all.at(source.rank).destinations) {
+    if (to.rank == receiver) return source.weight * to.weight;
+  }
+  return source.weight;
+}
+
 }  // namespace
 
 Neighborhood NeighborhoodOf(const Request& request) {
@@ -134,23 +154,49 @@ Status CheckNeighborhoods(std::span<const Request* const> by_rank, std::span<con
   return Status::Ok();
 }
 
-Status CheckSums(std::span<const Request* const> by_rank, const std::string& claimed) {
-  std::map<int, Neighborhood> all;
-  for (const Request* request : by_rank) {
-    Neighborhood says = NeighborhoodOf(*request);
-    all.emplace(says.me, std::move(says));
+std::vector<int64_t> Told(std::span<const Request* const> by_rank) {
+  std::vector<int64_t> told;
+  const Says all = SaysOf(by_rank);
+  for (const auto& [me, says] : all) {
+    told.push_back(static_cast<int64_t>(says.sources.size()));
+    told.push_back(std::bit_cast<int64_t>(says.self));
+    for (const Neighbor& source : says.sources) {
+      told.push_back(source.rank);
+      told.push_back(std::bit_cast<int64_t>(WeightOf(all, source, me)));
+    }
   }
+  return told;
+}
+
+Row RowOf(const std::vector<int64_t>& told, int participant) {
+  Row row;
+  int hears = 0;
+  for (size_t at = 0; at < told.size(); ++hears) {
+    const auto sources = static_cast<size_t>(told[at]);
+    if (hears == participant) row.self = std::bit_cast<double>(told[at + 1]);
+    at += 2;
+    for (size_t i = 0; i < sources; ++i, at += 2) {
+      const auto source = static_cast<int>(told[at]);
+      const double weight = std::bit_cast<double>(told[at + 1]);
+      if (hears == participant) row.from.push_back({source, weight});
+      if (source == participant) row.to.push_back({hears, weight});
+    }
+  }
+  std::sort(row.from.begin(), row.from.end(),
+            [](const Neighbor& a, const Neighbor& b) { return a.rank < b.rank; });
+  return row;
+}
+
+Status CheckSums(std::span<const Request* const> by_rank, const std::string& claimed) {
+  const Says all = SaysOf(by_rank);
   std::map<int, double> rows, columns;
   for (const auto& [me, says] : all) {
     rows[me] += says.self;
     columns[me] += says.self;
     for (const Neighbor& source : says.sources) {
-      double theirs = 1;
-      for (const Neighbor& to : all[source.rank].destinations) {
-        if (to.rank == me) theirs = to.weight;
-      }
-      rows[me] += source.weight * theirs;
-      columns[source.rank] += source.weight * theirs;
+      const double weight = WeightOf(all, source, me);
+      rows[me] += weight;
+      columns[source.rank] += weight;
     }
   }
   for (const auto& [me, says] : all) {

@@ -27,6 +27,14 @@ enum class Between { kRanks, kNodes };
 Status CheckNeighborhoods(std::span<const Request* const> by_rank, std::span<const int> ranks,
                           Between between, bool weighted);
 
+// Who hears whom with which weight (the receiver's times the sender's), as an Agreement carries it
+// to ranks that cannot read what comes to them: by participant the number of its sources, its own
+// weight, and of each source its number and the weight; doubles as their bits. After
+// CheckNeighborhoods.
+std::vector<int64_t> Told(std::span<const Request* const> by_rank);
+// One participant's row of it: sources and destinations ascending.
+Row RowOf(const std::vector<int64_t>& told, int participant);
+
 // Whether the weights sum to 1 over what everybody hears (`rows`) or sends (`columns`): "any",
 // "rows", "columns" or "both". After CheckNeighborhoods.
 Status CheckSums(std::span<const Request* const> by_rank, const std::string& claimed);

@@ -66,6 +66,7 @@ class GpuRoad::OnGpu final : public GpuStage {
   Stream& stream() override { return *share_.stream; }
   std::span<const int> near() const override { return near_; }
   GpuGroup& group() override { return *share_.group; }
+  void CountSent(int rank, int64_t bytes) override { bucket_.CountSent(rank, bytes); }
   void SetAlgorithm(const char* name) override { bucket_.SetAlgorithm(name); }
   int PlaceOf(int rank) const override { return bucket_.PlaceOf(rank); }
   Communicator& comm() override { return bucket_.comm(); }

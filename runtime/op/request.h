@@ -46,7 +46,8 @@ inline bool IsBuiltIn(const std::string& op) {
 }
 
 // What the ranks agreed on beyond the request itself: rows by rank (allgather), the matrix of
-// splits (alltoall). Made by Op::Check on the coordinator, the same on every rank.
+// splits (alltoall), all weights (neighbor_allreduce of GPU tensors). Made by Op::Check on the
+// coordinator, the same on every rank.
 struct Agreement {
   std::vector<int64_t> sizes;
   std::vector<int> away = {};  // global ranks that take no part: they have joined; ascending

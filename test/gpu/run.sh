@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one go of at most ten minutes: versions, build, the kernels against
-# the host's (cuBLAS's, too), horon.torch with 1, 2 and 4 ranks and in pretended nodes, Adasum against the
-# tree in double, compute-sanitizer, the benchmark. Run it on a machine with a GPU, nvcc,
+# the host's (cuBLAS's, too), horon.torch with 1, 2 and 4 ranks, in pretended nodes and with registered
+# memory, Adasum against the tree in double, compute-sanitizer, the benchmark. Run it on a machine with a GPU, nvcc,
 # and a PyTorch for CUDA, in a clone of this repository:
 #
 #   test/gpu/run.sh [folder]        build folder and results; default build/gpu
@@ -55,7 +55,7 @@ must timeout 120 "$folder/bin/horon_gpu_tests"
 
 part 'horon.torch on the GPU'
 cd "$folder"
-must timeout 300 $python -m pytest -q -rs -p no:cacheprovider -m gpu -c "$root/pyproject.toml" \
+must timeout 400 $python -m pytest -q -rs -p no:cacheprovider -m gpu -c "$root/pyproject.toml" \
   --rootdir "$root" "$root/test/python/gpu_test.py"
 cd "$root"
 

@@ -47,7 +47,19 @@ def test_adasum_by_cublas(launch, needs_mpi, local_size):
            env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_ADASUM_KERNEL": "cublas"})
 
 
+@pytest.mark.parametrize("local_size", ["0", "2"])
+def test_memory_registered_with_nccl(launch, needs_mpi, local_size):
+    env = SHARED if torch.cuda.device_count() < 4 else {}
+    launch(4, "gpu::device", "gpu::reductions", "gpu::adasum", "gpu::mixing", launcher="mpirun",
+           env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_NCCL_REGISTER": "1"})
+
+
+def test_few_blocks_of_the_gpu(launch):
+    env = SHARED if torch.cuda.device_count() < 2 else {}
+    launch(2, "gpu::device", "gpu::reductions", env={**env, "HORON_NCCL_MAX_CTAS": "1"})
+
+
 def test_one_rank_a_node(launch, needs_mpi):
     """All between nodes; three of them, so that one folds into another."""
-    launch(3, "gpu::device", "gpu::adasum", "gpu::reductions", launcher="mpirun",
+    launch(3, "gpu::device", "gpu::adasum", "gpu::mixing", "gpu::reductions", launcher="mpirun",
            env={"HORON_LOCAL_SIZE": "1"})

@@ -82,6 +82,29 @@ def check_ops_of_the_host():
               hvd.allreduce(tensor, op=op, name=name + ".cpu"))
 
 
+def check_mixing():
+    """Gossip and neighbor_allreduce, also between nodes, give what they give on the CPU."""
+    size, me = hvd.size(), hvd.rank()
+    torch.manual_seed(me)
+    tensor = torch.randn(5000)
+
+    def hear_one(mine, name):
+        return hvd.neighbor_allreduce(mine, self_weight=0.5, src_weights={(me - 1) % size: 0.5},
+                                      dst_weights={(me + 1) % size: 0.75}, name=name)
+
+    def average(mine, name):
+        return hvd.gossip_average(mine, rounds=3, name=name)
+
+    def average_nodes(mine, name):
+        return hvd.gossip_average(mine, rounds=2, hierarchical=True, name=name)
+
+    calls = [average] + [hear_one] * (size > 1) + [average_nodes] * (1 < hvd.local_size() < size)
+    for call in calls:
+        result = call(tensor.to(device()), f"mixing.{call.__name__}.gpu")
+        assert result.is_cuda
+        close(result.cpu(), call(tensor, f"mixing.{call.__name__}.cpu"), 1e-5)
+
+
 def check_adasum():
     """Against the tree in double, tensors alone and in one bucket."""
     bounds = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-5, torch.float64: 1e-12}
