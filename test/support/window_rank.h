@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "runtime/c_window.h"
+#include "test/support/catch.h"
 #include "test/support/world.h"
 
 namespace horon::test {
+
+// For each in turn: one node, everything in shared memory; one rank a node, all messages; two, both.
+inline int LocalSize() { return GENERATE(0, 1, 2); }
 
 using Ranks = std::vector<std::pair<int, double>>;
 

@@ -12,6 +12,7 @@
 namespace horon {
 namespace {
 
+using test::LocalSize;
 using test::Rank;
 using test::RequireNone;
 using test::RoundRank;
@@ -23,9 +24,6 @@ using test::World;
 
 constexpr int64_t kCount = 70'001;  // several pieces of a message
 constexpr int kRounds = 6;
-
-// One node: everything in shared memory. One rank a node: all messages. Two: both.
-int LocalSize() { return GENERATE(0, 1, 2); }
 
 struct Given {
   const char* graph;

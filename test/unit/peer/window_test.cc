@@ -8,6 +8,7 @@
 namespace horon {
 namespace {
 
+using test::LocalSize;
 using test::Rank;
 using test::Ranks;
 using test::RequireNone;
@@ -18,9 +19,6 @@ using test::World;
 using test::WorldOptions;
 
 constexpr size_t kCount = 70'001;  // several pieces of a message
-
-// One node: everything in shared memory. One rank a node: all messages. Two: both.
-int LocalSize() { return GENERATE(0, 1, 2); }
 
 int Next(const Rank& me, int by = 1) { return (me.rank() + by + me.size()) % me.size(); }
 
