@@ -123,7 +123,7 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
         # What it takes anyway. Left to choose, it tries another way out with a file in /dev/shm, of
         # a name common to all jobs, which stays when a rank ends in MPI_Init.
         "OMPI_MCA_shmem": "mmap",
-        # A slice's part between two hosts (runtime/core/slices.h) goes without asking first: MPI
+        # A slice's part between two hosts (runtime/op/slices.h) goes without asking first: MPI
         # wakes nobody, so each answer costs as long as both sides take to look.
         **dict.fromkeys(_TCP_LIMITS, str(640 << 10)),
     }

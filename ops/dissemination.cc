@@ -101,7 +101,7 @@ class Dissemination final : public Op {
       const int64_t bytes = distance == 0 ? 0 : count * SizeOf(dtype);
       return MeetPartner(across, {Span{part, bytes}}, dtype, distance, 1.0);
     };
-    co_return co_await OverNodes(stage, which, ReduceKind::kSum, /*average=*/true, between);
+    co_return co_await OverNodes(stage, which, /*average=*/true, between);
   }
 
   bool hierarchical_;

@@ -2,35 +2,31 @@
 
 #include <utility>
 
-namespace horon {
+#include "runtime/op/slices.h"
 
-Task OverNodes(Stage& stage, std::vector<size_t> which, ReduceKind kind, bool average,
-               NodeStep between) {
-  Communicator& comm = stage.comm();
-  const DataType dtype = stage.dtype();
-  int64_t count = 0;
-  for (const size_t i : which) count += stage.segments()[i].count;
-  auto scratch = stage.Scratch(count * SizeOf(dtype));
-  if (!scratch.ok()) co_return scratch.status();
-  std::byte* const block = scratch.value().data();
-  std::byte* at = block;
-  for (const size_t i : which) {
-    const Segment& segment = stage.segments()[i];
-    ScaleInto(dtype, stage.prescale(), segment.input, at, segment.count);
-    at += segment.count * SizeOf(dtype);
-  }
+namespace horon {
+namespace {
+
+// What a rank sends of a slice to another node: large beside what a message costs, and small beside
+// a bucket, because the link is idle while the first slice is reduced and the last one gathered.
+constexpr int64_t kPartBytes = 512 << 10;
+
+}  // namespace
+
+Task OverNodes(Stage& stage, std::vector<size_t> which, bool average, NodeStep between) {
+  const Communicator& comm = stage.comm();
   const auto& node = comm.nodes()[static_cast<size_t>(comm.node_of(comm.rank()))];
-  Reduction inside{dtype, kind};
-  if (average) inside.scale = 1.0 / static_cast<double>(node.size());
-  HORON_CO_TRY(
-      co_await OverNodes(comm, block, block, count, inside, std::move(between), PartIn::kOutput));
-  at = block;
-  for (const size_t i : which) {
-    const Segment& segment = stage.segments()[i];
-    ScaleInto(dtype, stage.postscale(), at, segment.output, segment.count);
-    at += segment.count * SizeOf(dtype);
-  }
-  co_return Status::Ok();
+  Reduction inside{stage.dtype(), ReduceKind::kSum, stage.prescale() * stage.postscale()};
+  if (average) inside.scale /= static_cast<double>(node.size());
+  Slices::Plan plan;
+  plan.bytes = static_cast<int64_t>(comm.smallest_node()) * kPartBytes;
+  Slices slices(stage, which, plan,
+                [inside, between](Communicator& slice, const std::byte* input, std::byte* output,
+                                  int64_t count) {
+                  return OverNodes(slice, input, output, count, inside, between, PartIn::kOutput);
+                });
+  while (!slices.done()) co_await Until(slices);
+  co_return slices.status();
 }
 
 }  // namespace horon

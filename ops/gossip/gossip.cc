@@ -155,7 +155,7 @@ class Gossip final : public Op {
       NodeStep between = [&stage, rows](Communicator& across, std::byte* part, int64_t count) {
         return MixPart(stage, across, rows, part, count);
       };
-      HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, average_, between));
+      HORON_CO_TRY(co_await OverNodes(stage, which, average_, between));
     }
     co_return Status::Ok();
   }

@@ -106,7 +106,7 @@ class NeighborAllreduce final : public Op {
         gossip::CountSent(stage, across, parts, dtype);
         return gossip::MixParts(across, std::move(parts), {dtype, 1.0, true});
       };
-      HORON_CO_TRY(co_await OverNodes(stage, which, ReduceKind::kSum, /*average=*/true, between));
+      HORON_CO_TRY(co_await OverNodes(stage, which, /*average=*/true, between));
     }
     co_return Status::Ok();
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/executor_running.h"
-#include "runtime/core/slices.h"
+#include "runtime/op/slices.h"
 
 namespace horon {
 namespace {

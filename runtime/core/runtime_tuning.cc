@@ -1,6 +1,6 @@
 // A runtime tunes itself: on rank 0, whose decisions tell the others.
 #include "runtime/core/runtime.h"
-#include "runtime/core/slices.h"
+#include "runtime/op/slices.h"
 
 namespace horon {
 

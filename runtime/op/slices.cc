@@ -1,7 +1,9 @@
-#include "runtime/core/slices.h"
+#include "runtime/op/slices.h"
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "runtime/base/fault.h"
 
@@ -14,30 +16,56 @@ constexpr int64_t kSliceBytes = 1 << 20, kSliceBytesPerNode = 256 << 10;
 constexpr size_t kInFlight = 16;
 static_assert(kInFlight <= Communicator::kPlaces);
 
+std::vector<size_t> AllOf(Stage& stage) {
+  std::vector<size_t> all(stage.segments().size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+Slices::Plan PlanOf(Stage& stage, const Reduction& reduction, int64_t slice_bytes) {
+  const Communicator& comm = stage.comm();
+  Slices::Plan plan;
+  plan.prescale = stage.prescale();
+  if (ReducesWhole(comm, reduction)) return plan;
+  const auto nodes = static_cast<int64_t>(comm.nodes().size());
+  plan.bytes = slice_bytes > 0 ? slice_bytes : Slices::DefaultBytes(nodes);
+  return plan;
+}
+
 }  // namespace
 
 int64_t Slices::DefaultBytes(int64_t nodes) {
   return std::max(kSliceBytes, nodes * kSliceBytesPerNode);
 }
 
-Slices::Slices(Stage& stage, Reduction reduction, int64_t slice_bytes, Phases* phases)
-    : stage_(stage), reduction_(reduction), phases_(phases), element_(SizeOf(reduction.dtype)) {
-  for (const Segment& s : stage.segments()) {
+Slices::Slices(Stage& stage, const std::vector<size_t>& which, Plan plan, Step step,
+               Phases* phases)
+    : stage_(stage),
+      plan_(plan),
+      step_(std::move(step)),
+      phases_(phases),
+      element_(SizeOf(stage.dtype())) {
+  for (const size_t i : which) {
+    const Segment& s = stage.segments()[i];
     // An input is only read; Span has one type for both directions.
     inputs_.push_back({const_cast<std::byte*>(s.input), s.count * element_});
     outputs_.push_back({s.output, s.count * element_});
     left_ += s.count * element_;
   }
-  Communicator& comm = stage.comm();
-  const bool whole = ReducesWhole(comm, reduction);
-  const auto nodes = static_cast<int64_t>(comm.nodes().size());
-  const int64_t wanted = slice_bytes > 0 ? slice_bytes / element_ * element_ : DefaultBytes(nodes);
-  slice_ = whole ? left_ : std::max(wanted, element_);
+  const bool whole = plan.bytes == 0;
+  slice_ = whole ? left_ : std::max(plan.bytes / element_ * element_, element_);
   slots_.resize(whole ? 1 : kInFlight);
   if (phases_ == nullptr) return;
   phases_->Begin();
   phases_->Met();  // they have agreed, or passed the gate of a locked schedule
 }
+
+Slices::Slices(Stage& stage, Reduction reduction, int64_t slice_bytes, Phases* phases)
+    : Slices(
+          stage, AllOf(stage), PlanOf(stage, reduction, slice_bytes),
+          [reduction](Communicator& comm, const std::byte* input, std::byte* output,
+                      int64_t count) { return Allreduce(comm, input, output, count, reduction); },
+          phases) {}
 
 bool Slices::Ready() {
   bool moved = false;
@@ -77,12 +105,11 @@ void Slices::Begin(Slice& slice, Communicator comm) {
 Task Slices::Run(Slice& slice, Communicator comm) {
   // Of one tensor: nothing is gained by packing it. Prescaling goes with packing.
   const bool lone = slice.inputs.size() == 1 && slice.outputs.size() == 1;
-  if (!lone || stage_.prescale() != 1.0) co_return co_await RunPacked(slice, comm);
+  if (!lone || plan_.prescale != 1.0) co_return co_await RunPacked(slice, comm);
   FaultPoint(FaultPhase::kCopyIn);
   if (phases_ != nullptr) phases_->Sent();
-  Task reduce = Allreduce(comm, slice.inputs[0].data, slice.outputs[0].data, slice.bytes / element_,
-                          reduction_);
-  HORON_CO_TRY(co_await reduce);
+  Task step = step_(comm, slice.inputs[0].data, slice.outputs[0].data, slice.bytes / element_);
+  HORON_CO_TRY(co_await step);
   FaultPoint(FaultPhase::kCopyOut);
   if (phases_ != nullptr) phases_->Arrived();
   co_return Status::Ok();
@@ -93,7 +120,7 @@ void Slices::Pack(Slice& slice) {
   const PhaseTimer timer(phases_, &Phases::packing);
   std::byte* at = slice.scratch.data();
   for (const Span& from : slice.inputs) {
-    ScaleInto(reduction_.dtype, stage_.prescale(), from.data, at, from.bytes / element_);
+    ScaleInto(stage_.dtype(), plan_.prescale, from.data, at, from.bytes / element_);
     at += from.bytes;
   }
 }
@@ -116,8 +143,9 @@ Task Slices::RunPacked(Slice& slice, Communicator& comm) {
   }
   Pack(slice);
   if (phases_ != nullptr) phases_->Sent();
-  Task reduce = Allreduce(comm, slice.scratch.data(), slice.bytes / element_, reduction_);
-  HORON_CO_TRY(co_await reduce);
+  std::byte* const block = slice.scratch.data();
+  Task step = step_(comm, block, block, slice.bytes / element_);
+  HORON_CO_TRY(co_await step);
   if (phases_ != nullptr) phases_->Arrived();
   Unpack(slice);
   co_return Status::Ok();

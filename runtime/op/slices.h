@@ -1,14 +1,13 @@
-// Slices: an elementwise reduction of one bucket over messages, where no lane streams it.
+// Slices: the tensors of a bucket as one row of elements, cut into slices, several in flight.
 //
-// The tensors of the bucket are one row of elements, cut into slices. Each slice is packed into
-// scratch, reduced as one block and unpacked; several are in flight, so that a link between nodes
-// is busy both ways, and one slice is packed, or is inside its node, while others travel. A slice
-// that lies in one tensor is not packed, unless it is prescaled. A tensor of the user's is written
-// to only when all ranks have started the bucket: their parts of it have come.
-//
-// Where the transport reduces blocks itself the whole row is one slice. Holder of the baton only.
+// What is done with a slice is a Task of its own, under a tag of its own: so a link between nodes is
+// busy both ways, and one slice is packed, or is inside its node, while others travel. A slice is
+// packed into scratch, worked on there and unpacked; one that lies in one tensor is not packed,
+// unless it is prescaled. For elementwise reductions over messages, where no lane streams them (the
+// executor), and for hierarchical ops. Holder of the baton only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,11 +19,25 @@ namespace horon {
 
 class Slices final : public Waitable {
  public:
-  // The stage's segments have their outputs. `stage` outlives this, and `phases`, unless null.
-  // `slice_bytes` 0: DefaultBytes.
+  // With `count` elements; input and output may be the same.
+  using Step = std::function<Task(Communicator& comm, const std::byte* input, std::byte* output,
+                                  int64_t count)>;
+  struct Plan {
+    int64_t bytes = 0;      // of a slice; 0: the whole row is one, on the bucket's own tag
+    double prescale = 1.0;  // before the step
+  };
+
+  // The tensors `which` (indices of stage.segments()), which have their outputs. `stage` outlives
+  // this, and `phases`, unless null.
+  Slices(Stage& stage, const std::vector<size_t>& which, Plan plan, Step step,
+         Phases* phases = nullptr);
+
+  // Of an elementwise reduction of all tensors; one slice where the transport reduces blocks
+  // itself. A tensor of the user's is written to only when all ranks have started the bucket: their
+  // parts of it have come. `slice_bytes` 0: DefaultBytes.
   Slices(Stage& stage, Reduction reduction, int64_t slice_bytes = 0, Phases* phases = nullptr);
 
-  // Of a slice.
+  // Of a reduction's slice.
   static int64_t DefaultBytes(int64_t nodes);
 
   // Moves what can move; whether anything did.
@@ -48,7 +61,8 @@ class Slices final : public Waitable {
   void Unpack(Slice& slice);
 
   Stage& stage_;
-  Reduction reduction_;
+  Plan plan_;
+  Step step_;
   Phases* phases_;
   int64_t element_;
   std::vector<Span> inputs_, outputs_;  // the whole row

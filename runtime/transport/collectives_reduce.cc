@@ -188,8 +188,7 @@ Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, in
                Reduction inside, NodeStep between, PartIn where) {
   const auto& nodes = comm.nodes();
   const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
-  size_t owners = mine.size();
-  for (const auto& node : nodes) owners = std::min(owners, node.size());
+  const size_t owners = comm.smallest_node();
 
   // No two ranks share a node and are apart: the same tags serve both.
   Communicator node = comm.Part(mine);

@@ -82,6 +82,12 @@ void Communicator::Flatten() {
   }
 }
 
+size_t Communicator::smallest_node() const {
+  size_t fewest = ranks_.size();
+  for (const auto& node : nodes_) fewest = std::min(fewest, node.size());
+  return fewest;
+}
+
 bool Communicator::top() const { return base_ % kTags == 0; }
 
 bool Communicator::reads_gpus(int member) const {

@@ -70,6 +70,7 @@ class Communicator {
   int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
   bool one_node() const { return nodes_.size() == 1; }
+  size_t smallest_node() const;  // members of the node that has the fewest
   // One member per node.
   bool all_apart() const { return nodes_.size() == ranks_.size(); }
 

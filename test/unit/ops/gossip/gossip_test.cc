@@ -295,21 +295,28 @@ TEST_CASE("graphs that the ranks cannot have", "[gossip]") {
   CHECK(result.status.message().find("not 3") != std::string::npos);
 }
 
+// By node: a round on a ring of the nodes, whose ranks average, or add, before it.
+std::vector<Values> MixedInRing(const Topology& topology, const std::vector<Values>& start,
+                                bool sum) {
+  const int nodes = topology.nodes();
+  const size_t count = start[0].size();
+  std::vector<Values> inside(static_cast<size_t>(nodes), Values(count));
+  for (int rank = 0; rank < topology.size(); ++rank) {
+    const int node = topology.node_of(rank);
+    const auto share = static_cast<double>(topology.members(node).size());
+    for (size_t e = 0; e < count; ++e)
+      inside[static_cast<size_t>(node)][e] +=
+          start[static_cast<size_t>(rank)][e] / (sum ? 1.0 : share);
+  }
+  return Times(Product(MakeGraph("graph=ring", nodes), 0, 1), inside);
+}
+
 TEST_CASE("hierarchical: nodes average inside, or add, and mix as one", "[gossip]") {
   for (const Topology& topology : test::TestTopologies()) {
     for (const bool sum : {false, true}) {
       OpRunner runner(topology, 2);
-      const int nodes = topology.nodes();
       const auto start = Start(topology.size(), 40);
-      std::vector<Values> inside(static_cast<size_t>(nodes), Values(40));
-      for (int rank = 0; rank < topology.size(); ++rank) {
-        const int node = topology.node_of(rank);
-        const auto share = static_cast<double>(topology.members(node).size());
-        for (size_t e = 0; e < 40; ++e)
-          inside[static_cast<size_t>(node)][e] +=
-              start[static_cast<size_t>(rank)][e] / (sum ? 1.0 : share);
-      }
-      const auto want = Times(Product(MakeGraph("graph=ring", nodes), 0, 1), inside);
+      const auto want = MixedInRing(topology, start, sum);
       const auto now =
           Run(runner,
               std::string("gossip:graph=ring,hierarchical=1,inside=") + (sum ? "sum" : "average"),
@@ -317,6 +324,32 @@ TEST_CASE("hierarchical: nodes average inside, or add, and mix as one", "[gossip
       for (int rank = 0; rank < topology.size(); ++rank)
         CHECK(LargestGap({now[static_cast<size_t>(rank)]},
                          {want[static_cast<size_t>(topology.node_of(rank))]}) < 1e-14);
+    }
+  }
+}
+
+// More slices than are in flight, of which some lie in several tensors.
+TEST_CASE("hierarchical: tensors go in slices", "[gossip]") {
+  const auto topology = Topology::FromNodes({0, 0, 1});
+  for (const bool in_place : {false, true}) {
+    OpRunner runner(topology, 2, in_place);
+    std::vector<std::vector<Values>> starts;
+    std::vector<OpTensor> bucket;
+    for (const int64_t count : {1'150'001, 5, 100'003}) {
+      starts.push_back(Start(3, count));
+      bucket.push_back(OpTensor::Make(DataType::kFloat64, starts.back()).Scaled(4, 0.25));
+      bucket.back().Named("w" + std::to_string(count));
+    }
+    const auto result = runner.Run("gossip:graph=ring,hierarchical=1", bucket);
+    INFO(result.status.message());
+    REQUIRE(result.status.ok());
+    for (size_t t = 0; t < bucket.size(); ++t) {
+      const auto want = MixedInRing(topology, starts[t], /*sum=*/false);
+      for (int rank = 0; rank < topology.size(); ++rank) {
+        const Values now = test::Decode(DataType::kFloat64, result.at(t, rank).bytes);
+        REQUIRE(now.size() == starts[t][0].size());
+        CHECK(LargestGap({now}, {want[static_cast<size_t>(topology.node_of(rank))]}) < 1e-14);
+      }
     }
   }
 }
