@@ -56,6 +56,10 @@ class Doorbell {
   void Sleep(uint32_t ticket, uint32_t who, std::chrono::nanoseconds timeout) {
     FutexWait(rings_, ticket, who, timeout);
   }
+  // Without announcing anybody: a ticket, which counts the rings; and who is announced, which is
+  // not older than the rings in a ticket that was taken before.
+  uint32_t ticket() const { return rings_.load(std::memory_order_acquire); }
+  uint32_t sleeper() const { return sleeper_.load(std::memory_order_relaxed); }
   void Awake() { sleeper_.store(kAwake, std::memory_order_relaxed); }
 
   // The rank's own threads. Work was published, and nobody woken for it. Whether a peer waits, so

@@ -233,14 +233,7 @@ void Runtime::SleepInBackground() {
     bell_->Awake();
     return;
   }
-  const auto limit = SleepLimit();
-  BackOff();
-  FlushRings();
-  const Awaiting awaiting(*this);
-  baton_.Give();
-  bell_->Sleep(ticket, Doorbell::kAnyBackground, limit);
-  baton_.Take();
-  bell_->Awake();
+  SleepWithoutBaton(ticket);
 }
 
 // --- user threads; Wait is in runtime_lending.cc

@@ -165,7 +165,10 @@ class Runtime {
   void NoteLoss(const Work& work);
   void MarkWaiting(Mark& mark, const Work& work);
   void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
+  void SleepWithoutBaton(uint32_t ticket);
   std::chrono::nanoseconds SleepLimit() const;
+  std::chrono::nanoseconds OwnSleepLimit() const;
+  bool MustWakeBackground() const;
   void BackOff();
   void FlushRings();
   uint32_t Sleeper() const;
@@ -221,6 +224,9 @@ class Runtime {
   std::chrono::steady_clock::time_point popped_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
+  // When the background thread wakes by itself, while it sleeps.
+  std::atomic<std::chrono::steady_clock::time_point> background_looks_{
+      std::chrono::steady_clock::time_point{}};
   std::chrono::steady_clock::time_point leave_by_;
   // Set by Shutdown, read by the holder.
   std::atomic<bool> leaving_{false}, leaves_now_{false};  // now: without waiting for the others

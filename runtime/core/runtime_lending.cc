@@ -85,7 +85,7 @@ void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
-                    SleepLimit() < kIdleSleep;
+                    MustWakeBackground();
   bell_->Announce(Sleeper());  // that look may have finished all: then only messages concern it
   hurry_ = false;
   FlushRings();

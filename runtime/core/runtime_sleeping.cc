@@ -19,6 +19,7 @@ constexpr int kYieldFactor = 4;
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
     kMostPollWaitBusy{200};
 constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
+constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50};  // by who returns
 
 }  // namespace
 
@@ -44,6 +45,18 @@ void Runtime::BackOff() {
 }
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
+  std::chrono::nanoseconds limit = OwnSleepLimit();
+  if (!failure_.ok() || !suspicion_.ok()) return limit;
+  for (const auto& transport : transports_) {
+    if (transport->poll_interval().count() > 0)
+      limit = std::min<std::chrono::nanoseconds>(limit,
+                                                 std::max(poll_wait_, transport->poll_interval()));
+  }
+  return limit;
+}
+
+// Without the looks at transports that wake nobody.
+std::chrono::nanoseconds Runtime::OwnSleepLimit() const {
   std::chrono::nanoseconds limit = kIdleSleep;
   if (told_to_leave_) limit = kLeaveSleep;
   if (const auto next = peers_.next_look(); next != Clock::time_point::max()) {
@@ -65,12 +78,44 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   }
   if (executor_.waits_for_gpu())
     limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, kGpuPollWait));
-  for (const auto& transport : transports_) {
-    if (transport->poll_interval().count() > 0)
-      limit = std::min<std::chrono::nanoseconds>(limit,
-                                                 std::max(poll_wait_, transport->poll_interval()));
-  }
   return limit;
+}
+
+// Whether a lender that returns has to. Not for MPI alone, if nothing is under way here and the
+// background thread looks soon by itself: it would need a core, and have the baton, just when a
+// user in a loop of blocking calls is back.
+bool Runtime::MustWakeBackground() const {
+  if (OwnSleepLimit() < kIdleSleep) return true;
+  if (SleepLimit() == kIdleSleep) return false;
+  const bool idle = executor_.idle() && negotiator_.idle() && peers_.idle() && !peers_.open();
+  return !idle || background_looks_.load(std::memory_order_relaxed) >
+                      Clock::now() + kMostPollWaitAgreeing;
+}
+
+// Sleeps as the background thread, which gives the baton back meanwhile. Woken while a lender runs
+// the cycle it goes on sleeping: that one wakes it if it has to. But not for long if it was rung for
+// and is still announced: then the lender has just come, or is about to return and may have looked
+// before.
+void Runtime::SleepWithoutBaton(uint32_t ticket) {
+  const std::chrono::nanoseconds limit = SleepLimit();
+  const std::chrono::nanoseconds again = limit < kIdleSleep ? kMostPollWaitAgreeing : limit;
+  BackOff();
+  FlushRings();
+  {
+    const Awaiting awaiting(*this);
+    background_looks_.store(Clock::now() + limit, std::memory_order_relaxed);
+    baton_.Give();
+    bell_->Sleep(ticket, Doorbell::kAnyBackground, limit);
+  }
+  for (uint32_t heard = ticket;;) {
+    ticket = bell_->ticket();
+    if (baton_.TryTake()) break;
+    if ((bell_->sleeper() & Doorbell::kAnyBackground) == 0) heard = ticket;
+    const auto nap = ticket == heard ? again : kUntilGiven;
+    background_looks_.store(Clock::now() + nap, std::memory_order_relaxed);
+    bell_->Sleep(ticket, Doorbell::kAnyBackground, nap);
+  }
+  bell_->Awake();
 }
 
 void Runtime::FlushRings() {

@@ -1,31 +1,37 @@
 // The background thread gives way to a caller that wants the baton (Runtime::SleepInBackground,
 // Runtime::Lend, runtime/core/baton.h): it runs one more cycle, and then sleeps though that moved
-// something, for the caller goes on. Checked: the work ends, also where the caller gives up at that
-// very moment, and nobody sleeps for ever (relacy reports a deadlock).
+// something, for the caller goes on. Woken while the caller has the baton it sleeps again, but for a
+// moment only if it was rung for and is announced (Runtime::SleepWithoutBaton). Checked: the work
+// ends, also where the caller gives up at that very moment, or a peer's message comes while it
+// returns, and nobody sleeps for ever (relacy reports a deadlock).
 #include "model.h"
 
 namespace {
 
 constexpr unsigned kAwake = 0, kAsleep = 1;
-constexpr int kCycles = 7, kTries = 8;
+constexpr int kCycles = 7, kTries = 8, kTimeouts = 3;
+constexpr unsigned kLate = 64;  // a message may come at any moment: steps
 
-enum class Mistake { kNone, kCountsOnIt, kSilentGiver, kLeavesWork };
+enum class Mistake { kNone, kCountsOnIt, kSilentGiver, kLeavesWork, kSleepsOn };
 
 template <Mistake kMistake>
-struct Giving : rl::test_suite<Giving<kMistake>, 2> {
-  rl::atomic<unsigned> baton, wanted, sleeper;
+struct Giving : rl::test_suite<Giving<kMistake>, 3> {
+  rl::atomic<unsigned> baton, wanted, sleeper, message;
   model::Futex rings, done;
-  rl::var<int> left;  // cycles; whoever has the baton
+  rl::var<int> left;   // cycles; whoever has the baton
+  rl::var<bool> read;  // the message; whoever has the baton
 
   void before() {
     baton($) = 1;  // the background thread's
     wanted($) = 0;
     sleeper($) = kAwake;
+    message($) = 0;
     rings.word($) = done.word($) = 0;
     left($) = kCycles;
+    read($) = false;
   }
 
-  void thread(unsigned index) { index == 0 ? Background() : Caller(); }
+  void thread(unsigned index) { index == 0 ? Background() : index == 1 ? Caller() : Peer(); }
 
   bool Done() { return done.word($).load(rl::mo_acquire) == 1; }
   bool Wanted() { return wanted($).load(rl::mo_relaxed) != 0; }
@@ -36,9 +42,11 @@ struct Giving : rl::test_suite<Giving<kMistake>, 2> {
   void Give() { baton($).store(0, rl::mo_release); }
 
   bool CycleMoved() {
-    if (left($) == 0) return false;
-    left($) = left($) - 1;
-    if (left($) == 0) {
+    const bool comes = !read($) && message($).load(rl::mo_acquire) == 1;
+    if (left($) == 0 && !comes) return false;
+    if (comes) read($) = true;
+    if (left($) > 0) left($) = left($) - 1;
+    if (left($) == 0 && read($)) {
       done.word($).store(1, rl::mo_release);
       done.Wake();
     }
@@ -46,7 +54,7 @@ struct Giving : rl::test_suite<Giving<kMistake>, 2> {
   }
 
   unsigned Announce() {
-    const unsigned ticket = rings.word($).load(rl::mo_acquire);
+    const unsigned ticket = Ticket();
     sleeper($).store(kAsleep, rl::mo_relaxed);
     rl::atomic_thread_fence(rl::mo_seq_cst, $);
     return ticket;
@@ -79,10 +87,32 @@ struct Giving : rl::test_suite<Giving<kMistake>, 2> {
       return;
     }
     Give();
-    rings.Wait(ticket);
+    int timeouts = kTimeouts;
+    SleepFor(ticket, timeouts);
     rl::linear_backoff backoff;
-    while (!TryTake()) backoff.yield($);  // it sleeps for it, in Baton::Take
+    for (unsigned heard = ticket;;) {
+      ticket = Ticket();
+      if (TryTake()) break;
+      if (sleeper($).load(rl::mo_relaxed) == kAwake || kMistake == Mistake::kSleepsOn)
+        heard = ticket;
+      ticket == heard ? SleepFor(ticket, timeouts) : backoff.yield($);  // for a moment
+    }
     sleeper($).store(kAwake, rl::mo_relaxed);
+  }
+
+  unsigned Ticket() { return rings.word($).load(rl::mo_acquire); }
+  // Until it is rung for, or some time has passed.
+  void SleepFor(unsigned ticket, int& timeouts) {
+    if (timeouts > 0 && rl::rand(2) == 0)
+      --timeouts;
+    else
+      rings.Wait(ticket);
+  }
+
+  void Peer() {
+    for (unsigned wait = rl::rand(kLate); wait > 0; --wait) sleeper($).load(rl::mo_relaxed);
+    message($).store(1, rl::mo_release);
+    Ring();
   }
 
   void Caller() {
@@ -101,9 +131,11 @@ struct Giving : rl::test_suite<Giving<kMistake>, 2> {
 
   void Lend() {
     sleeper($).store(kAwake, rl::mo_relaxed);
-    CycleMoved();  // its own tensor may be done before the others
+    // Its own tensor may be done before the others, or last.
+    for (int cycles = rl::rand(2) == 0 ? 1 : kCycles; cycles > 0; --cycles) CycleMoved();
     Announce();
     const bool more = CycleMoved();
+    Announce();  // that look may have changed what it waits for
     Give();
     if (more && kMistake != Mistake::kLeavesWork) Wake();
   }
@@ -122,6 +154,9 @@ int main() {
           right;
   right = model::Check<Giving<Mistake::kLeavesWork>>("a caller that leaves work behind", false,
                                                      kRuns) &&
+          right;
+  right = model::Check<Giving<Mistake::kSleepsOn>>("a ring while the caller returns", false,
+                                                   kRuns) &&
           right;
   return right ? 0 : 1;
 }
