@@ -7,7 +7,8 @@ Each host is a namespace of this machine (test/support/world.sh) with a link of 
 rank. A step's computing is a wait, so that the ranks' shared cores are free for what is measured.
 In turn all hosts are alike, one has a link of 100 Mbit/s, one computes five times as long, and one
 is late once, by --staleness + 1 steps (OSGP's exchanges have so many steps more then). Where all
-are alike, what a step takes beyond its computing says how much of an exchange is hidden.
+are alike, what a step takes beyond its computing says how much of an exchange is hidden. sgp and
+sgp-peers, if asked for, show what a round takes that all agree on, or that waits for peers only.
 docs/benchmarks.md has results.
 """
 
@@ -29,6 +30,7 @@ import bars
 HERE = Path(__file__).resolve().parent
 WORLD = HERE.parent / "support" / "world.sh"
 ALGORITHMS = ["allreduce", "osgp", "adpsgd", "asgp"]
+ROUNDS = ["sgp", "sgp-peers"]  # waited for in each step: negotiated, and between peers
 SLOW = 2  # the rank that is slow, on host h3
 WARM_UP = 2  # steps
 LATE_AT = 3  # the step in which one is late once
@@ -61,8 +63,10 @@ class Training:
         self.late = (more + 1) * self.pace if scene.late and slow else 0.0
         self.parameter = torch.nn.Parameter(torch.zeros(options.size // 4))
         waits = {"sync_freq": more} if scene.late and options.algorithm == "osgp" else {}
-        op = (hvd.Average if options.algorithm == "allreduce" else
-              hvd.Gossip(options.algorithm, **waits))
+        algorithm, _, between_peers = options.algorithm.partition("-")
+        if between_peers:
+            waits["negotiated"] = False
+        op = hvd.Average if algorithm == "allreduce" else hvd.Gossip(algorithm, **waits)
         self.waits_for_nobody = getattr(op, "waits_for_nobody", False)
         sgd = torch.optim.SGD([self.parameter], lr=0.1)
         self.optimizer = hvd.DistributedOptimizer(sgd, [("x", self.parameter)], op=op)
@@ -170,7 +174,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--compute", type=float, default=0.4, help="s of a step (default 0.4)")
     parser.add_argument("--steps", type=int, default=12, help="that are timed (default 12)")
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=list(SCENES))
-    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS + ROUNDS,
+                        default=ALGORITHMS)
     parser.add_argument("--staleness", type=int, default=2,
                         help="steps more that OSGP has where one is late once (default 2)")
     parser.add_argument("--algorithm", help=argparse.SUPPRESS)  # of a rank, as the next one
