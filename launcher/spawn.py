@@ -78,6 +78,9 @@ class Child:
             packet, files, flags, _ = socket.recv_fds(self.socket, _PACKET_BYTES, 1)
         except BlockingIOError:
             return None
+        except ConnectionResetError:  # said once, before what it has sent, its last words among it
+            self.read_all = False
+            return self.receive()
         except OSError:
             self.read_all = False
             return b"", []

@@ -91,7 +91,8 @@ Result<Packet> ReceivePacket(int from, std::chrono::steady_clock::time_point unt
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
     const ssize_t n = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-    if (n < 0 && errno == EINTR) continue;
+    // A peer that closed with packets unread: said once, before what it has sent.
+    if (n < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     Packet packet;
     if (n <= 0) return packet;
     packet.text.assign(text, static_cast<size_t>(n));

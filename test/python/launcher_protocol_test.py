@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from horon.launcher.spawn import Child
 from launching import horonrun
 
 # Opens the socket to horonrun. `make_segment` is what local rank 0 does, `take` waits for a packet.
@@ -222,3 +226,19 @@ def test_nonsense_on_the_socket_is_survived(script) -> None:
     """)
     done = horonrun("-np", "2", "python", program)
     assert (done.returncode, done.stdout) == (0, "[1] segment 1 4\n"), done.stderr
+
+
+def test_last_words_are_read_of_a_rank_that_left_packets_unread() -> None:
+    """Which the kernel reports before them."""
+    words = "import os, socket; os.read(0, 1); " \
+        "socket.socket(fileno=int(os.environ['HORON_LAUNCHER_FD'])).send(b'unjoined')"
+    stdin, go = os.pipe()
+    child = Child([sys.executable, "-c", words], dict(os.environ), stdin)
+    child.send(b"never read")
+    os.write(go, b"x")
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert [child.receive(), child.receive()] == [(b"unjoined", []), (b"", [])]
+    assert not child.read_all
+    child.kill(signal.SIGKILL)
+    for descriptor in (stdin, go):
+        os.close(descriptor)

@@ -90,6 +90,19 @@ class NoDescriptors {
   std::vector<int> taken_;
 };
 
+TEST_CASE("the last words of a peer that left packets unread are heard") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  REQUIRE(SendPacket(ends[1], "never read", -1).ok());
+  REQUIRE(SendPacket(ends[0], "dead 1", -1).ok());
+  close(ends[0]);
+  const auto words = ReceivePacket(ends[1], steady_clock::now() + seconds{10});
+  CHECK(words.value().text == "dead 1");
+  const auto end = ReceivePacket(ends[1], steady_clock::now() + seconds{10});
+  CHECK(end.value().text.empty());
+  close(ends[1]);
+}
+
 TEST_CASE("a descriptor that cannot be taken over is an error that says which limit to raise") {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
