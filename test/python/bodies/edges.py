@@ -262,6 +262,8 @@ def check_many_lives():
         works()
         held.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
         hvd.shutdown()
-    for counts in zip(*held, strict=True):  # descriptors, threads; one of these may just be ending
-        early, late = counts[: LIVES // 2], counts[LIVES // 2 :]
-        assert statistics.median(late) <= statistics.median(early), held
+    # Descriptors, threads. One of these may just be ending, by chance in more of the later lives:
+    # but what each life, or each second one, leaves behind shows in all of the last ones.
+    for counts in zip(*held, strict=True):
+        early, last = counts[: LIVES // 2], counts[-(LIVES // 4) :]
+        assert min(last) <= max(early), held
