@@ -1,7 +1,7 @@
 // The background thread gives way to a caller that wants the baton (Runtime::SleepInBackground,
 // Runtime::Lend, runtime/core/baton.h): it runs one more cycle, and then sleeps though that moved
-// something, for the caller goes on. Woken while the caller has the baton it sleeps again, but for a
-// moment only if it was rung for and is announced (Runtime::SleepWithoutBaton). Checked: the work
+// something, for the caller goes on. Woken while the caller has the baton it sleeps again, but for
+// a moment only if it was rung for and is announced (Runtime::SleepWithoutBaton). Checked: the work
 // ends, also where the caller gives up at that very moment, or a peer's message comes while it
 // returns, and nobody sleeps for ever (relacy reports a deadlock).
 #include "model.h"

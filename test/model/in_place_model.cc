@@ -19,10 +19,8 @@ enum class Mistake {
 
 // `kClaims`: a digit for each bucket and rank, what it says.
 template <Mistake kMistake, int kClaims>
-struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks> {
-  struct Words {
-    rl::atomic<unsigned> packed, reduced, taken, layout[kSlots];
-  } words[kRanks];
+struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks>, model::LaneWords<kRanks> {
+  rl::atomic<unsigned> layouts[kRanks][kSlots];
   rl::var<int> tensors[kRanks][kChunks][kRanks];  // a part for each rank
   rl::var<int> slots[kRanks][kSlots][kRanks];
 
@@ -33,12 +31,9 @@ struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks> {
   };
 
   void before() {
-    for (Words& w : words) {
-      w.packed($) = 0;
-      w.reduced($) = 0;
-      w.taken($) = 0;
-      for (auto& layout : w.layout) layout($) = 0;
-    }
+    Clear();
+    for (auto& of_rank : layouts)
+      for (auto& layout : of_rank) layout($) = 0;
   }
 
   static int Value(unsigned rank, unsigned chunk, int part) {
@@ -51,12 +46,6 @@ struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks> {
   }
   static rl::memory_order Release(Mistake mistake) {
     return kMistake == mistake ? rl::mo_relaxed : rl::mo_release;
-  }
-  bool All(rl::atomic<unsigned> Words::* word, unsigned least) {
-    for (Words& w : words) {
-      if ((w.*word)($).load(rl::mo_acquire) < least) return false;
-    }
-    return true;
   }
 
   void thread(unsigned me) {
@@ -108,15 +97,15 @@ struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks> {
   void Check(Stream& s) {
     s.checked = true;
     bool alike = true;
-    for (Words& w : words)
-      alike = w.layout[s.first % kSlots]($).load(rl::mo_relaxed) == s.layout && alike;
+    for (auto& of_rank : layouts)
+      alike = of_rank[s.first % kSlots]($).load(rl::mo_relaxed) == s.layout && alike;
     if (alike) return;
     s.whole = false;
     s.chunks = kChunks;
     s.first += kMistake == Mistake::kNothingSkipped ? 1 : kSlots;
     s.packed = 0;
     if (kMistake == Mistake::kSaysItAgain)
-      words[s.me].layout[s.first % kSlots]($).store(0, rl::mo_relaxed);
+      layouts[s.me][s.first % kSlots]($).store(0, rl::mo_relaxed);
     words[s.me].packed($).store(s.first, rl::mo_release);
     words[s.me].reduced($).store(s.first, rl::mo_release);
     words[s.me].taken($).store(s.first, rl::mo_release);
@@ -124,7 +113,7 @@ struct Lane : rl::test_suite<Lane<kMistake, kClaims>, kRanks> {
 
   void Pack(Stream& s) {
     if (!s.checked && s.packed == 0)
-      words[s.me].layout[s.first % kSlots]($).store(s.layout, rl::mo_relaxed);
+      layouts[s.me][s.first % kSlots]($).store(s.layout, rl::mo_relaxed);
     for (unsigned p = 0; p < kRanks && !s.whole; ++p) {
       if (p == s.me) continue;
       slots[s.me][(s.first + s.packed) % kSlots][p]($) = tensors[s.me][s.packed][p]($);

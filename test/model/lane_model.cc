@@ -10,19 +10,10 @@ constexpr int kRanks = 2, kChunks = 3, kSlots = 2;
 enum class Mistake { kNone, kRelaxedPacked, kRelaxedReduced, kRelaxedTaken, kEarlyReuse };
 
 template <Mistake kMistake, int kInline>
-struct Lane : rl::test_suite<Lane<kMistake, kInline>, kRanks> {
-  struct Words {
-    rl::atomic<unsigned> packed, reduced, taken;
-  } words[kRanks];
+struct Lane : rl::test_suite<Lane<kMistake, kInline>, kRanks>, model::LaneWords<kRanks> {
   rl::var<int> slots[kRanks][kSlots][kRanks];  // a part for each rank
 
-  void before() {
-    for (Words& w : words) {
-      w.packed($) = 0;
-      w.reduced($) = 0;
-      w.taken($) = 0;
-    }
-  }
+  void before() { Clear(); }
 
   static int Value(int rank, unsigned chunk, int part) {
     return static_cast<int>(chunk) * 100 + part * 10 + rank + 1;
@@ -34,12 +25,6 @@ struct Lane : rl::test_suite<Lane<kMistake, kInline>, kRanks> {
   }
   static rl::memory_order Release(Mistake mistake) {
     return kMistake == mistake ? rl::mo_relaxed : rl::mo_release;
-  }
-  bool All(rl::atomic<unsigned> Words::* word, unsigned least) {
-    for (Words& w : words) {
-      if ((w.*word)($).load(rl::mo_acquire) < least) return false;
-    }
-    return true;
   }
 
   void thread(unsigned me) {

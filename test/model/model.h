@@ -35,6 +35,28 @@ struct Futex {
   }
 };
 
+// The words of a lane's ranks (runtime/transport/segment.h): monotonic, one writer each.
+template <int kRanks>
+struct LaneWords {
+  struct Words {
+    rl::atomic<unsigned> packed, reduced, taken;
+  } words[kRanks];
+
+  void Clear() {
+    for (Words& w : words) {
+      w.packed($) = 0;
+      w.reduced($) = 0;
+      w.taken($) = 0;
+    }
+  }
+  bool All(rl::atomic<unsigned> Words::* word, unsigned least) {
+    for (Words& w : words) {
+      if ((w.*word)($).load(rl::mo_acquire) < least) return false;
+    }
+    return true;
+  }
+};
+
 // Runs one model; whether what came of it is what was expected. A model that is broken on purpose
 // must fail, or the check would be worth nothing.
 template <typename Model>

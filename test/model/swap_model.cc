@@ -10,31 +10,16 @@ constexpr unsigned kChunks = 2, kSlots = kChunks;
 enum class Mistake { kNone, kRelaxedPacked, kRelaxedReduced, kRelaxedTaken, kTakenBackwards };
 
 template <Mistake kMistake, bool kBack>
-struct Swap : rl::test_suite<Swap<kMistake, kBack>, 2> {
-  struct Words {
-    rl::atomic<unsigned> packed, reduced, taken;
-  } words[2];
+struct Swap : rl::test_suite<Swap<kMistake, kBack>, 2>, model::LaneWords<2> {
   rl::var<int> slots[2][kSlots];
 
-  void before() {
-    for (Words& w : words) {
-      w.packed($) = 0;
-      w.reduced($) = 0;
-      w.taken($) = 0;
-    }
-  }
+  void before() { Clear(); }
 
   static int Value(unsigned member, unsigned chunk) {
     return static_cast<int>(10 * chunk + member + 1);
   }
   static rl::memory_order Release(Mistake mistake) {
     return kMistake == mistake ? rl::mo_relaxed : rl::mo_release;
-  }
-  bool All(rl::atomic<unsigned> Words::* word, unsigned least) {
-    for (Words& w : words) {
-      if ((w.*word)($).load(rl::mo_acquire) < least) return false;
-    }
-    return true;
   }
 
   void thread(unsigned me) {
@@ -89,13 +74,15 @@ int main() {
   bool right = model::Check<Swap<Mistake::kNone, false>>("a row", true, kRuns);
   right = model::Check<Swap<Mistake::kNone, true>>("a row that comes back", true, kRuns) && right;
   // Each of these is needed:
-  right = model::Check<Swap<Mistake::kRelaxedPacked, true>>("packed without release", false, kRuns) &&
-          right;
-  right = model::Check<Swap<Mistake::kRelaxedReduced, true>>("reduced without release", false,
-                                                             kRuns) &&
-          right;
-  right = model::Check<Swap<Mistake::kRelaxedTaken, false>>("taken without release", false, kRuns) &&
-          right;
+  right =
+      model::Check<Swap<Mistake::kRelaxedPacked, true>>("packed without release", false, kRuns) &&
+      right;
+  right =
+      model::Check<Swap<Mistake::kRelaxedReduced, true>>("reduced without release", false, kRuns) &&
+      right;
+  right =
+      model::Check<Swap<Mistake::kRelaxedTaken, false>>("taken without release", false, kRuns) &&
+      right;
   right = model::Check<Swap<Mistake::kTakenBackwards, false>>("taken said chunk by chunk backwards",
                                                               false, kRuns) &&
           right;
