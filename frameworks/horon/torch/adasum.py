@@ -199,7 +199,9 @@ class _DeltaOptimizer(WrappedOptimizer):
     @torch.no_grad()
     def _unscale(self):
         scale = getattr(self, "grad_scale", None)
-        for parameter in self._horon_reducer.parameters if scale is not None else ():
+        if scale is None:
+            return
+        for parameter in self._horon_reducer.parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(scale.to(parameter.grad.device))
 
