@@ -1,6 +1,6 @@
 // Hierarchy for staged ops: reduce inside the node, the op's step between nodes, gather inside the
-// node. The op says what its step does with one contiguous part; slices of several tensors are packed
-// and unpacked here. Called from Op::Run, on the holder of the baton.
+// node. The op says what its step does with one contiguous part; slices of several tensors are
+// packed and unpacked here. Called from Op::Run, on the holder of the baton.
 #pragma once
 
 #include <vector>

@@ -65,13 +65,13 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
 
   const Reduction reduction = ReductionIn(stage, comm.size());
   if (stage.prescale() == 1.0) {
-    co_return co_await ReduceScatterInto(comm, segment.input, parts, output, reduction);
+    co_return co_await ReduceScatter(comm, segment.input, parts, output, reduction);
   }
   auto scaled = stage.Scratch(segment.count * SizeOf(stage.dtype()));
   if (!scaled.ok()) co_return scaled.status();
   std::byte* block = scaled.value().data();
   ScaleInto(stage.dtype(), stage.prescale(), segment.input, block, segment.count);
-  co_return co_await ReduceScatterInto(comm, block, parts, output, reduction);
+  co_return co_await ReduceScatter(comm, block, parts, output, reduction);
 }
 
 // The parts of a group are equally long: they are moved apart to the length of the first.

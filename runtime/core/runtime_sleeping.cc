@@ -93,9 +93,9 @@ bool Runtime::MustWakeBackground() const {
 }
 
 // Sleeps as the background thread, which gives the baton back meanwhile. Woken while a lender runs
-// the cycle it goes on sleeping: that one wakes it if it has to. But not for long if it was rung for
-// and is still announced: then the lender has just come, or is about to return and may have looked
-// before.
+// the cycle it goes on sleeping: that one wakes it if it has to. But not for long if it was rung
+// for and is still announced: then the lender has just come, or is about to return and may have
+// looked before.
 void Runtime::SleepWithoutBaton(uint32_t ticket) {
   const std::chrono::nanoseconds limit = SleepLimit();
   const std::chrono::nanoseconds again = limit < kIdleSleep ? kMostPollWaitAgreeing : limit;

@@ -1,8 +1,8 @@
 // Slices: the tensors of a bucket as one row of elements, cut into slices, several in flight.
 //
-// What is done with a slice is a Task of its own, under a tag of its own: so a link between nodes is
-// busy both ways, and one slice is packed, or is inside its node, while others travel. A slice is
-// packed into scratch, worked on there and unpacked; one that lies in one tensor is not packed,
+// What is done with a slice is a Task of its own, under a tag of its own: so a link between nodes
+// is busy both ways, and one slice is packed, or is inside its node, while others travel. A slice
+// is packed into scratch, worked on there and unpacked; one that lies in one tensor is not packed,
 // unless it is prescaled. For elementwise reductions over messages, where no lane streams them (the
 // executor), and for hierarchical ops. Holder of the baton only.
 #pragma once

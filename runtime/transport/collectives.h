@@ -37,11 +37,11 @@ std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype);
 // buckets one after the other: such collectives match by their order.
 bool ReducesWhole(const Communicator& comm, const Reduction& reduction);
 
-// Of `count` contiguous elements; `output` may be `input`, and overlaps it in no other way. One call
-// when a transport reduces blocks itself; otherwise reduce-scatter inside each node, exchange
-// between nodes, allgather inside the node, and no element of the output is written to before it has
-// come from every rank. Sent per rank, with one node or one rank a node: 2 S (P-1)/P, and S (P-1) up
-// to 4 KiB.
+// Of `count` contiguous elements; `output` may be `input`, and overlaps it in no other way. One
+// call when a transport reduces blocks itself; otherwise reduce-scatter inside each node, exchange
+// between nodes, allgather inside the node, and no element of the output is written to before it
+// has come from every rank. Sent per rank, with one node or one rank a node: 2 S (P-1)/P, and
+// S (P-1) up to 4 KiB.
 Task Allreduce(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
                Reduction reduction);
 inline Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduction reduction) {
@@ -49,14 +49,11 @@ inline Task Allreduce(Communicator& comm, std::byte* block, int64_t count, Reduc
 }
 
 // Direct exchange: every rank sends part p to its owner, who adds the parts by ascending rank.
-// Afterwards parts[p] = {begin, count} (elements) holds the result on rank p; the rest of the block
-// is as it was. Sent per rank: S (P-1)/P. Scratch: at most 4 P chunks of 128 KiB.
-Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> parts,
-                   Reduction reduction);
-// The same with the result elsewhere: `out` holds parts[rank].count elements, the block is only
-// read.
-Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
-                       std::byte* out, Reduction reduction);
+// Afterwards `out` holds the result for parts[p] = {begin, count} (elements) on rank p; it may be
+// that part of the block, which is only read. Sent per rank: S (P-1)/P. Scratch: at most 4 P chunks
+// of 128 KiB.
+Task ReduceScatter(Communicator& comm, const std::byte* block, std::span<const Part> parts,
+                   std::byte* out, Reduction reduction);
 
 // Each rank's part (bytes at parts[rank]) to all others. In place. Sent per rank: S_rank (P-1).
 Task Allgather(Communicator& comm, std::byte* block, std::span<const Part> parts_bytes);
@@ -78,8 +75,8 @@ Task Barrier(Communicator& comm);
 // node, by ascending node.
 using NodeStep = std::function<Task(Communicator& across, std::byte* part, int64_t count)>;
 
-// Where a rank's part is while its node reduces it and the nodes exchange it: in scratch of a part's
-// size, so that the output is written to only with what comes of it, or in the output.
+// Where a rank's part is while its node reduces it and the nodes exchange it: in scratch of a
+// part's size, so that the output is written to only with what comes of it, or in the output.
 enum class PartIn { kScratch, kOutput };
 
 // Hierarchy: reduce-scatter inside the node into as many parts as the smallest node has ranks, the

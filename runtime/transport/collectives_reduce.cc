@@ -17,7 +17,9 @@ constexpr size_t kChunksInFlight = 4;
 constexpr int64_t kOneStepBytes = 4 << 10;
 
 // A send only reads; Span has one type for both directions.
-Span Outgoing(const std::byte* data, int64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
+Span Outgoing(const std::byte* data, int64_t bytes) {
+  return {const_cast<std::byte*>(data), bytes};
+}
 
 // Chunk k of every part: mine comes in from all others, theirs go out.
 class DirectExchange {
@@ -142,7 +144,7 @@ Task FlatAllreduce(Communicator& comm, const std::byte* input, std::byte* output
   const std::vector<Part> parts = NearlyEqualParts(count, comm.size(), comm.size());
   const std::vector<Part> parts_bytes = InBytes(parts, reduction.dtype);
   std::byte* const mine = output + parts_bytes[static_cast<size_t>(comm.rank())].begin;
-  HORON_CO_TRY(co_await ReduceScatterInto(comm, input, parts, mine, reduction));
+  HORON_CO_TRY(co_await ReduceScatter(comm, input, parts, mine, reduction));
   co_return co_await Allgather(comm, output, parts_bytes);
 }
 
@@ -161,11 +163,12 @@ bool ReducesWhole(const Communicator& comm, const Reduction& reduction) {
   if (!comm.top() || comm.size() == 1) return false;
   if (comm.flattened() || (!comm.one_node() && !comm.all_apart())) return false;
   const Transport* const transport = comm.only_transport();
-  return transport != nullptr && transport->ReducesBlocks(WholeBlock(comm, nullptr, nullptr, 0, reduction));
+  return transport != nullptr &&
+         transport->ReducesBlocks(WholeBlock(comm, nullptr, nullptr, 0, reduction));
 }
 
-Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<const Part> parts,
-                       std::byte* out, Reduction reduction) {
+Task ReduceScatter(Communicator& comm, const std::byte* block, std::span<const Part> parts,
+                   std::byte* out, Reduction reduction) {
   DirectExchange exchange(comm, block, parts, out, reduction);
   for (int64_t begun = 0, step = 0; step < exchange.steps(); ++step) {
     const int64_t end = step + static_cast<int64_t>(kChunksInFlight);
@@ -175,13 +178,6 @@ Task ReduceScatterInto(Communicator& comm, const std::byte* block, std::span<con
     for (Transfer& send : exchange.sends(step)) HORON_CO_TRY(co_await Finished(send));
   }
   co_return Status::Ok();
-}
-
-Task ReduceScatter(Communicator& comm, std::byte* block, std::span<const Part> parts,
-                   Reduction reduction) {
-  const Part& mine = parts[static_cast<size_t>(comm.rank())];
-  std::byte* out = block + mine.begin * SizeOf(reduction.dtype);
-  co_return co_await ReduceScatterInto(comm, block, parts, out, reduction);
 }
 
 Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, int64_t count,
@@ -204,7 +200,7 @@ Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, in
     scratch = std::move(taken).value();
     part = scratch.data();
   }
-  HORON_CO_TRY(co_await ReduceScatterInto(node, input, parts, part, inside));
+  HORON_CO_TRY(co_await ReduceScatter(node, input, parts, part, inside));
   if (local < owners) {
     std::vector<int> members;
     for (const auto& others : nodes) members.push_back(others[local]);

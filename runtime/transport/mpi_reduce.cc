@@ -111,9 +111,10 @@ Status PendingReduction::Start(MPI_Comm comm, const BlockReduction& reduction) {
     const auto n = static_cast<int>(std::min(transport_.piece_, reduction.count - begin));
     requests_.push_back(MPI_REQUEST_NULL);
     const bool in_place = reduction.input == reduction.output;
-    const int code = MPI_Iallreduce(
-        in_place ? MPI_IN_PLACE : reduction.input + begin * size, reduction.output + begin * size, n,
-        TypeOf(reduction.dtype), OpOf(reduction.kind), comm, &requests_.back());
+    const void* const input = in_place ? MPI_IN_PLACE : reduction.input + begin * size;
+    const int code =
+        MPI_Iallreduce(input, reduction.output + begin * size, n, TypeOf(reduction.dtype),
+                       OpOf(reduction.kind), comm, &requests_.back());
     HORON_TRY(Check(code, "an MPI reduction"));
     transport_.collectives_.Add();
   }

@@ -11,7 +11,8 @@
 
 namespace horon::test {
 
-// For each in turn: one node, everything in shared memory; one rank a node, all messages; two, both.
+// For each in turn: one node, everything in shared memory; one rank a node, all messages; two,
+// both.
 inline int LocalSize() { return GENERATE(0, 1, 2); }
 
 using Ranks = std::vector<std::pair<int, double>>;

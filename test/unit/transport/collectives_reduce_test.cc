@@ -146,8 +146,9 @@ TEST_CASE("reduce-scatter leaves each part with its owner and the rest alone", "
       auto blocks = Inputs(DataType::kInt32, size, count);
       const auto before = blocks;
       RequireOk(world.Run([&](Communicator& comm) {
-        return ReduceScatter(comm, blocks[static_cast<size_t>(comm.rank())].data(), parts,
-                             {DataType::kInt32});
+        const auto me = static_cast<size_t>(comm.rank());
+        std::byte* const block = blocks[me].data();
+        return ReduceScatter(comm, block, parts, block + 4 * parts[me].begin, {DataType::kInt32});
       }));
       std::vector<Values> inputs;
       for (const Bytes& block : before) inputs.push_back(Decode(DataType::kInt32, block));
