@@ -15,7 +15,7 @@ constexpr int64_t kPartBytes = 512 << 10;
 
 Task OverNodes(Stage& stage, std::vector<size_t> which, bool average, NodeStep between) {
   const Communicator& comm = stage.comm();
-  const auto& node = comm.nodes()[static_cast<size_t>(comm.node_of(comm.rank()))];
+  const auto& node = comm.own_node();
   Reduction inside{stage.dtype(), ReduceKind::kSum, stage.prescale() * stage.postscale()};
   if (average) inside.scale /= static_cast<double>(node.size());
   Slices::Plan plan;

@@ -119,7 +119,7 @@ Task MixNodesOnGpus(GpuStage& stage, std::vector<GpuRounds> mixes, bool average)
   HORON_CO_TRY(PrepareOutputs(stage));
   const DataType dtype = stage.dtype();
   const Communicator& comm = stage.comm();
-  const auto& node = comm.nodes()[static_cast<size_t>(comm.node_of(comm.rank()))];
+  const auto& node = comm.own_node();
   const auto width = static_cast<int64_t>(node.size());
   const auto place =
       static_cast<size_t>(std::find(node.begin(), node.end(), comm.rank()) - node.begin());

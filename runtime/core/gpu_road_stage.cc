@@ -58,7 +58,7 @@ class GpuRoad::OnGpu final : public GpuStage {
   OnGpu(GpuRoad& road, GpuBucket& bucket, Share& share)
       : road_(road), bucket_(bucket), share_(share) {
     const Communicator& comm = bucket.comm();
-    near_ = comm.nodes()[static_cast<size_t>(comm.node_of(comm.rank()))];
+    near_ = comm.own_node();
     if (share.way != Way::kGroup) return;
     near_.resize(static_cast<size_t>(comm.size()));
     std::iota(near_.begin(), near_.end(), 0);

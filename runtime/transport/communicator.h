@@ -69,6 +69,7 @@ class Communicator {
   // whether all share one; members per node, ascending.
   int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
+  const std::vector<int>& own_node() const { return nodes_[static_cast<size_t>(node_of(rank_))]; }
   bool one_node() const { return nodes_.size() == 1; }
   size_t smallest_node() const;  // members of the node that has the fewest
   // One member per node.

@@ -26,7 +26,8 @@ struct WorldOptions {
   // Puts something around the transports that reach other ranks.
   std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> wrap =
       [](int, std::unique_ptr<Transport> inner) { return inner; };
-  std::shared_ptr<Losses> losses = nullptr;  // of all ranks: what a launcher tells them; null: none does
+  // Of all ranks: what a launcher tells them; null: none does.
+  std::shared_ptr<Losses> losses = nullptr;
   // The rank's GPU; null: it has none.
   std::function<std::shared_ptr<Gpus>(int rank)> gpus = [](int) { return nullptr; };
   std::chrono::seconds limit{120};
