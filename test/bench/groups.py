@@ -20,7 +20,7 @@ HORON = ("horon", "horon-shared", "horon-registered", "horon-grouped", "gossip",
          "neighbors", "average", "adasum")
 MPI = ("mpi", "mpi-tuned")
 # No libraries: what the memory allows (loops.py).
-LOOPS = ("streamed", "staged", "in-place", "two-pass", "mixed")
+LOOPS = ("streamed", "staged", "in-place", "two-pass", "mixed", "mixed-to")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), **dict.fromkeys(LOOPS, ["torch"]),
          **dict.fromkeys(MPI, ["mpi4py", "torch", "numpy"]), "gloo": ["torch"],
          "gloo-buckets": ["torch"]}

@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from loops import InPlace, Mixed, Staged, Streamed, TwoPass
+from loops import InPlace, Mixed, MixedTo, Staged, Streamed, TwoPass
 
 
 class Outputs:
@@ -275,4 +275,4 @@ BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "horon-registered": Horo
            "neighbors": Neighbors, "average": Average, "adasum": Adasum,
            "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi, "mpi-tuned": Mpi,
            "streamed": Streamed, "staged": Staged, "in-place": InPlace, "two-pass": TwoPass,
-           "mixed": Mixed}
+           "mixed": Mixed, "mixed-to": MixedTo}

@@ -15,6 +15,10 @@ HEADER = 4096  # bytes, of world.h
 FLOATS = 110_000_000  # a rank's: the largest workload are BERT-base's gradients
 
 
+def places(tensors) -> ctypes.Array:
+    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+
+
 class Loops:
     """Tensors of float32 only; its ranks are started like gloo's."""
 
@@ -36,9 +40,8 @@ class Loops:
 
     def arguments(self, tensors, name) -> tuple:
         if name not in self.given:
-            places = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
             counts = (ctypes.c_int64 * len(tensors))(*(t.numel() for t in tensors))
-            self.given = {name: (places, counts, len(tensors))}
+            self.given = {name: (places(tensors), counts, len(tensors))}
         return self.given[name]
 
     def stop(self) -> None:
@@ -81,10 +84,27 @@ class Mixed(Loops):
     """private tensors of two ranks, copied once through shared memory and averaged"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        self.library.loops_mixed(*self.arguments(tensors, name))
+        arguments = self.arguments(tensors, name)
+        self.library.loops_mixed(*arguments, arguments[0])
 
     def result(self, values: list[float], name: str) -> float:
         return sum(values) / len(values)
+
+
+class MixedTo(Mixed):
+    """private tensors of two ranks, copied once through shared memory; the averages are others"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: dict[str, list[torch.Tensor]] = {}  # where the next averages go, by workload
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        if name not in self.others:
+            self.others = {name: [torch.empty_like(t) for t in tensors]}
+        means = self.others[name]
+        _, counts, n = self.arguments(tensors, name)
+        self.library.loops_mixed(places(tensors), counts, n, places(means))
+        tensors[:], means[:] = means[:], tensors[:]
 
 
 class TwoPass(Mixed):

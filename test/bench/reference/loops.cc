@@ -9,7 +9,8 @@
 //
 // and the mean of two ranks' tensors, which is what they mix with one neighbor:
 //
-//   mixed     private tensors, each copied once through a small shared buffer
+//   mixed     private tensors, each copied once through a small shared buffer; the means go where
+//             the tensors lie, or to others
 #include "world.h"
 
 namespace {
@@ -96,16 +97,18 @@ void loops_streamed(float* const* tensors, const int64_t* counts, int n) {
   }
 }
 
-// Two buffers in turn: who meets for a chunk has mixed the one before.
-void loops_mixed(float* const* tensors, const int64_t* counts, int n) {
+// Two buffers in turn: who meets for a chunk has mixed the one before. `means` may be the tensors.
+void loops_mixed(float* const* tensors, const int64_t* counts, int n, float* const* means) {
   const Row row(tensors, counts, n);
   for (int64_t k = 0; k < row.chunks(); ++k) {
     const Chunk chunk{row, k};
     row.CopyTo(chunk.Staged(world.rank, chunk.whole.begin), chunk.whole);
     world.Meet();
-    row.Each(chunk.whole, [&](auto, float* __restrict mine, int64_t at, int64_t count) {
-      const float* __restrict theirs = chunk.Staged(1 - world.rank, at);
-      for (int64_t i = 0; i < count; ++i) mine[i] = (mine[i] + theirs[i]) / 2;
+    row.Each(chunk.whole, [&](auto t, const float* mine, int64_t at, int64_t count) {
+      const float* const theirs = chunk.Staged(1 - world.rank, at);
+      float* const mean = means[t] + (mine - tensors[t]);
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) mean[i] = (mine[i] + theirs[i]) / 2;
     });
   }
   world.Meet();
