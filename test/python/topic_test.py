@@ -40,6 +40,11 @@ def test_what_adasum_is_fused_with(launch, np):
     launch(np, "adasum_fusion", env={"HORON_CYCLE_TIME": "50"})
 
 
+def test_adasum_that_has_no_effect_says_so_once(launch):
+    output = launch(2, "adasum_on_one_node")
+    assert output.count("local=average on a single node is a plain average: Adasum acts") == 1, output
+
+
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_communicators_of_mpi4py(launch, needs_mpi, np):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")

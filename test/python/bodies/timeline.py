@@ -171,14 +171,20 @@ def adasum_ways() -> dict:
     flat = {"halving": "recursive halving", "doubling": "recursive doubling",
             "tree": "binary tree", "ring": "rings", "auto": "recursive doubling",
             "average": "average", "sum": "sum", "large": "recursive halving"}
-    if hvd.local_size() == hvd.size():
-        paired = hvd.size() & (hvd.size() - 1) == 0
+    size, local = hvd.size(), hvd.local_size()
+    if local == size:
+        paired = size & (size - 1) == 0
         return {**flat, "large": "halving through shared memory"} if paired else flat
+    even = local * hvd.cross_size() == size
+    if even and local == 1:  # nothing inside nodes
+        return {**flat, "average": flat["auto"], "sum": flat["auto"]}
+    between = {"average": "average inside nodes, then halving",
+               "sum": "sum inside nodes, then halving"}
+    if even and local & (local - 1) == 0:  # the tree over them is the same as without nodes
+        return {**flat, **between}
     over = "halving inside nodes, then between them"
     return {**dict.fromkeys(("halving", "doubling", "auto", "large"), over), "ring": "rings",
-            "tree": "tree inside nodes, then halving",
-            "average": "average inside nodes, then halving",
-            "sum": "sum inside nodes, then halving"}
+            "tree": "tree inside nodes, then halving", **between}
 
 
 def check_which_way_adasum_took():
@@ -197,9 +203,7 @@ def check_which_way_adasum_took():
     ways = {tensor: {e["args"]["algorithm"] for (_, t), row in spans.items() if t == tensor
                      for e in row if e["name"] == "ADASUM"}
             for tensor in expected}
-    uneven = hvd.size() % hvd.local_size() != 0 or hvd.cross_size() * hvd.local_size() != hvd.size()
-    if hvd.size() > 1 and (hvd.local_size() == hvd.size() or uneven):
-        # With equal nodes of a power of two ranks the tree over them is the same.
+    if hvd.size() > 1:
         assert ways == {name: {way} for name, way in expected.items()}, ways
 
 
