@@ -1,12 +1,18 @@
 // "broadcast:root=R": every rank's output becomes the input of global rank R. Any dtype.
-// The tensors of a bucket travel together, without being packed.
+// The tensors of a bucket travel together: between ranks that share a node through the root's slots
+// of their lane, otherwise down a tree, without being packed.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/op/gpu_stage.h"
+#include "runtime/transport/lane.h"
 
 namespace horon {
 namespace {
+
+constexpr int64_t kByte = 1;               // what a row in a lane is made of
+constexpr uint64_t kMoved = 0x6d6f766564;  // tells a bucket of this from others of its tensors
 
 class BroadcastOp final : public Op {
  public:
@@ -35,9 +41,14 @@ class BroadcastOp final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool TakesLane(Stage& stage) const override {
+    const Lane* const lane = stage.comm().lane();
+    return lane != nullptr && lane->CanSwap(kByte);
+  }
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));
+    if (TakesLane(stage)) co_return co_await RunOverLane(stage);
     Communicator& comm = stage.comm();
     const int root = RootIn(comm);
     std::vector<Span> spans, copies;
@@ -67,6 +78,27 @@ class BroadcastOp final : public Op {
   }
 
  private:
+  // A row that the root alone gives, and all others take out of its slots while it packs what
+  // follows: both copies run at the same time and meet in the caches. The root copies it from there
+  // to an output of its own, too.
+  Task RunOverLane(Stage& stage) {
+    stage.SetAlgorithm("through shared memory");
+    Lane& lane = *stage.comm().lane();
+    const int root = RootIn(stage.comm());
+    const bool gives = stage.comm().rank() == root;
+    LaneRow row{root, BucketWord(stage.segments(), kMoved), {}};
+    for (const Segment& s : stage.segments()) {
+      const int64_t bytes = s.count * SizeOf(stage.dtype());
+      const bool there = gives && s.input == s.output;
+      row.parts.push_back({s.input, nullptr, gives ? bytes : 0, there ? 0 : bytes, bytes});
+    }
+    LaneSwap swap = lane.MakeSwap(kByte, row, LaneSwap::Passes::kOne);
+    LaneSwap::Meet take = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+      std::memcpy(stage.segments()[i].output + at, theirs, static_cast<size_t>(count));
+    };
+    co_return co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(take));
+  }
+
   int RootIn(const Communicator& comm) const {
     const auto& ranks = comm.ranks();
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), root_) - ranks.begin());

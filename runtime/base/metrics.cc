@@ -25,7 +25,7 @@ constexpr MetricFamily kFamilies[] = {
     {"timeline.events", nullptr, "Events that the timeline took."},
     {"timeline.dropped", nullptr, "Events for which the timeline's ring had no room."},
     {"lane.in_place", nullptr, "Buckets that a node reduced where the tensors lie."},
-    {"lane.swapped", nullptr, "Rows of buckets that ranks of a node swapped in pairs."},
+    {"lane.swapped", nullptr, "Rows of buckets that ranks of a node swapped in pairs, or showed all others."},
     {"shm.read_bytes", nullptr, "Bytes of messages read out of another rank's memory."},
     {"mpi.messages", nullptr, "Messages given to MPI."},
     {"mpi.bytes", nullptr, "Bytes of the messages given to MPI."},

@@ -19,6 +19,7 @@ from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_S = 120.0  # for a whole job; what is promised counts from the fault (Cell.ends_s)
+_OPS = {"adasum": "adasum", "messages": "adasum:algo=halving", "broadcast": "broadcast:root=0"}
 _REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
 
@@ -78,8 +79,8 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
     if cell.phase == "in_place":
         added["CELL_SHARED"] = "1"
-    if cell.phase in ("adasum", "messages"):
-        added["CELL_OP"] = "adasum" if cell.phase == "adasum" else "adasum:algo=halving"
+    if cell.phase in _OPS:
+        added["CELL_OP"] = _OPS[cell.phase]
     if not cell.lends:
         added["HORON_LEND"] = "0"
     if cell.raised_at is not None:

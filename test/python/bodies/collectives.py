@@ -294,7 +294,10 @@ def check_broadcast():
                 same(mine, want)
     mine = torch.full((3,), float(me))
     assert hvd.synchronize(hvd.broadcast_async_(mine, 0)) is mine
+    before = hvd.counter("lane.swapped")
     same(hvd.synchronize(hvd.broadcast_async(mine, 0)), torch.zeros(3))
+    in_one_node = hvd.local_size() == size > 1
+    assert hvd.counter("lane.swapped") == before + in_one_node
 
 
 def check_alltoall():
