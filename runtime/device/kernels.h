@@ -19,9 +19,11 @@ enum class ReduceKind : uint8_t { kSum, kMin, kMax, kProduct };
 // (fp32 for the 16-bit floats, the dtype itself otherwise), so that equal inputs give equal bits.
 // `scale` applies to the result: in fp32 for fp16, bf16 and fp32, in double for fp64; for integers
 // in double, truncated towards zero. scale == 1 costs nothing. bool ignores scale. NaN wins in min
-// and max. inputs.size() >= 1. One input is a scaled copy.
+// and max. inputs.size() >= 1. One input is a scaled copy. The result also goes to each of
+// `copies`, while a cache has it, or a register; they may be inputs, too.
 void ReduceInto(ReduceKind kind, DataType dtype, double scale,
-                std::span<const std::byte* const> inputs, std::byte* out, int64_t count);
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
+                std::span<std::byte* const> copies = {});
 
 // out[i] = scale * in[i], the same rules. In place allowed.
 void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count);

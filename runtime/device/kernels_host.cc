@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/check.h"
 #include "runtime/device/dots_host.h"
@@ -74,14 +75,16 @@ void WithFold(ReduceKind kind, F f) {
 }
 
 using Inputs = std::span<const std::byte* const>;
+using Copies = std::span<std::byte* const>;
 
-// Two inputs of at most fp32 are added, scaled and rounded in one pass, if there is a loop for it.
+// Two inputs of at most fp32 are added, scaled and rounded in one pass, if there is a loop for it,
+// which also stores a copy (unless that is null).
 template <Isa isa, typename T, typename Fold>
-bool SumsPair(double scale, Inputs inputs, T* out, int64_t count) {
+bool SumsPair(double scale, Inputs inputs, T* out, T* copy, int64_t count) {
   constexpr bool kNarrow = std::is_class_v<T> || std::is_same_v<T, float>;
   if constexpr (Registers<isa>::kHas && kNarrow && std::is_same_v<Fold, Sum<float>>) {
     if (inputs.size() != 2) return false;
-    On<isa>::template Run<PairSumLoop<isa, T>>(As<T>(inputs[0]), As<T>(inputs[1]), scale, out,
+    On<isa>::template Run<PairSumLoop<isa, T>>(As<T>(inputs[0]), As<T>(inputs[1]), scale, out, copy,
                                                count);
     return true;
   }
@@ -91,8 +94,8 @@ bool SumsPair(double scale, Inputs inputs, T* out, int64_t count) {
 // Elements that are added as they are stored. Partial results live in a block of their own, because
 // `out` may be an input that is still to come.
 template <Isa isa, typename T, typename Fold>
-void ReduceNative(double scale, Inputs inputs, T* out, int64_t count) {
-  if (SumsPair<isa, T, Fold>(scale, inputs, out, count)) return;
+void ReduceNative(double scale, Inputs inputs, T* out, T* copy, int64_t count) {
+  if (SumsPair<isa, T, Fold>(scale, inputs, out, copy, count)) return;
   InBlocks<T>(count, [&](int64_t begin, int64_t n) {
     Block<T> partial;
     T* result = out + begin;
@@ -112,8 +115,8 @@ void ReduceNative(double scale, Inputs inputs, T* out, int64_t count) {
 
 // fp16 and bf16: added in fp32, rounded once.
 template <Isa isa, typename Stored, typename Fold>
-void ReduceWidened(double scale, Inputs inputs, Stored* out, int64_t count) {
-  if (SumsPair<isa, Stored, Fold>(scale, inputs, out, count)) return;
+void ReduceWidened(double scale, Inputs inputs, Stored* out, Stored* copy, int64_t count) {
+  if (SumsPair<isa, Stored, Fold>(scale, inputs, out, copy, count)) return;
   InBlocks<float>(count, [&](int64_t begin, int64_t n) {
     Block<float> sum, next;
     On<isa>::template Run<Widen<isa, Stored>>(As<Stored>(inputs[0]) + begin, sum.at, n);
@@ -129,18 +132,46 @@ void ReduceWidened(double scale, Inputs inputs, Stored* out, int64_t count) {
 template <Isa isa>
 void ReduceBool(ReduceKind kind, Inputs inputs, std::byte* out, int64_t count) {
   if (kind == ReduceKind::kSum || kind == ReduceKind::kMax) {
-    ReduceNative<isa, uint8_t, Or>(1.0, inputs, As<uint8_t>(out), count);
+    ReduceNative<isa, uint8_t, Or>(1.0, inputs, As<uint8_t>(out), nullptr, count);
   } else {
-    ReduceNative<isa, uint8_t, And>(1.0, inputs, As<uint8_t>(out), count);
+    ReduceNative<isa, uint8_t, And>(1.0, inputs, As<uint8_t>(out), nullptr, count);
   }
+}
+
+// The same kernel in blocks, each of which is copied out of the cache.
+template <typename Kernel>
+void ReduceAndCopy(Kernel reduce, int64_t element, Inputs inputs, std::byte* out, int64_t count,
+                   Copies copies) {
+  const int64_t block = kBlockBytes / element;
+  std::vector<const std::byte*> at(inputs.begin(), inputs.end());
+  for (int64_t begin = 0; begin < count; begin += block) {
+    const int64_t n = std::min(block, count - begin), offset = begin * element;
+    reduce(at, out + offset, n);
+    for (std::byte* copy : copies) Copy(out + offset, copy + offset, n * element);
+    for (const std::byte*& input : at) input += n * element;
+  }
+}
+
+// What SumsPair does.
+template <Isa isa>
+bool IsPairSum(ReduceKind kind, DataType dtype, Inputs inputs) {
+  return Registers<isa>::kHas && kind == ReduceKind::kSum && IsFloat(dtype) && SizeOf(dtype) <= 4 &&
+         inputs.size() == 2;
 }
 
 template <Isa isa>
 void Reduce(ReduceKind kind, DataType dtype, double scale, Inputs inputs, std::byte* out,
-            int64_t count) {
+            int64_t count, Copies copies) {
   HORON_CHECK(!inputs.empty(), "a reduction of nothing");
-  const bool copies = inputs.size() == 1 && scale == 1.0;
-  if (copies || (dtype == DataType::kBool && inputs.size() == 1)) {
+  if (!copies.empty() && !(copies.size() == 1 && IsPairSum<isa>(kind, dtype, inputs))) {
+    const auto reduce = [&](Inputs of_block, std::byte* to, int64_t n) {
+      Reduce<isa>(kind, dtype, scale, of_block, to, n, {});
+    };
+    return ReduceAndCopy(reduce, SizeOf(dtype), inputs, out, count, copies);
+  }
+  std::byte* const copy = copies.empty() ? nullptr : copies[0];
+  const bool as_it_is = inputs.size() == 1 && scale == 1.0;
+  if (as_it_is || (dtype == DataType::kBool && inputs.size() == 1)) {
     Copy(inputs[0], out, count * SizeOf(dtype));
     return;
   }
@@ -150,11 +181,11 @@ void Reduce(ReduceKind kind, DataType dtype, double scale, Inputs inputs, std::b
       ReduceBool<isa>(kind, inputs, out, count);
     } else if constexpr (std::is_class_v<T>) {
       WithFold<float>(kind, [&](auto fold) {
-        ReduceWidened<isa, T, decltype(fold)>(scale, inputs, As<T>(out), count);
+        ReduceWidened<isa, T, decltype(fold)>(scale, inputs, As<T>(out), As<T>(copy), count);
       });
     } else {
       WithFold<T>(kind, [&](auto fold) {
-        ReduceNative<isa, T, decltype(fold)>(scale, inputs, As<T>(out), count);
+        ReduceNative<isa, T, decltype(fold)>(scale, inputs, As<T>(out), As<T>(copy), count);
       });
     }
   });
@@ -310,11 +341,12 @@ const HostKernels* KernelsFor(Isa isa) {
 }
 
 void ReduceInto(ReduceKind kind, DataType dtype, double scale,
-                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
-  Best().reduce(kind, dtype, scale, inputs, out, count);
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
+                std::span<std::byte* const> copies) {
+  Best().reduce(kind, dtype, scale, inputs, out, count, copies);
 }
 void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out, int64_t count) {
-  Best().reduce(ReduceKind::kSum, dtype, scale, {&in, 1}, out, count);
+  Best().reduce(ReduceKind::kSum, dtype, scale, {&in, 1}, out, count, {});
 }
 
 bool Supports(ReduceKind, DataType dtype, bool scaled) {

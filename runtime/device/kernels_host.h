@@ -15,7 +15,8 @@ enum class Isa : uint8_t { kPlain, kAvx2, kAvx512 };
 // The functions of kernels.h, compiled for one instruction set.
 struct HostKernels {
   void (*reduce)(ReduceKind kind, DataType dtype, double scale,
-                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count);
+                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
+                 std::span<std::byte* const> copies);
   void (*combine)(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
                   std::byte* out, int64_t count);
   void (*dots)(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum);

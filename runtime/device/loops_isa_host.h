@@ -42,21 +42,34 @@ struct DotsLoop<HORON_ISA, T> {
 
 #if HORON_HAS_FLOATS
 
-// Two inputs in one pass: out = scale * (a + b), fp32 or narrower.
+// Two inputs in one pass: out = scale * (a + b), fp32 or narrower, and copy the same unless it is
+// null. What comes next is fetched ahead: processors do not do so by themselves across pages.
 template <typename T>
 struct PairSumLoop<HORON_ISA, T> {
   using R = Registers<HORON_ISA>;
+  [[gnu::always_inline]] HORON_TARGET static void FetchAhead(const T* from) {
+    for (int64_t at = 0; at < R::kFloats * static_cast<int64_t>(sizeof(T)); at += kFetchedBytes)
+      __builtin_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes + at);
+  }
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, double scale, T* out,
-                                                     int64_t n) {
+                                                     T* copy, int64_t n) {
     const auto s = static_cast<float>(scale);
     int64_t i = 0;
     for (; i + R::kFloats <= n; i += R::kFloats) {
+      FetchAhead(a + i);
+      FetchAhead(b + i);
       typename R::Float a0, a1, b0, b1;
       R::Load(a + i, &a0, &a1);
       R::Load(b + i, &b0, &b1);
-      R::Store((a0 + b0) * s, (a1 + b1) * s, out + i);
+      a0 = (a0 + b0) * s;
+      a1 = (a1 + b1) * s;
+      R::Store(a0, a1, out + i);
+      if (copy != nullptr) R::Store(a0, a1, copy + i);
     }
-    for (; i < n; ++i) NarrowTo(s * (WidenOne(a[i]) + WidenOne(b[i])), out + i);
+    for (; i < n; ++i) {
+      NarrowTo(s * (WidenOne(a[i]) + WidenOne(b[i])), out + i);
+      if (copy != nullptr) copy[i] = out[i];
+    }
   }
 };
 

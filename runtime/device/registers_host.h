@@ -41,6 +41,9 @@ struct Vectors<8> {
   using Narrow = float __attribute__((vector_size(32)));
 };
 
+// How far ahead loops over memory fetch what they will read, in steps of a cache line.
+inline constexpr int64_t kAheadBytes = 1024, kFetchedBytes = 64;
+
 // Loops of loops_isa_host.h.
 template <Isa isa, typename T>
 struct DotsLoop;

@@ -112,16 +112,6 @@ void LaneStream::ForRange(int64_t begin, int64_t count, At& at, F&& f) const {
   }
 }
 
-// The same in blocks, for what is written once more while the cache has it.
-template <typename F>
-void LaneStream::ForBlocks(int64_t begin, int64_t count, At& at, F&& f) const {
-  const int64_t block = kLaneBlockBytes / element_;
-  ForRange(begin, count, at, [&](const LaneTensor& t, int64_t offset, int64_t in_range, int64_t n) {
-    for (int64_t done = 0; done < n; done += block)
-      f(t, offset + done, in_range + done, std::min(n - done, block));
-  });
-}
-
 // f(tensor, offset in it, whose part, offset in the chunk, count) for what others own of a chunk;
 // inline nobody owns anything, and it is for the whole chunk.
 template <typename F>
@@ -190,10 +180,10 @@ bool LaneStream::ReduceInPlace() {
   const int64_t left = end - begin - reduced_whole_;
   const int64_t now = std::min(left, kStepBytes / element_);
   if (now > 0) {
-    ForBlocks(begin + reduced_whole_, now, reduce_at_,
-              [&](const LaneTensor& t, int64_t offset, int64_t, int64_t n) {
-                ReduceCopies(t, offset, n);
-              });
+    ForRange(begin + reduced_whole_, now, reduce_at_,
+             [&](const LaneTensor& t, int64_t offset, int64_t, int64_t n) {
+               ReduceCopies(t, offset, n);
+             });
   }
   reduced_whole_ += now;
   return now == left;
@@ -201,16 +191,16 @@ bool LaneStream::ReduceInPlace() {
 
 void LaneStream::ReduceCopies(const LaneTensor& t, int64_t offset, int64_t n) {
   const auto tensor = static_cast<size_t>(&t - tensors_.data());
-  const auto copy = [&](int m) {
-    return in_place_.Copy(tensor, group_.members[static_cast<size_t>(m)]) + offset * element_;
-  };
   inputs_.clear();
-  for (int m = 0; m < group_.size(); ++m) inputs_.push_back(copy(m));
-  std::byte* const output = t.output + offset * element_;
-  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, output, n);
+  copies_.clear();
   for (int m = 0; m < group_.size(); ++m) {
-    if (m != group_.me) std::memcpy(copy(m), output, static_cast<size_t>(n * element_));
+    const int rank = group_.members[static_cast<size_t>(m)];
+    std::byte* const copy = in_place_.Copy(tensor, rank) + offset * element_;
+    inputs_.push_back(copy);
+    if (m != group_.me) copies_.push_back(copy);
   }
+  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
+             t.output + offset * element_, n, copies_);
 }
 
 // --- streamed
@@ -218,15 +208,14 @@ void LaneStream::ReduceCopies(const LaneTensor& t, int64_t offset, int64_t n) {
 void LaneStream::ReduceChunk() {
   const auto [begin, end] = PartOf(reduced_, group_.me);
   if (end == begin) return;
-  ForBlocks(Begin(reduced_) + begin, end - begin, reduce_at_,
-            [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
-              ReduceBlock(t, offset, part + at, n);
-            });
+  ForRange(Begin(reduced_) + begin, end - begin, reduce_at_,
+           [&, part = begin](const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+             ReducePiece(t, offset, part + at, n);
+           });
 }
 
-// `n` elements of my part, at `offset` in the tensor and `at` in the slots. The result goes to
-// the others while the cache has it.
-void LaneStream::ReduceBlock(const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
+// `n` elements of my part, at `offset` in the tensor and `at` in the slots.
+void LaneStream::ReducePiece(const LaneTensor& t, int64_t offset, int64_t at, int64_t n) {
   const std::byte* own = t.input + offset * element_;
   if (reduction_.prescale != 1.0) {
     std::byte* const scaled = Slot(group_.me, reduced_) + at * element_;
@@ -236,10 +225,9 @@ void LaneStream::ReduceBlock(const LaneTensor& t, int64_t offset, int64_t at, in
   inputs_.clear();
   for (int m = 0; m < group_.size(); ++m)
     inputs_.push_back(m == group_.me ? own : Slot(m, reduced_) + at * element_);
-  std::byte* const output = t.output + offset * element_;
-  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_, output, n);
-  std::memcpy(Result(group_.me, reduced_) + at * element_, output,
-              static_cast<size_t>(n * element_));
+  std::byte* const result = Result(group_.me, reduced_) + at * element_;
+  ReduceInto(reduction_.kind, reduction_.dtype, reduction_.scale, inputs_,
+             t.output + offset * element_, n, {&result, 1});
 }
 
 void LaneStream::TakeOthersParts() {

@@ -72,7 +72,7 @@ class LaneStream final : public Waitable {
   bool ReduceInPlace();
   void ReduceChunk();
   void ReduceCopies(const LaneTensor& t, int64_t offset, int64_t n);
-  void ReduceBlock(const LaneTensor& t, int64_t offset, int64_t at, int64_t n);
+  void ReducePiece(const LaneTensor& t, int64_t offset, int64_t at, int64_t n);
   void TakeOthersParts();
   void TakeInline();
 
@@ -93,8 +93,6 @@ class LaneStream final : public Waitable {
   template <typename F>
   void ForRange(int64_t begin, int64_t count, At& at, F&& f) const;
   template <typename F>
-  void ForBlocks(int64_t begin, int64_t count, At& at, F&& f) const;
-  template <typename F>
   void ForOthersParts(uint64_t chunk, At& at, F&& f) const;
 
   const LaneGroup& group_;
@@ -112,6 +110,7 @@ class LaneStream final : public Waitable {
   Status status_;
   At pack_at_, reduce_at_, take_at_;
   std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> copies_;  // of a result, on the other members
 };
 
 }  // namespace horon

@@ -71,8 +71,8 @@ inline float Sum(int ranks, int64_t i) {
 }
 
 // One bucket of one rank; the number of wrong elements.
-inline int64_t Reduce(Lane& lane, LaneNode& node, int rank, int ranks, const std::vector<Piece>& pieces,
-               uint64_t bucket) {
+inline int64_t Reduce(Lane& lane, LaneNode& node, int rank, int ranks,
+                      const std::vector<Piece>& pieces, uint64_t bucket) {
   std::vector<std::vector<float>> elsewhere(pieces.size());
   std::vector<LaneTensor> tensors;
   std::vector<float*> values;

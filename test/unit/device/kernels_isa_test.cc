@@ -58,8 +58,8 @@ TEST_CASE("every instruction set gives the same bits", "[kernels]") {
       for (const ReduceKind kind : kKinds) {
         for (const double scale : {1.0, 0.3333333333}) {
           for (const size_t inputs_given : {1, 2, 3}) {
-            plain.reduce(kind, dtype, scale, {in, inputs_given}, a.data(), kCount);
-            other->reduce(kind, dtype, scale, {in, inputs_given}, b.data(), kCount);
+            plain.reduce(kind, dtype, scale, {in, inputs_given}, a.data(), kCount, {});
+            other->reduce(kind, dtype, scale, {in, inputs_given}, b.data(), kCount, {});
             CHECK(Differences(dtype, a, b, kCount) == 0);
           }
         }
@@ -83,8 +83,8 @@ TEST_CASE("every instruction set gives the same bits", "[kernels]") {
         a = inputs[0];
         b = inputs[0];
         const std::byte *to_a[] = {a.data(), in[1]}, *to_b[] = {b.data(), in[1]};
-        plain.reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_a, 2}, a.data(), count);
-        other->reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_b, 2}, b.data(), count);
+        plain.reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_a, 2}, a.data(), count, {});
+        other->reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_b, 2}, b.data(), count, {});
         CHECK(Differences(dtype, a, b, kCount) == 0);
         plain.combine(dtype, 0.7, in[1], 1.0 / 3, a.data(), a.data(), count);
         other->combine(dtype, 0.7, in[1], 1.0 / 3, b.data(), b.data(), count);

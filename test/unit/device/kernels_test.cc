@@ -93,6 +93,41 @@ TEST_CASE("reductions agree with a reference in double", "[kernels]") {
   }
 }
 
+// Over the first input, over all others, and to a place of its own.
+TEST_CASE("a result goes to copies as well, which may be inputs", "[kernels]") {
+  for (int type = 0; type < kDataTypes; ++type) {
+    const auto dtype = static_cast<DataType>(type);
+    for (const ReduceKind kind : kKinds) {
+      for (const int64_t count : kCounts) {
+        for (int inputs = 1; inputs <= 4; ++inputs) {
+          for (const bool own : {false, true}) {
+            std::vector<Elements> all;
+            for (int k = 0; k < inputs; ++k)
+              all.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
+            std::vector<double> want;
+            for (int64_t i = 0; i < count; ++i) want.push_back(Expected(kind, dtype, 1.0, all, i));
+            if (own) all.emplace_back(dtype, count, 1);
+            std::vector<const std::byte*> from;
+            for (int k = 0; k < inputs; ++k) from.push_back(all[static_cast<size_t>(k)].data());
+            std::vector<std::byte*> to;
+            for (Elements& one : all) to.push_back(one.data());
+            ReduceInto(kind, dtype, 1.0, from, to[0], count, std::span(to).subspan(1));
+            int64_t wrong = 0;
+            for (const Elements& one : all) {
+              wrong += !one.guarded();
+              for (size_t i = 0; i < want.size(); ++i)
+                wrong += one.at(static_cast<int64_t>(i)) != want[i];
+            }
+            INFO(NameOf(dtype) << ", kind " << static_cast<int>(kind) << ", count " << count
+                               << ", inputs " << inputs);
+            CHECK(wrong == 0);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("sums of floats are added left to right in the accumulator's type", "[kernels]") {
   std::mt19937 random(7);
   std::uniform_real_distribution<float> number(-1.0f, 1.0f);
