@@ -186,6 +186,15 @@ Result<bool> MpiTransport::Progress() {
   return failure_;
 }
 
+int MpiTransport::Sender(Tag tag) {
+  int there = 0;
+  MPI_Status status;
+  if (!failure_.ok()) return -1;
+  const int code =
+      MPI_Iprobe(MPI_ANY_SOURCE, static_cast<int>(tag), world_->get(), &there, &status);
+  return code == MPI_SUCCESS && there != 0 ? status.MPI_SOURCE : -1;
+}
+
 void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
   Transfer* transfer = flight.transfer;
   Account(flight, status);

@@ -55,6 +55,7 @@ class MpiTransport final : public Transport {
   bool Reaches(int peer) const override { return peer >= 0 && peer < world_->size(); }
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
+  int Sender(Tag tag) override;
   void Cancel(Transfer& transfer) override;
   void Abandon() override;
   bool reads_gpus() const override { return reads_gpus_; }

@@ -75,6 +75,12 @@ void ShmTransport::FailAll(const Status& status) {
   }
 }
 
+int ShmTransport::Sender(Tag tag) {
+  for (size_t i = 0; i < peers_.size(); ++i)
+    if (peers_[i] && peers_[i]->HasUnexpected(tag)) return members_[i];
+  return -1;
+}
+
 // A piece of one peer's messages, so that others come to their turn.
 bool ShmTransport::Pull() {
   for (size_t i = 0; i < peers_.size(); ++i) {

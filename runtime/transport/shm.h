@@ -33,6 +33,7 @@ class ShmTransport final : public Transport {
   bool Reaches(int peer) const override;
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
+  int Sender(Tag tag) override;
   void Cancel(Transfer& transfer) override;
   void Flush() override;
   void Abandon() override;

@@ -51,6 +51,11 @@ void ShmPeer::PostSend(Transfer& transfer) {
   if (ProgressSends()) bells_->Ring(local_);
 }
 
+bool ShmPeer::HasUnexpected(Tag tag) const {
+  return std::any_of(unexpected_.begin(), unexpected_.end(),
+                     [&](const Unexpected& u) { return u.tag == tag; });
+}
+
 void ShmPeer::PostReceive(Transfer& transfer) {
   const auto it = std::find_if(unexpected_.begin(), unexpected_.end(),
                                [&](const Unexpected& u) { return u.tag == transfer.tag; });

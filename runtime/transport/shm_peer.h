@@ -40,6 +40,7 @@ class ShmPeer {
   // Both write at once what the ring has room for, and ring the peer's bell.
   void PostSend(Transfer& transfer);
   void PostReceive(Transfer& transfer);
+  bool HasUnexpected(Tag tag) const;  // a message that no receive was posted for
   // Whether anything was written; the caller rings for it.
   bool ProgressSends();
   // Whether anything was read. *was_full: whether the writer may have found no room at any time

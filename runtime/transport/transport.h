@@ -24,6 +24,7 @@ namespace horon {
 // Between one pair of ranks, messages of equal tag arrive in the order they were posted.
 using Tag = uint32_t;
 inline constexpr Tag kControlTag = 0;  // negotiation; buckets use the tags from 128 on
+inline constexpr Tag kLetterTag = 97;  // core/letters.h
 
 class Transport;
 
@@ -89,6 +90,9 @@ class Transport {
   // Moves what can move; finishes transfers. Returns whether anything moved. kUnavailable names a
   // lost peer and finishes every transfer in flight with that status.
   virtual Result<bool> Progress() = 0;
+  // A peer of whom a message of this tag has come that no receive was posted for; -1: of nobody, or
+  // the transport cannot tell. For messages that nobody expects.
+  virtual int Sender(Tag) { return -1; }
   // Afterwards the transport does not touch the transfer or its memory any more.
   virtual void Cancel(Transfer& transfer) = 0;
 

@@ -156,6 +156,23 @@ TEST_CASE("a message may come before its receive is posted", "[mpi]") {
   CHECK(theirs == Pattern(2000, Previous()));
 }
 
+TEST_CASE("who has sent what nobody waits for is known until it is received", "[mpi]") {
+  Wire wire;
+  auto mine = Pattern(300, World().rank());
+  std::vector<std::byte> theirs(300);
+  Transfer send, receive;
+  CHECK(wire.transport->Sender(44) == -1);
+  REQUIRE(Meet());
+  REQUIRE(Send(*wire, send, Next(), 44, Cut(mine, 1)).ok());
+  REQUIRE(Drive(*wire, [&] { return wire.transport->Sender(44) >= 0; }));
+  CHECK(wire.transport->Sender(44) == Previous());
+  CHECK(wire.transport->Sender(45) == -1);
+  REQUIRE(Receive(*wire, receive, Previous(), 44, Cut(theirs, 1)).ok());
+  REQUIRE(Drive(*wire, [&] { return send.done && receive.done; }));
+  CHECK(wire.transport->Sender(44) == -1);
+  CHECK(theirs == Pattern(300, Previous()));
+}
+
 TEST_CASE("messages and bytes are counted where they are sent", "[mpi]") {
   Wire wire;
   Pass(wire, 1000, 3, 2);

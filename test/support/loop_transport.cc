@@ -99,6 +99,14 @@ bool LoopNet::Progress(int rank) {
   return moved;
 }
 
+int LoopNet::Sender(int to, Tag tag) const {
+  for (const auto& [way, wire] : wires_) {
+    if (std::get<1>(way) == to && std::get<2>(way) == tag && !wire.sends.empty())
+      return std::get<0>(way);
+  }
+  return -1;
+}
+
 void LoopNet::Cancel(Transfer& transfer) {
   for (auto& [key, wire] : wires_) {
     std::erase(wire.receives, &transfer);

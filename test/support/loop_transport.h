@@ -25,6 +25,7 @@ class LoopNet {
 
   Status Post(int rank, Transfer& transfer, Transport* by);
   bool Progress(int rank);
+  int Sender(int to, Tag tag) const;
   void Cancel(Transfer& transfer);
   // Nothing posted, nothing in flight.
   bool idle() const;
@@ -86,6 +87,7 @@ class LoopTransport final : public Transport {
   bool Reaches(int) const override { return true; }
   Status Post(Transfer& transfer) override { return net_->Post(rank_, transfer, this); }
   Result<bool> Progress() override { return net_->Progress(rank_); }
+  int Sender(Tag tag) override { return net_->Sender(rank_, tag); }
   void Cancel(Transfer& transfer) override { net_->Cancel(transfer); }
   bool ReducesBlocks(const BlockReduction&) const override { return blocks_; }
   Task ReduceBlock(BlockReduction reduction) override;

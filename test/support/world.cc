@@ -32,6 +32,7 @@ class Network final : public Transport {
   bool Reaches(int peer) const override { return rings_.Reaches(peer); }
   Status Post(Transfer& transfer) override { return rings_.Post(transfer); }
   Result<bool> Progress() override { return rings_.Progress(); }
+  int Sender(Tag tag) override { return rings_.Sender(tag); }
   void Cancel(Transfer& transfer) override { rings_.Cancel(transfer); }
   void Flush() override { rings_.Flush(); }
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }

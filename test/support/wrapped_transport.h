@@ -16,6 +16,7 @@ class WrappedTransport : public Transport {
   bool Reaches(int peer) const override { return inner_->Reaches(peer); }
   Status Post(Transfer& transfer) override { return inner_->Post(transfer); }
   Result<bool> Progress() override { return inner_->Progress(); }
+  int Sender(Tag tag) override { return inner_->Sender(tag); }
   void Cancel(Transfer& transfer) override { inner_->Cancel(transfer); }
   void Flush() override { inner_->Flush(); }
   void Abandon() override { inner_->Abandon(); }

@@ -83,6 +83,22 @@ TEST_CASE("an unasked large message does not stop those behind it") {
   CHECK(big_in == big);
 }
 
+TEST_CASE("who has sent what nobody waits for is known, large or small, until it is received") {
+  for (const int64_t bytes : {0, 100, 1 << 20}) {
+    Pair pair(3);
+    std::vector<std::byte> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
+    Transfer send, receive;
+    REQUIRE(pair.ranks[2]->Post(Set(send, kSend, 10, 5, out.data(), bytes)).ok());
+    REQUIRE(pair.ranks[0]->Progress().ok());
+    CHECK(pair.ranks[0]->Sender(5) == 12);
+    CHECK(pair.ranks[0]->Sender(6) == -1);
+    CHECK(pair.ranks[1]->Sender(5) == -1);
+    REQUIRE(pair.ranks[0]->Post(Set(receive, kReceive, 12, 5, in.data(), bytes)).ok());
+    CHECK(pair.ranks[0]->Sender(5) == -1);
+    Finish(pair, {&send, &receive});
+  }
+}
+
 TEST_CASE("equal tags match in the order of posting, large and small mixed") {
   Pair pair;
   std::deque<Transfer> transfers;
