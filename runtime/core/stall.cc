@@ -11,12 +11,6 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::string Ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
 // Keys are "<process set>/<name>"; users know the name.
 std::string NameOf(const std::string& key) {
   const std::string name = key.substr(key.find('/') + 1);
@@ -50,7 +44,7 @@ std::string DescribeClash(const std::vector<const PendingTensor*>& sides) {
   std::string text = "Mismatched groups: ";
   for (size_t i = 0; i < sides.size(); ++i) {
     const PendingTensor& one = *sides[i];
-    text += (i > 0 ? ", " : "") + Ranks(one.ready) + " submitted " +
+    text += (i > 0 ? ", " : "") + Listed(one.ready) + " submitted " +
             (i > 0 ? "it" : "group " + NameOf(one.group)) + " as " +
             std::to_string(one.group_size) + " tensors (one is " + NameOf(one.key) + ")";
   }
@@ -66,6 +60,12 @@ bool Contains(const std::set<int>& set, const std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+std::string Listed(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
 
 // Begins with every rank whose threads all wait, and takes out, until nothing changes, who waits
 // for something that needs only ranks with hope, or that runs already: it is not pending here, or
@@ -123,7 +123,7 @@ std::map<std::string, std::vector<const PendingTensor*>> ClashingGroups(
 std::string DescribePending(const PendingTensor& tensor,
                             const std::vector<std::optional<Activity>>& activity,
                             StallJudge::Time now) {
-  std::string text = "tensor " + NameOf(tensor.key) + ": submitted by " + Ranks(tensor.ready) +
+  std::string text = "tensor " + NameOf(tensor.key) + ": submitted by " + Listed(tensor.ready) +
                      " " + Seconds(duration_cast<milliseconds>(now - tensor.since)) + " ago";
   if (!tensor.missing.empty()) text += "; missing: ";
   constexpr size_t kMost = 8;
@@ -135,7 +135,7 @@ std::string DescribePending(const PendingTensor& tensor,
     if (!where.empty()) text += "; " + where;
   }
   if (tensor.missing.size() > kMost)
-    text += "; and " + Ranks({tensor.missing.begin() + kMost, tensor.missing.end()});
+    text += "; and " + Listed({tensor.missing.begin() + kMost, tensor.missing.end()});
   return text;
 }
 
@@ -250,7 +250,7 @@ void StallJudge::JudgeDivergence(const std::vector<PendingTensor>& pending, Find
             clash != clashes.end()
                 ? DescribeClash(clash->second)
                 : "tensor " + NameOf(tensor.key) + InGroup(&tensor) + " was submitted by " +
-                      Ranks(tensor.ready) + ", but " + why +
+                      Listed(tensor.ready) + ", but " + why +
                       ", which cannot happen before: the ranks' programs took different ways" +
                       where));
   }

@@ -39,6 +39,8 @@ struct StallLimits {  // zero: never
   std::chrono::milliseconds warn{60000}, busy{1800000}, silent{30000};
 };
 
+// "rank 3", "ranks 1, 2"
+std::string Listed(const std::vector<int>& ranks);
 // Ranks that wait, with all their threads, for tensors that need other such ranks. `activity`: by
 // rank; empty where unknown.
 std::set<int> HopelessRanks(const std::vector<PendingTensor>& pending,

@@ -1,8 +1,8 @@
 // libFuzzer on everything that is decoded: negotiation's messages, op specs, values of variables,
 // windows' rows and messages, the file of a tuning, the packets of a shared-memory ring and of the
-// sockets to the launcher and between a node's ranks, and the messages of top-k. The first byte
-// chooses the decoder. Whatever decodes must come back the same when it is encoded and decoded
-// again; nothing may crash, hang or take memory that the bytes do not justify.
+// sockets to the launcher and between a node's ranks, letters between nodes, and the messages of
+// top-k. The first byte chooses the decoder. Whatever decodes must come back the same when it is
+// encoded and decoded again; nothing may crash, hang or take memory that the bytes do not justify.
 //
 // Built with clang by CTest (fuzz); by hand: see the command in test/CMakeLists.txt.
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "ops/compression/topk_code.h"
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
+#include "runtime/core/node_letter.h"
 #include "runtime/core/tuning_file.h"
 #include "runtime/core/wire.h"
 #include "runtime/op/op.h"
@@ -192,6 +193,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return 0;
     case 0xf5:
       SocketPacket(text);
+      return 0;
+    case 0xf6:
+      RoundTrip(DecodeNodeLetter(bytes, kRanks), [](auto b) { return DecodeNodeLetter(b, kRanks); });
       return 0;
     default:
       break;
