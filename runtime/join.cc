@@ -116,6 +116,7 @@ std::unique_ptr<Watch> MakeWatch(RuntimeParts& parts, std::shared_ptr<LauncherSo
   parts.on_loss = [watch = made.get()](int rank, const std::string& why) {
     watch->Tell("lost " + std::to_string(rank) + " " + why);
   };
+  parts.on_letter = [watch = made.get()] { watch->LookSoon(); };
   return made;
 }
 

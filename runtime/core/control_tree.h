@@ -44,6 +44,7 @@ class ControlTree {
   std::optional<Bytes> NextDecision();                // elsewhere
   // This rank has left the job: it reports nothing more, and gets nothing after what was sent.
   void Gone(int rank);
+  bool gone(int rank) const { return gone_[static_cast<size_t>(rank)]; }
 
  private:
   struct Child {

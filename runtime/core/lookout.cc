@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "runtime/core/stall.h"
-
 namespace horon {
 namespace {
 
@@ -13,6 +11,8 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 // A watch thread looks every 5 s at least: by then it has answered, or its process is stopped.
 constexpr milliseconds kAnswerTime{6000}, kStale{8000};
+// Who has not moved for so long, though rung for, is no sleeper.
+constexpr milliseconds kStuck{1500};
 
 int64_t Ms(Lookout::Clock::time_point at) {
   return duration_cast<milliseconds>(at.time_since_epoch()).count();
@@ -23,12 +23,6 @@ std::string Whole(milliseconds time) { return std::to_string(time.count() / 1000
 // "<process set>/<name>"
 std::pair<int32_t, std::string> Parted(const std::string& key) {
   return {std::atoi(key.c_str()), key.substr(key.find('/') + 1)};
-}
-
-std::string Listed(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return text;
 }
 
 }  // namespace
@@ -57,8 +51,9 @@ void Lookout::See(const Look& look) {
   Want(look);
   mine_.at_ms = Ms(look.now);
   mine_.activity = look.activity;
+  mine_.judge = look.judge;
   mine_.answers.assign(members_.size(), 0);
-  asked_ = false;
+  asked_ = !look.asked.key.empty() && !Submitted(look.asked);
   if (!segment_) return;
   bool awaited = !look.activity.waits.empty();
   for (int local = 0; local < static_cast<int>(members_.size()); ++local) {
@@ -73,8 +68,15 @@ void Lookout::See(const Look& look) {
   Post(segment_->notice(me_), mine_);
 }
 
-// What it has waited for at two looks, and has not submitted anew in between.
+// What it has waited for at two looks, and has not submitted anew in between; or is asked for.
 void Lookout::Want(const Look& look) {
+  if (!look.asked.key.empty()) {
+    if (question() != look.asked) wanted_at_ = wanted_since_ = look.now;
+    mine_.wanted = look.asked.key;
+    mine_.calls = look.asked.calls;
+    settled_ = true;
+    return;
+  }
   const std::string now = look.activity.waits.empty() ? "" : look.activity.waits[0];
   const auto [set, name] = Parted(now);
   const SharedRegistration what = now.empty() ? nullptr : registry_->Find(set, name);
@@ -106,10 +108,15 @@ uint64_t Lookout::Answer(const Notice& asker) {
   const auto [set, name] = Parted(asker.wanted);
   const auto ranks = sets_->Find(set);
   if (!ranks || std::find(ranks->begin(), ranks->end(), rank_) == ranks->end()) return 0;
-  const SharedRegistration what = registry_->Find(set, name);
-  const bool submitted = what && (what->pending() || what->calls() >= asker.calls);
+  const bool submitted = Submitted({asker.wanted, asker.calls});
   asked_ = asked_ || !submitted;
   return AnswerTo(asker, submitted);
+}
+
+bool Lookout::Submitted(const Wanted& question) const {
+  const auto [set, name] = Parted(question.key);
+  const SharedRegistration what = registry_->Find(set, name);
+  return what && (what->pending() || what->calls() >= question.calls);
 }
 
 bool Lookout::complete() const {
@@ -127,41 +134,76 @@ bool Lookout::complete() const {
 
 std::optional<std::string> Lookout::MustSay() {
   if (!complete()) return std::nullopt;
-  std::string standing;
-  bool news = false;
+  bool stand = false, news = false;
   for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
     Peer& peer = peers_[static_cast<size_t>(local)];
     if (local == me_ || peer.standstill.standing_for() < patience_) continue;
+    stand = true;
     news = peer.standstill.MustSay() || news;
-    standing += (standing.empty() ? "" : "; ") + Standing(local);
   }
-  // Here it stands still, or it answers.
-  const bool silent = look_.unanswered >= patience_ && !Here(0);
-  if (!silent) said_silent_ = false;
-  if (standing.empty() && silent) {
-    news = !std::exchange(said_silent_, true);
-    standing = Silent();
-  }
+  if (!silent()) said_silent_ = false;
+  if (!stand && silent()) news = !std::exchange(said_silent_, true);
   if (!news) return std::nullopt;
   const std::string missing = Missing();
-  return standing + (missing.empty() ? "" : ". Told without it: " + missing);
+  return Trouble() + (missing.empty() ? "" : ". Told without it: " + missing);
+}
+
+std::string Lookout::Trouble() const {
+  std::string standing;
+  for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+    if (local == me_ || peers_[static_cast<size_t>(local)].standstill.standing_for() < patience_)
+      continue;
+    standing += (standing.empty() ? "" : "; ") + Standing(local);
+  }
+  // Through the node's first rank: if that is stuck, nobody knows of rank 0.
+  const bool through = me_ == 0 || peers_[0].standstill.standing_for() < patience_;
+  if (!silent() || (!through && !standing.empty())) return standing;
+  return standing + (standing.empty() ? "" : "; ") +
+         "rank 0, which is on another host, has not answered for " + Whole(look_.unanswered);
+}
+
+milliseconds Lookout::overdue() const {
+  if (rank_ == 0) return milliseconds{0};
+  return Here(0) ? peers_[0].standstill.standing_for() : look_.unanswered;
+}
+
+bool Lookout::sure() const {
+  for (size_t local = 0; local < peers_.size(); ++local) {
+    const milliseconds standing = peers_[local].standstill.standing_for();
+    if (static_cast<int>(local) != me_ && standing.count() > 0 && standing < kStuck) return false;
+  }
+  return true;
+}
+
+int Lookout::judge() const {
+  int judge = -1;
+  for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+    const Peer& peer = peers_[static_cast<size_t>(local)];
+    const bool says = local != me_ && peer.notice && !Stale(local) && peer.notice->judge >= 0;
+    if (says && peer.standstill.standing_for() < patience_)
+      judge = judge < 0 ? peer.notice->judge : std::min(judge, peer.notice->judge);
+  }
+  return judge;
+}
+
+bool Lookout::Stale(int local) const {
+  const auto& notice = peers_[static_cast<size_t>(local)].notice;
+  return !notice || Ms(look_.now) - notice->at_ms >= kStale.count();
+}
+
+std::string Lookout::Stuck(int local) const {
+  if (Stale(local)) {
+    return ", and its watch thread says nothing: the process is stopped (SIGSTOP, a debugger)"
+           ", or gets no processor time";
+  }
+  const std::string& where = peers_[static_cast<size_t>(local)].notice->where;
+  return where.empty() ? "" : ": its " + where;
 }
 
 std::string Lookout::Standing(int local) const {
-  const Peer& peer = peers_[static_cast<size_t>(local)];
-  std::string text = "the runtime of rank " + std::to_string(members_[static_cast<size_t>(local)]) +
-                     " has not moved for " + Whole(peer.standstill.standing_for());
-  const bool stale = !peer.notice || Ms(look_.now) - peer.notice->at_ms >= kStale.count();
-  if (stale) {
-    return text +
-           ", and its watch thread says nothing: the process is stopped (SIGSTOP, a debugger)"
-           ", or gets no processor time";
-  }
-  return peer.notice->where.empty() ? text : text + ": its " + peer.notice->where;
-}
-
-std::string Lookout::Silent() const {
-  return "rank 0, which is on another host, has not answered for " + Whole(look_.unanswered);
+  return "the runtime of rank " + std::to_string(members_[static_cast<size_t>(local)]) +
+         " has not moved for " +
+         Whole(peers_[static_cast<size_t>(local)].standstill.standing_for()) + Stuck(local);
 }
 
 // 0: none.
@@ -171,30 +213,40 @@ uint64_t Lookout::AnswerOf(int local) const {
   return notice && notice->answers.size() > me ? notice->answers[me] : 0;
 }
 
-std::string Lookout::Missing() const {
-  if (mine_.wanted.empty()) return "";
-  const auto [set, name] = Parted(mine_.wanted);
-  const auto ranks = sets_->Find(set);
-  if (!ranks) return "";
-  PendingTensor tensor{mine_.wanted, {}, {}, wanted_since_};
-  std::vector<std::optional<Activity>> activity(static_cast<size_t>(topology_->size()));
-  std::vector<int> unknown;
+NodeView Lookout::View() const {
+  NodeView view;
+  const auto ranks = sets_->Find(Parted(mine_.wanted).first);
+  if (mine_.wanted.empty() || !ranks) return view;
   for (const int rank : *ranks) {
+    if (!Here(rank)) continue;
     const int local = topology_->local_rank(rank);
-    const uint64_t answer = Here(rank) ? AnswerOf(local) : 0;
-    if (rank == rank_ || answer == AnswerTo(mine_, true)) {
-      tensor.ready.push_back(rank);
+    const uint64_t answer =
+        rank == rank_ ? AnswerTo(mine_, Submitted(question())) : AnswerOf(local);
+    if (answer == AnswerTo(mine_, true)) {
+      view.ranks[rank];
+    } else if (rank == rank_) {
+      view.ranks[rank] = look_.activity;
     } else if (answer == AnswerTo(mine_, false)) {
-      tensor.missing.push_back(rank);
       const Notice& notice = *peers_[static_cast<size_t>(local)].notice;
-      Activity& one = activity[static_cast<size_t>(rank)].emplace(notice.activity);
-      one.last_ms += Ms(look_.now) - notice.at_ms;
-    } else {
-      unknown.push_back(rank);
+      view.ranks[rank] = notice.activity;
+      view.ranks[rank]->last_ms += Ms(look_.now) - notice.at_ms;
     }
   }
-  return DescribePending(tensor, activity, look_.now) +
-         (unknown.empty() ? "" : "; nothing is known here of " + Listed(unknown));
+  for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+    const int rank = members_[static_cast<size_t>(local)];
+    if (local == me_ || peers_[static_cast<size_t>(local)].standstill.standing_for() < kStuck)
+      continue;
+    view.notes[rank] =
+        "the runtime of rank " + std::to_string(rank) + " does not move" + Stuck(local);
+  }
+  return view;
+}
+
+std::string Lookout::Missing() const {
+  const auto ranks = sets_->Find(Parted(mine_.wanted).first);
+  if (mine_.wanted.empty() || !ranks) return "";
+  return Describe(View(), mine_.wanted, *ranks, wanted_since_, look_.now,
+                  "nothing is known here of");
 }
 
 }  // namespace horon

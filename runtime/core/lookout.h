@@ -3,7 +3,8 @@
 // 0, which judges stalls (stall.h), is itself stuck.
 //
 // Of the watch thread, which tells it what it sees of its own rank. It reads shared words, posts a
-// notice of its own (notice.h), and rings who may be asleep.
+// notice of its own (notice.h), and rings who may be asleep. What other nodes know is the inquest's
+// business (inquest.h), which asks it what this one does.
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/node_letter.h"
 #include "runtime/core/notice.h"
 #include "runtime/core/process_sets.h"
 #include "runtime/core/registry.h"
@@ -32,12 +34,17 @@ class Lookout {
     int holder = 0;                           // the thread that runs the cycle, or did last
     std::chrono::milliseconds unanswered{0};  // since rank 0 was asked why something waits
     Clock::time_point now;
+    Wanted asked = {};  // of another node; then what this rank waits for itself does not count
+    int judge = -1;       // who finds out between nodes, as far as this rank has heard
   };
   // Afterwards asked() is whether others of the node wait for what this rank has not submitted.
   void See(const Look& look);
   bool asked() const { return asked_; }
-  // Whether its program waits, or rank 0 owes it an answer.
-  bool waits() const { return !look_.activity.waits.empty() || look_.unanswered.count() > 0; }
+  // Whether its program waits, or rank 0 owes it an answer, or it is asked.
+  bool waits() const {
+    return !look_.activity.waits.empty() || look_.unanswered.count() > 0 ||
+           !look_.asked.key.empty();
+  }
   // Whether all who could say what Missing() tells have said it, or do not.
   bool complete() const;
   // That others stand still, or that rank 0 does not answer, and Missing(). Once for each time.
@@ -45,6 +52,21 @@ class Lookout {
   // Who has submitted what this rank waits for and who has not, as they say themselves; empty:
   // it waits for nothing, or not for long.
   std::string Missing() const;
+
+  // For the inquest. What was asked for, or waited for: the others of the node tell of that.
+  Wanted question() const { return {mine_.wanted, mine_.calls}; }
+  Clock::time_point wanted_since() const { return wanted_since_; }
+  // What is known here of the node's ranks and that.
+  NodeView View() const;
+  // Whether View() will say no more of the others' runtimes than it does.
+  bool sure() const;
+  // For how long rank 0 has not answered, or has not moved if it is here.
+  std::chrono::milliseconds overdue() const;
+  // Who of this node's others knows of a judge: that one; -1: nobody.
+  int judge() const;
+  // Which runtimes of the node stand still, or that rank 0 does not answer; empty: none.
+  std::string Trouble() const;
+  std::chrono::milliseconds patience() const { return patience_; }
 
  private:
   struct Peer {
@@ -57,8 +79,12 @@ class Lookout {
   void SeePeer(int local);
   uint64_t Answer(const Notice& asker);
   uint64_t AnswerOf(int local) const;
+  bool Submitted(const Wanted& question) const;
+  bool Stale(int local) const;
+  std::string Stuck(int local) const;
   std::string Standing(int local) const;
-  std::string Silent() const;
+  // Of rank 0; here it stands still, or it answers.
+  bool silent() const { return look_.unanswered >= patience_ && !Here(0); }
 
   std::shared_ptr<SharedSegment> segment_;
   const Topology* topology_;

@@ -72,6 +72,8 @@ class Negotiator {
   // Prints what is pending here now, beside lines on what runs, and what the coordinator knows of
   // it when it has answered.
   void Describe(std::vector<std::string> running);
+  // Whether a rank has left the job, as far as this one has heard.
+  bool gone(int rank) const { return tree_.gone(rank); }
   // The rank that was given up; -1: none.
   int lost() const { return lost_; }
 

@@ -21,6 +21,7 @@ std::vector<std::byte> Encode(const Notice& notice) {
   Write(out, notice.activity);
   out.Text(notice.wanted);
   out.Number(notice.calls);
+  out.Number(notice.judge);
   out.Numbers(notice.answers);
   return out.Take();
 }
@@ -33,6 +34,7 @@ std::optional<Notice> Decode(std::span<const std::byte> bytes) {
   notice.activity = ReadActivity(in);
   notice.wanted = in.Text();
   notice.calls = in.Number<int64_t>();
+  notice.judge = in.Number<int32_t>();
   notice.answers = in.Numbers<uint64_t>();
   if (!in.Finish().ok()) return std::nullopt;
   return notice;

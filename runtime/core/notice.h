@@ -19,9 +19,11 @@ struct Notice {
   int64_t at_ms = 0;   // of the steady clock, which the ranks of a node share
   std::string where;   // what the kernel shows of the thread that runs the cycle; may be empty
   Activity activity;   // what it waits for: not all of it
-  std::string wanted;  // key of what this rank waits for in vain; empty: nothing
+  // Key of what this rank waits for in vain, or of what another node asks it for; empty: nothing.
+  std::string wanted;
   int64_t calls = 0;   // the how-manieth of that name here
   std::vector<uint64_t> answers;  // by local rank: AnswerTo its wanted, or 0
+  int32_t judge = -1;  // who finds out between nodes (inquest.h), as far as it has heard
 
   bool operator==(const Notice&) const = default;
 };

@@ -35,6 +35,7 @@ Runtime::Runtime(RuntimeParts parts)
       launched_(parts.launched),
       on_fault_(std::move(parts.on_fault)),
       on_loss_(std::move(parts.on_loss)),
+      on_letter_(std::move(parts.on_letter)),
       bell_(segment_ ? &segment_->rank(parts.topology.local_rank(parts.rank)).bell
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
@@ -59,9 +60,11 @@ Runtime::Runtime(RuntimeParts parts)
               [this](std::string row, std::string activity, int64_t begun, int64_t ended) {
                 timeline_.Note({std::move(row), std::move(activity), begun, ended});
               }}),
+      letters_(fabric_, [this](int rank) { return negotiator_.gone(rank); }),
       cycles_(segment_ ? &segment_->notice(local_rank()).cycles : &own_cycles_),
       standstill_(config_.stall_silence),
-      lookout_(segment_, fabric_.topology, rank_, registry_, sets_, config_.stall_silence) {
+      lookout_(segment_, fabric_.topology, rank_, registry_, sets_, config_.stall_silence),
+      inquest_(fabric_.topology, rank_, sets_) {
   background_ = std::thread([this] {
     Background();
     ended_.set_value_at_thread_exit();
@@ -180,8 +183,10 @@ Status Runtime::CycleSafely() {
     if (ordering_.exchange(false, std::memory_order_acquire)) PassOrders();
     HORON_TRY(Cycle());
     if (moved_ && cycles_->load(std::memory_order_relaxed) % kLookEvery != 0) return Status::Ok();
+    const auto now = Clock::now();
+    if (letters_.Advance(now)) on_letter_();
     const Status status = negotiator_.LookForStalls(
-        Clock::now(), {executor_.oldest_number(), executor_.newest_number()}, executor_.oldest());
+        now, {executor_.oldest_number(), executor_.newest_number()}, executor_.oldest());
     unanswered_ms_.store(negotiator_.unanswered_ms(), std::memory_order_relaxed);
     moved_ = moved_ || negotiator_.moved();  // it asks with the next cycle
     return status;

@@ -22,6 +22,8 @@
 #include "runtime/core/autotuner.h"
 #include "runtime/core/baton.h"
 #include "runtime/core/executor.h"
+#include "runtime/core/inquest.h"
+#include "runtime/core/letters.h"
 #include "runtime/core/lookout.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/queue.h"
@@ -50,6 +52,8 @@ struct RuntimeParts {
   std::function<void(const std::string& what)> on_fault = [](const std::string&) {};
   // Told when this rank has given another one up.
   std::function<void(int rank, const std::string& why)> on_loss = [](int, const std::string&) {};
+  // Told when WatchOver should be called soon. By the holder of the baton.
+  std::function<void()> on_letter = [] {};
 };
 
 class Runtime {
@@ -177,6 +181,7 @@ class Runtime {
   void Tune(const Batch& batch);
   bool parted() const;
   int local_rank() const;
+  bool FindOut(const Lookout::Look& look);
   std::chrono::milliseconds Unanswered(uint64_t cycles, Standstill::Clock::time_point now);
   bool BackgroundEnds();
   void GiveUpHope();
@@ -194,6 +199,7 @@ class Runtime {
   bool launched_;
   std::function<void(const std::string&)> on_fault_;
   std::function<void(int, const std::string&)> on_loss_;
+  std::function<void()> on_letter_;
   Doorbell* bell_;
   bool may_lend_;
   bool crowded_;        // more ranks than cores
@@ -212,6 +218,7 @@ class Runtime {
   Negotiator negotiator_;
   Executor executor_;
   PeerEngine peers_;
+  Letters letters_;  // the watch thread has its side of it
   std::unique_ptr<Autotuner> tuner_;  // null: nothing is tuned, or not here
   Status suspicion_, failure_;
   std::chrono::steady_clock::time_point judge_at_;  // the cause of suspicion_ is waited for so long
@@ -249,6 +256,7 @@ class Runtime {
   // Of the watch thread.
   Standstill standstill_;
   Lookout lookout_;
+  Inquest inquest_;
   uint64_t looked_at_cycles_ = 0;
   std::chrono::milliseconds unanswered_{0};
   std::atomic<bool> without_hope_{false};

@@ -51,6 +51,7 @@ void Runtime::Fail(const Status& status) {
   if (failure_.ok() && fault) {
     lost_.store(true, std::memory_order_relaxed);
     for (const auto& transport : transports_) transport->Abandon();
+    letters_.Close();
   }
   failure_ = suspicion_ = status;
   executor_.FailAll(status);

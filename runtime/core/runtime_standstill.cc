@@ -11,8 +11,12 @@ namespace {
 using std::chrono::milliseconds;
 // A job that has failed is cleaned up within so long, or never.
 constexpr milliseconds kHope{2000};
+// One whose runtime has not moved for so long leaves it to others to find out what is amiss.
+constexpr milliseconds kStands{2000};
 // While others of the node wait for this rank, or it for rank 0, it looks so often.
 constexpr milliseconds kAskedAgain{1000};
+// While it finds something out for other nodes, or of them, so often.
+constexpr milliseconds kFindsOut{250};
 // The background thread only has to see that it is over, on a machine that may be busy.
 constexpr milliseconds kEndWait{10000}, kHopelessEndWait{500};
 
@@ -26,13 +30,27 @@ milliseconds Runtime::Unanswered(uint64_t cycles, Standstill::Clock::time_point 
   return unanswered_ = rank_ == 0 || since.count() == 0 ? milliseconds{0} : so_far;
 }
 
+// With other nodes; whether this rank's own lookout is to say nothing.
+bool Runtime::FindOut(const Lookout::Look& look) {
+  inquest_.Step(lookout_, look.now, standstill_.standing_for() < kStands);
+  if (std::vector<Letter> letters = inquest_.TakeLetters(); !letters.empty()) {
+    letters_.Send(std::move(letters));
+    bell_->Ring();
+  }
+  if (const auto report = inquest_.MustSay()) Log(LogLevel::kWarn, "watchdog", *report);
+  return inquest_.speaks();
+}
+
 milliseconds Runtime::WatchOver() {
   const Activity activity = callers_.Snapshot();
   const auto now = Standstill::Clock::now();
   const int holder = holder_.load(std::memory_order_relaxed);
   const uint64_t cycles = cycles_->load(std::memory_order_relaxed);
   const bool unmoved = standstill_.See({cycles, !activity.waits.empty(), now});
-  lookout_.See({activity, holder, Unanswered(cycles, now), now});
+  for (const Letter& letter : letters_.Take()) inquest_.Hear(letter, now);
+  const Lookout::Look look{activity, holder, Unanswered(cycles, now), now,
+                           inquest_.asked(), inquest_.judge()};
+  lookout_.See(look);
   if (lookout_.asked()) callers_.inquiries()->Ask();      // for the next notice
   if (unmoved || unanswered_.count() > 0) bell_->Ring();  // who sleeps runs a cycle then
   const bool failed = losses_->any() || (segment_ && !segment_->Deaths(local_rank()).ok());
@@ -44,8 +62,11 @@ milliseconds Runtime::WatchOver() {
     Record(recorder_, EventKind::kFailed, what);
     Log(LogLevel::kError, "watchdog", what);
   }
-  if (const auto others = lookout_.MustSay()) Log(LogLevel::kWarn, "watchdog", *others);
+  if (!FindOut(look)) {
+    if (const auto others = lookout_.MustSay()) Log(LogLevel::kWarn, "watchdog", *others);
+  }
   if (hopeless) GiveUpHope();
+  if (inquest_.busy()) return kFindsOut;
   return lookout_.asked() || lookout_.waits() ? kAskedAgain : standstill_.next();
 }
 

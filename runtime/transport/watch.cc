@@ -24,7 +24,8 @@ constexpr std::chrono::milliseconds kFirstSweep{5000};
 Watch::Watch(WatchParts parts)
     : parts_(std::move(parts)),
       stop_(eventfd(0, EFD_CLOEXEC)),
-      error_(stop_.get() < 0 ? errno : 0) {
+      soon_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      error_(stop_.get() < 0 || soon_.get() < 0 ? errno : 0) {
   if (error_ == 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -48,6 +49,7 @@ void Watch::Run() {
   look_at_ = Clock::now() + kFirstSweep;
   waiting.push_back({parts_.launcher ? parts_.launcher->fd : -1, POLLIN, 0});
   waiting.push_back({parts_.describe_fd, POLLIN, 0});
+  waiting.push_back({soon_.get(), POLLIN, 0});
   const size_t first_peer = waiting.size();
   for (const auto& [peer, local] : parts_.peers) waiting.push_back({peer.get(), POLLIN, 0});
   for (;;) {
@@ -58,6 +60,7 @@ void Watch::Run() {
       bool more = true;
       if (i == 1) more = HearLauncher();
       if (i == 2) HearSignal();
+      if (i == 3) HearSoon();
       if (i >= first_peer) more = HearPeer(waiting[i].fd, parts_.peers[i - first_peer].second);
       if (!more) waiting[i].fd = -1;
     }
@@ -107,6 +110,16 @@ void Watch::Look() {
   if (Clock::now() < look_at_) return;
   MutexLock lock(mutex_);
   look_at_ = Clock::now() + (look_ ? look_() : kFirstSweep);
+}
+
+void Watch::LookSoon() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(soon_.get(), &one, sizeof(one));
+}
+
+void Watch::HearSoon() {
+  uint64_t times = 0;
+  if (read(soon_.get(), &times, sizeof(times)) > 0) look_at_ = Clock::now();
 }
 
 void Watch::HearSignal() {

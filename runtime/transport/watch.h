@@ -49,6 +49,8 @@ class Watch {
   // What to do from time to time, on the watch thread; says when next. Null: nothing any more, and
   // none is under way.
   void OnLook(std::function<std::chrono::milliseconds()> look);
+  // Has it done at once. Any thread.
+  void LookSoon();
   // Tells the launcher. Does nothing without one; a launcher that is gone needs no news.
   void Tell(const std::string& packet);
   // Before leaving: end of file on my side is no death from now on.
@@ -69,6 +71,7 @@ class Watch {
   void GiveUpPeers();
 
   void HearSignal();
+  void HearSoon();
 
   WatchParts parts_;
   Mutex mutex_;
@@ -78,7 +81,7 @@ class Watch {
   // Peers whose sockets have ended, in that order, and until when their cause is waited for. Of the
   // watch thread.
   std::deque<std::pair<std::chrono::steady_clock::time_point, int>> gone_;
-  Descriptor stop_;  // an eventfd
+  Descriptor stop_, soon_;  // eventfds
   int error_;        // why there is no stop_; else 0
   std::thread thread_;
 };

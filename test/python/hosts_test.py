@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from conftest import in_full_tier
 from hosts import BODIES, HERE, WORLD, all_done, host_list, horonrun
 from hosts import world as world  # a fixture
 from launching import wait_until
@@ -190,6 +191,27 @@ def test_the_report_has_the_recorders_of_all_hosts(world, tmp_path):
         assert re.search(r"finished +0/allreduce.first \(1 tensors\)", own), text
         timeline = (report.parent / f"rank-{rank}.txt").read_text(encoding="utf-8")
         assert re.search(r"joined +(shm\+)?mpi, negotiating over mpi", timeline), done.all
+
+
+@in_full_tier
+def test_when_rank_0_is_stuck_one_rank_says_who_of_all_hosts_lacks_a_tensor(world, tmp_path):
+    fifos = {name: str(tmp_path / name) for name in ("held", "held.go", "loads")}
+    for fifo in fifos.values():
+        os.mkfifo(fifo)
+    reader = os.open(fifos["held"], os.O_RDONLY | os.O_NONBLOCK)
+    done = world(
+        2,
+        *horonrun("-H", host_list(2, 2), "--no-prefix", "--grace-period", "30", "python",
+                  str(BODIES / "rank_0_stands.py")),
+        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="15", STANDS=fifos["held"],
+        LOADS=fifos["loads"], LACKS="1", FEEDS="3",
+    )
+    os.close(reader)
+    (said,) = re.findall(r"horon\[[123]\] warn\w* watchdog: (.*)", done.all)
+    assert re.search(
+        r"rank 0, which is on another host, has not answered for .*; the runtime of rank 0 does "
+        r"not move: its thread \d+ \(horon\) sleeps.*'allreduce.late': submitted by ranks 0, 2, 3 "
+        r".*; missing: rank 1 is busy; .* at rank_0_stands.py:\d+ in load", said), done.all
 
 
 def test_exit_code_of_the_first_failing_rank(world):

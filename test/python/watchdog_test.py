@@ -4,12 +4,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
-
 from pathlib import Path
 
 import pytest
-from conftest import in_full_tier
+from conftest import ON_ONE_HOST, _command, in_full_tier
 
 from launching import command_line, environment, horonrun
 
@@ -111,21 +111,48 @@ def test_rank_0_stands_and_each_rank_says_who_lacks_the_tensor(held, tmp_path, r
         assert re.search(f"{stands}.*{lack}", output), output
 
 
-@in_full_tier
-def test_rank_0_of_another_node_stands(held, tmp_path, needs_mpi):
-    """Two nodes of two ranks: each says what its own node knows."""
+SILENT = r"rank 0, which is on another host, has not answered for \d+ s"
+NOTED = r"; the runtime of rank 0 does not move: its thread \d+ \(horon\) sleeps.*"
+MOVED = r"the runtime of rank \d has not moved for \d+ s: its thread \d+ \(horon\) sleeps.*"
+
+
+@pytest.mark.parametrize("launcher, nodes_of, standing, lacks, ranks, seen, unheard", [
+    ("horonrun", 2, "0", 1, "ranks 0, 2, 3", SILENT + NOTED, ""),
+    ("mpirun", 1, "0", 2, "ranks 1, 3", SILENT, "; nothing was heard of rank 0"),
+    pytest.param("mpirun", 2, "0", 1, "ranks 0, 2, 3", SILENT + NOTED, "", marks=in_full_tier),
+    pytest.param("horonrun", 1, "0", 3, "ranks 1, 2", SILENT, "; nothing was heard of rank 0",
+                 marks=in_full_tier),
+    pytest.param("mpirun", 2, "0", 2, "ranks 0, 1, 3", f"({MOVED}|{SILENT}{NOTED})", "",
+                 marks=in_full_tier),
+    pytest.param("horonrun", 3, "0", 3, "ranks 0, 1, 2", MOVED, "", marks=in_full_tier),
+    # The first that would stand in stands, too.
+    pytest.param("horonrun", 2, "0,1", 2, "rank 3", SILENT, "; nothing was heard of ranks 0, 1",
+                 marks=in_full_tier),
+], ids=["2+2", "1+1+1+1-mpirun", "2+2-mpirun", "1+1+1+1", "2+2-last-mpirun", "3+1", "2+2-two"])
+def test_rank_0_stands_and_one_rank_says_who_of_all_nodes_lacks_the_tensor(
+        held, tmp_path, needs_mpi, launcher, nodes_of, standing, lacks, ranks, seen, unheard):
+    """And the job goes on when it comes back."""
     fifo, _ = held
     os.mkfifo(loads := tmp_path / "loads")
-    output = followed(lines_of(
-        command_line("-np", "4", "--no-prefix", "--grace-period", "30", "--mpi", "python",
-                     str(BODIES / "rank_0_stands.py")),
-        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="12", STANDS=str(fifo), LOADS=str(loads),
-        HORON_LOCAL_SIZE="2",
-    ), [0, 1, 3], loads)
-    said = "tensor 'allreduce.late': submitted by ranks? "
-    stands = (r"horon\[1\] warn\w* watchdog: the runtime of rank 0 has not moved for \d+ s: .*"
-              rf"{said}0, 1 [\d.]+ s ago; nothing is known here of ranks 2, 3")
-    silent = (r"horon\[3\] warn\w* watchdog: rank 0, which is on another host, has not answered "
-              rf"for \d+ s.*{said}3 [\d.]+ s ago; missing: rank 2 is busy; it last submitted "
-              r"'allreduce.x' .*; nothing is known here of ranks 0, 1")
-    assert re.search(stands, output) and re.search(silent, output), output
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # several may come there
+    at = ["-np", "4", "--no-prefix", "--grace-period", "30", "--mpi"]
+    command = command_line(*at) if launcher == "horonrun" else _command(launcher, 4)
+    said, output = [], ""
+    for line in lines_of(
+        [*command, sys.executable, str(BODIES / "rank_0_stands.py")],
+        HORON_LEND="0", HORON_STALL_SILENCE_SECONDS="18", HORON_LOCAL_SIZE=str(nodes_of),
+        STANDS=str(fifo), STANDING=standing, LOADS=str(loads), LACKS=str(lacks), **ON_ONE_HOST,
+    ):
+        output += line
+        found = re.search(r"horon\[(\d)\] warn\w* watchdog: (.*)", line)
+        if found and found[1] not in standing:  # theirs say what their own nodes know
+            said.append(found[2])
+            open(f"{fifo}.go", "wb").close()
+            loads.write_text("go", encoding="ascii")
+    os.close(reader)
+    assert len(said) == 1, output
+    assert re.search(
+        rf"^{seen}. Told without it: tensor 'allreduce.late': submitted by {ranks} [\d.]+ s ago; "
+        rf"missing: rank {lacks} is busy; it last submitted 'allreduce.x' [\d.]+ s ago; its main "
+        rf"thread is at rank_0_stands.py:\d+ in load, [^;]*{unheard}$", said[0]), output
+    assert sorted(re.findall(r"^rank (\d) goes on$", output, re.MULTILINE)) == list("0123"), output

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "test/support/catch.h"
+#include "test/support/watched_rank.h"
 
 namespace horon {
 namespace {
 
 using std::chrono::milliseconds;
+using test::Has;
 
-// The last node of a job: each rank, by its number there, has what its watch thread reads, and no
-// runtime.
+// The last node of a job: each rank, by its number there.
 class Node {
  public:
   explicit Node(int ranks, int nodes = 1)
@@ -21,73 +21,35 @@ class Node {
     const std::vector<int>& here = topology_.members(nodes - 1);
     segment_ =
         SharedSegment::InProcess(SegmentShape::For(static_cast<int>(here.size()), 0, 4096)).value();
-    for (const int rank : here) {
-      registries_.push_back(std::make_unique<Registry>(ops_));
-      lookouts_.push_back(std::make_unique<Lookout>(segment_, topology_, rank, *registries_.back(),
-                                                    sets_, milliseconds{30'000}));
-    }
+    for (const int rank : here)
+      ranks_.push_back(
+          std::make_unique<test::WatchedRank>(segment_, topology_, rank, ops_, sets_));
   }
-  void Submit(int rank, const std::string& name) {
-    Request request;
-    request.name = name;
-    request.op = "sum";
-    request.shape = {4};
-    const auto what = registries_[at(rank)]->Of(request);
-    REQUIRE(what.ok());
-    REQUIRE(what.value()->Claim());
-    last_[at(rank)] = what.value()->key;
-    submitted_[at(rank)] = now_;
-  }
-  void Finish(int rank, const std::string& name) {
-    registries_[at(rank)]->Find(0, name)->Release();
-  }
-  void Wait(int rank, const std::string& name) { waits_[at(rank)] = {"0/" + name}; }
-  void Unanswered(int rank, int ms) { unanswered_[at(rank)] = milliseconds{ms}; }
+  void Submit(int rank, const std::string& name) { at(rank).Submit(name, now_); }
+  void Finish(int rank, const std::string& name) { at(rank).Finish(name); }
+  void Wait(int rank, const std::string& name) { at(rank).Wait("0/" + name); }
+  void Unanswered(int rank, int ms) { at(rank).Unanswered(milliseconds{ms}); }
   // All watch threads but `without` look, every second; `moving` runtimes run cycles.
   void Pass(int seconds, const std::vector<int>& moving, int without = -1) {
     for (int s = 0; s < seconds; ++s) {
       now_ += milliseconds{1000};
       for (const int rank : moving) segment_->notice(rank).cycles.fetch_add(1);
-      for (size_t r = 0; r < lookouts_.size(); ++r)
-        if (static_cast<int>(r) != without) Look(r);
+      for (int r = 0; r < static_cast<int>(ranks_.size()); ++r)
+        if (r != without) of(r).See(at(r).Look(now_));
     }
   }
-  Lookout& of(int rank) { return *lookouts_[at(rank)]; }
+  Lookout& of(int rank) { return at(rank).lookout(); }
   SharedSegment& segment() { return *segment_; }
 
  private:
-  static size_t at(int rank) { return static_cast<size_t>(rank); }
-  void Look(size_t r) {
-    Lookout::Look look;
-    look.activity.callers = 1;
-    look.activity.blocked = waits_[r].empty() ? 0 : 1;
-    look.activity.waits = waits_[r];
-    look.activity.last = last_[r];
-    look.activity.last_ms = std::chrono::duration_cast<milliseconds>(now_ - submitted_[r]).count();
-    look.activity.doing = waits_[r].empty() ? "at train.py:57 in load" : "";
-    look.holder = gettid();
-    look.unanswered = unanswered_[r];
-    look.now = now_;
-    lookouts_[r]->See(look);
-  }
+  test::WatchedRank& at(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
   Topology topology_;
   ProcessSets sets_;
   OpTable ops_;
   std::shared_ptr<SharedSegment> segment_;
-  std::vector<std::unique_ptr<Registry>> registries_;
-  std::vector<std::unique_ptr<Lookout>> lookouts_;
+  std::vector<std::unique_ptr<test::WatchedRank>> ranks_;
   Lookout::Clock::time_point now_{milliseconds{50'000}};
-  std::vector<std::string> waits_[4];
-  std::string last_[4];
-  Lookout::Clock::time_point submitted_[4];
-  milliseconds unanswered_[4] = {};
 };
-
-bool Has(const std::string& text, const std::string& part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("each rank that waits says that rank 0 stands still, and who lacks the tensor") {
   Node node(4);
@@ -190,6 +152,21 @@ TEST_CASE("rank 0 of another host that does not answer is named with what this h
       "rank 0, which is on another host, has not answered for 12 s. Told without it: tensor "
       "'x': submitted by ranks 2, 3 4.0 s ago; nothing is known here of ranks 0, 1");
   CHECK(!node.of(1).MustSay());
+}
+
+TEST_CASE("a rank 0 elsewhere is named beside a rank here, unless that one is the way to it") {
+  for (const int stuck : {0, 2}) {  // ranks 3 and 5; a node speaks to rank 0 through its first
+    Node node(6, 2);
+    for (const int rank : {0, 1, 2}) node.Submit(rank, "x");
+    node.Wait(1, "x");
+    node.Unanswered(1, 12'000);
+    node.Pass(12, stuck == 0 ? std::vector<int>{1, 2} : std::vector<int>{0, 1});
+    const std::string trouble = node.of(1).Trouble();
+    Has(trouble,
+        "the runtime of rank " + std::to_string(3 + stuck) + " has not moved for 11 s: its ");
+    CHECK((trouble.find("; rank 0, which is on another host, has not answered for 12 s") !=
+           std::string::npos) == (stuck == 2));
+  }
 }
 
 TEST_CASE("a rank that looks late tells the others what it waits for before it says anything") {

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "test/support/catch.h"
 
 namespace horon::test {
@@ -126,6 +128,22 @@ TEST_CASE("a rank says that it leaves, or why it fails") {
   CHECK(failing.Heard() == "raised ValueError: bad batch");
   CHECK(failing.segment->Deaths(0).message() == "rank 5 raised ValueError: bad batch");
   CHECK(failing.segment->Deaths(1).message().ends_with(": rank 5 raised ValueError: bad batch"));
+}
+
+TEST_CASE("a look that is wanted soon is made at once, and then as before") {
+  Watched w;
+  std::atomic<int> looks{0};
+  w.watch->OnLook([&] {
+    looks.fetch_add(1);
+    w.bell().Ring();
+    return std::chrono::milliseconds{60'000};
+  });
+  for (int i = 1; i <= 3; ++i) {
+    w.watch->LookSoon();
+    w.Await(w.bell(), [&] { return looks.load() == i; });
+  }
+  w.watch->OnLook(nullptr);
+  CHECK(looks.load() == 3);
 }
 
 TEST_CASE("a segment that comes early is kept for the next init") {
