@@ -180,9 +180,9 @@ header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
 [ -z "$(CI)" ] || command -v clang++ >/dev/null || missing+=(clang libclang-rt-dev); \
 [ -z "$(CI)" ] || header relacy/relacy.hpp || missing+=(relacy-dev); \
 [ $${#missing[@]} -gt 0 ] || exit 0; \
-echo "== installing Debian packages: $${missing[*]}"; \
 as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo -n); \
 if command -v apt-get >/dev/null && "$${as_root[@]}" true 2>/dev/null; then \
+  echo "== installing Debian packages: $${missing[*]}"; \
   "$${as_root[@]}" apt-get update -q && \
   "$${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$${missing[@]}"; \
 else \

@@ -100,6 +100,11 @@ class AsyncDataLoaderMixin:
     _queue_size = 64
 
     def __init__(self, async_loader_queue_size: int = 64, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(async_loader_queue_size, int):
+            raise TypeError(
+                f"async_loader_queue_size is {async_loader_queue_size!r}, not a number of batches; "
+                "it comes before the loader's own arguments"
+            )
         if async_loader_queue_size < 0:
             raise ValueError(f"async_loader_queue_size is {async_loader_queue_size}: at least 0")
         self._queue_size = async_loader_queue_size

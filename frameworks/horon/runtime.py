@@ -30,7 +30,8 @@ def init(comm=None, process_sets=None) -> None:
     """
     global _exit_registered
     static_sets = _static_sets(process_sets)
-    if not _core.is_initialized():
+    first = not _core.is_initialized()
+    if first:
         sets_of_ranks.forget_all()
     _core.init()
     whereabouts.start()
@@ -38,7 +39,12 @@ def init(comm=None, process_sets=None) -> None:
         atexit.register(_leave)
         _exit_registered = True
     _watch_exceptions()
-    _check_all_ranks(comm)
+    try:
+        _check_all_ranks(comm)
+    except HoronUnsupported:
+        if first:
+            shutdown()
+        raise
     sets_of_ranks.register_static(static_sets)
 
 

@@ -27,7 +27,7 @@ def test_horonrun_with_an_odd_number(launch):
     2, *(pytest.param(np, marks=in_full_tier) for np in (1, 3, 4)),
 ])
 def test_mpirun(launch, needs_mpi, np):
-    """In the quick tier 4 ranks are those of test_pretended_nodes."""
+    """The quick tier has hosts of two ranks (hosts_bodies_test)."""
     launch(np, *ALL, launcher="mpirun")
 
 

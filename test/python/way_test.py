@@ -154,9 +154,12 @@ def test_starting_a_job_costs_little_beside_importing_torch():
     assert statistics.median(b - a for a, b in pairs) < 0.5, pairs
 
 
-def test_an_idle_runtime_holds_little_memory(tmp_path):
-    """Resident memory of two ranks that have only joined, beyond what Python and horon took
-    before."""
+@pytest.mark.parametrize("np, launcher", [(2, "horonrun"), (4, "horonrun"), (2, "mpirun")])
+def test_an_idle_runtime_holds_little_memory(tmp_path, request, np, launcher):
+    """Resident memory of ranks that have only joined, beyond what Python and horon took before;
+    under mpirun it has MPI in it."""
+    if launcher == "mpirun":
+        request.getfixturevalue("needs_mpi")
     script = tmp_path / "memory.py"
     script.write_text(
         "import horon\n"
@@ -168,7 +171,7 @@ def test_an_idle_runtime_holds_little_memory(tmp_path):
         "grown = resident() - before\n"
         "assert grown < 20 * 1024, grown\n"
         "print('grown', grown, 'KiB'); print('done', horon.rank(), flush=True)\n")
-    run_job([*_command("horonrun", 2), sys.executable, str(script)], 2)
+    print(run_job([*_command(launcher, np), sys.executable, str(script)], np))
 
 
 WATCHED = """

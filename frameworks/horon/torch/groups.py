@@ -25,7 +25,9 @@ def make_groups(groups, names, process_set, active) -> dict:
         lists = _equal_parts(_in_first_ranks_order(names, process_set), groups)
     else:
         lists = [[p for p in group if p.requires_grad] for group in groups]
-    made = [Group(f"gradients.{i}", members) for i, members in enumerate(lists) if members]
+    # Another optimizer's groups have other names: the ranks take those of one name for one group.
+    whose = min(names.values(), default="")
+    made = [Group(f"gradients.{whose}.{i}", members) for i, members in enumerate(lists) if members]
     group_of = {}
     for group in made:
         for parameter in group.parameters:

@@ -63,6 +63,8 @@ def check_batches_are_made_ahead():
     assert list(synchronous) == list(range(0, 100, 10)) and synchronous.threads == {"MainThread"}
     with raises(ValueError, words=["async_loader_queue_size is -1"]):
         CountingAhead(-1)
+    with raises(TypeError, words=["before the loader's own arguments"]):
+        CountingAhead([1, 2, 3])
 
 
 def check_an_epoch_that_is_left_or_fails_leaves_no_thread():

@@ -301,8 +301,10 @@ def check_unsupported_type():
             continue
         with raises(hvd.HoronError, ValueError, words=["sparse_allreduce_async"], of=name):
             call()
-    with raises(hvd.HoronError, RuntimeError, words=["bool"]):
-        hvd.allreduce(torch.ones(2).bool(), op=hvd.Average)
+    with raises(hvd.HoronUnsupported, words=["'allreduce.odd'", "complex64"]):
+        hvd.allreduce(torch.ones(4).to(torch.complex64), name="odd")
+    with raises(hvd.HoronError, RuntimeError, words=["'allreduce.truths'", "bool"]):
+        hvd.allreduce(torch.ones(2).bool(), op=hvd.Average, name="truths")
     still_works()
 
 

@@ -88,3 +88,17 @@ def check_groups_in_another_order_are_none_of_this():
     for count in (2, 3):
         for result in hvd.synchronize(handles[count]):
             same(result, torch.full((2,), float(hvd.size())))
+
+
+def check_groups_of_two_optimizers():
+    """Of which each rank has used another one, and is busy for longer than a mismatch is given."""
+    models = [torch.nn.Linear(2, 2) for _ in range(2)]
+    optimizers = [
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), groups=1,
+            named_parameters=[(f"{i}.{name}", p) for name, p in model.named_parameters()])
+        for i, model in enumerate(models)]
+    models[odd()](torch.ones(1, 2)).sum().backward()
+    time.sleep(LIMIT_S)
+    for optimizer in optimizers:
+        optimizer.step()

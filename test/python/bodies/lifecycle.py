@@ -64,6 +64,12 @@ def check_wrong_environment():
     refuses_everything()
 
 
+def check_init_with_some_of_the_ranks():
+    with raises(hvd.HoronUnsupported, words=["use a ProcessSet"]):
+        hvd.init(comm=list(range(99)))
+    assert not hvd.is_initialized()
+
+
 def check_init():
     hvd.init()
     hvd.init()
