@@ -8,6 +8,7 @@ Planning is pure: plan(Job, Links) needs no ranks. Measuring is horon/torch/link
 ranks plan with the same numbers, and so choose alike. docs/gossip.md says what is assumed.
 """
 
+import math
 from dataclasses import dataclass
 from statistics import median
 
@@ -23,6 +24,7 @@ _ALIKE = 1.05  # step times that differ by less are taken for the same
 _STRAGGLER = 1.5  # waiting for nobody must be worth more than this
 _LEFT = 1e-3  # of the disagreement, after the rounds that the table names
 _EXACT_GRAPHS_UP_TO = 128
+_PASSES = 3  # over the parameters, in a step that takes in what an exchange has changed
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Links:
-    """Seconds, and bytes a second that go both ways at once. outside: that of each host's link."""
+    """Seconds, and bytes a second that go both ways at once. outside: that of each host's link.
+    memory: of a tensor that a rank subtracts from another into a third, while all ranks do."""
 
     exchange_s: float  # a call that exchanges a few bytes with a neighbor
     allreduce_s: float  # an allreduce of a few bytes
     inside: float = float("inf")
     outside: tuple = ()
+    memory: float = float("inf")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """rounds: until a thousandth of the ranks' disagreement is left, at most. arguments: of
+    """rounds: steps until a thousandth of the ranks' disagreement is left, at most. arguments: of
     hvd.Gossip; None: op=hvd.Average."""
 
     name: str
@@ -118,15 +122,14 @@ def _graphs(n: int):
 
 
 def _candidates(job, links):
-    slowest = max(job.compute)
     exact = _allreduce_s(job, links)
-    yield Candidate(ALLREDUCE, None, exact, max(slowest, exact), 1)
+    yield Candidate(ALLREDUCE, None, exact, max(*job.compute, exact), 1)
     if job.size == 1:
         return
     for name, parameters in _graphs(job.size):
         graph = topology.Topology(job.size, f"graph={parameters}")
         seconds = links.exchange_s + _mean([max(r) for r in _seconds_by_host(graph, job, links)])
-        yield _gossip(name, parameters, False, graph, seconds, slowest)
+        yield _gossip(name, parameters, False, graph, seconds, job, links)
     hosts = len(set(job.hosts))
     if 1 < hosts and hosts * job.each == job.size > hosts:
         for name, parameters in _graphs(hosts):
@@ -134,25 +137,34 @@ def _candidates(job, links):
             seconds = links.exchange_s + _inside_s(job, links) + _mean(
                 [max(len(graph.peers(i, t)[0]) for i in range(hosts)) for t in graph.rounds()]
             ) * job.bytes / min(links.outside)
-            yield _gossip(f"{name} of hosts", parameters, True, graph, seconds, slowest)
+            yield _gossip(f"{name} of hosts", parameters, True, graph, seconds, job, links)
     yield _asynchronous(job, links)
 
 
-def _gossip(name, parameters, hierarchical, graph, seconds, slowest) -> Candidate:
+def _gossip(name, parameters, hierarchical, graph, seconds, job, links) -> Candidate:
     arguments = {"algorithm": "osgp", "topology": parameters}
     if hierarchical:
         arguments["hierarchical"] = True
-    return Candidate(name, arguments, seconds, max(slowest, seconds), graph.rounds_for(_LEFT))
+    step = max(*job.compute, seconds) + _taking_in_s(job, links)
+    return Candidate(name, arguments, seconds, step, graph.rounds_for(_LEFT))
 
 
 def _asynchronous(job, links) -> Candidate:
-    """The median rank's step: one that is slow, or whose link is, delays none but itself."""
+    """The median rank's step, which waits for no exchange: one that is slow, or whose link is,
+    delays none but itself. Where an exchange takes longer than a step, not every step has one."""
     graph = pairs_graph(job.size)
-    by_host = [_mean(rounds) for rounds in zip(*_seconds_by_host(graph, job, links))]
-    exchange = [links.exchange_s + by_host[host] for host in job.hosts]
-    steps = [max(pair) for pair in zip(job.compute, exchange)]
-    return Candidate(ASYNCHRONOUS, {"algorithm": "adpsgd"}, median(exchange), median(steps),
-                     graph.rounds_for(_LEFT))
+    by_host = [_mean([s for s in rounds if s > 0] or [0.0])  # in others it has no partner
+               for rounds in zip(*_seconds_by_host(graph, job, links))]
+    exchange = links.exchange_s + median(by_host[host] for host in job.hosts)
+    step = median(job.compute) + _taking_in_s(job, links)
+    steps_an_average = max(1.0, exchange / step) if step > 0 else 1.0
+    return Candidate(ASYNCHRONOUS, {"algorithm": "adpsgd"}, exchange, step,
+                     math.ceil(graph.rounds_for(_LEFT) * steps_an_average))
+
+
+def _taking_in_s(job, links) -> float:
+    """On the training thread, beside which the parameters cannot change."""
+    return _PASSES * job.bytes / links.memory
 
 
 def _mean(values) -> float:
@@ -199,10 +211,12 @@ def _choose(candidates, job) -> tuple:
     *synchronous, free = candidates[1:]
     fastest = min(c.step_s for c in synchronous)
     waiting = min(fastest, exact.step_s)
-    if free.step_s * _STRAGGLER < waiting:
+    averaged = max(free.step_s, free.exchange_s)  # a step and a whole exchange, as the others have
+    if averaged * _STRAGGLER < waiting:
         return free, (f"One rank or link is slow: whoever waits for it takes {_time(waiting)} a "
-                      f"step at best, the others alone {_time(free.step_s)}. In averages of pairs "
-                      "nobody waits for it.")
+                      f"step and exchange at best, the others alone {_time(averaged)}. In "
+                      "averages of pairs nobody waits for it, and a step takes "
+                      f"{_time(free.step_s)}.")
     if exact.step_s <= _EXACT_IS_WORTH * fastest:
         return exact, (f"With the exact mean a step takes {_time(exact.step_s)}, and no gossip is "
                        f"faster by more than {_EXACT_IS_WORTH - 1:.0%}: take what is exact.")

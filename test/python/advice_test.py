@@ -1,6 +1,7 @@
 """horon.advice: what is chosen on links that are made up, and on shaped ones between hosts."""
 
 import dataclasses
+import math
 import re
 import subprocess
 
@@ -99,6 +100,34 @@ def test_a_slow_link_of_one_host_is_not_waited_for():
     assert plan(job(4, 1, bytes=25 * MB), found).chosen.name == ASYNCHRONOUS
     everywhere = plan(job(4, 1, bytes=25 * MB), links(4, GIGABIT / 10))
     assert everywhere.chosen.name == "one-peer exponential"
+
+
+def test_a_rank_that_is_left_over_is_no_gain():
+    """Of three ranks one has no partner: an exchange takes the other two as long as ever."""
+    advice = plan(job(3, 1, bytes=25 * MB), links(3, GIGABIT))
+    assert advice.chosen.name == "base, one peer"
+    pairs = by_name(advice)[ASYNCHRONOUS]
+    assert pairs.exchange_s == pytest.approx(advice.chosen.exchange_s)
+
+
+def test_who_waits_for_nobody_has_fewer_averages_than_steps():
+    """An exchange takes 214 ms: a step of 50 ms has a quarter of one. One of 1 s has one."""
+    short = by_name(plan(job(4, 1, bytes=25 * MB), links(4, GIGABIT)))[ASYNCHRONOUS]
+    assert short.step_s == 0.05
+    assert short.exchange_s == pytest.approx(2e-4 + 25 * MB / GIGABIT)
+    long = by_name(plan(job(4, 1, bytes=25 * MB, compute=1), links(4, GIGABIT)))[ASYNCHRONOUS]
+    assert long.rounds == 2 and short.rounds == math.ceil(2 * short.exchange_s / 0.05)
+    assert short.contraction == pytest.approx(1e-3 ** (1 / short.rounds))
+
+
+def test_taking_in_an_exchange_is_not_hidden():
+    """Three passes over the parameters; an allreduce of gradients has none."""
+    model = job(4, 1, bytes=25 * MB)
+    quick = by_name(plan(model, links(4, GIGABIT)))
+    slow = by_name(plan(model, dataclasses.replace(links(4, GIGABIT), memory=5e9)))
+    for name in ("one-peer exponential", "ring", ASYNCHRONOUS):
+        assert slow[name].step_s == pytest.approx(quick[name].step_s + 3 * 25 * MB / 5e9)
+    assert slow[ALLREDUCE] == quick[ALLREDUCE]
 
 
 def test_hosts_with_unequal_ranks():

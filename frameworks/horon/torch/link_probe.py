@@ -1,8 +1,8 @@
 """Looks at the links between ranks, for horon.advice. For all ranks together; blocking.
 
 Pairs of ranks inside a host, then one rank of each host with those of others, exchange more and
-more until it takes long enough to be told from noise. What each rank saw is gathered, so that all
-ranks have the same numbers.
+more until it takes long enough to be told from noise. How fast ranks go through their memory is
+looked at while all do. What each rank saw is gathered, so that all ranks have the same numbers.
 """
 
 import time
@@ -22,6 +22,7 @@ _LONG_ENOUGH_S = 0.04  # an exchange of which the bandwidth is read
 _SMALLEST, _FACTOR, _LARGEST = 1 << 16, 4, 1 << 24  # bytes
 _REPEATS = 7  # of small messages; of a function that computes a step, fewer
 _STEPS = 3
+_PAST_CACHES = 1 << 24  # bytes
 
 
 def look(parameters, backward) -> tuple:
@@ -30,7 +31,7 @@ def look(parameters, backward) -> tuple:
     layout = _of_all_ranks([local_rank(), cross_rank(), local_size(), compute])
     hosts = _hosts(layout)
     job = Job(tuple(hosts), _bytes_of(parameters), tuple(seconds for *_, seconds in layout))
-    return job, _Probe(hosts, layout).links()
+    return job, _Probe(hosts, layout).links(job.bytes)
 
 
 def _bytes_of(parameters) -> int:
@@ -48,6 +49,18 @@ def _timed_steps(step) -> float:
         step()
         taken.append(time.perf_counter() - start)
     return median(taken)
+
+
+def _memory(bytes_) -> float:
+    """Bytes a second of the median rank, as Links says; no more of them than pass the caches."""
+    own, other, out = torch.zeros(3, max(1, min(bytes_, _PAST_CACHES) // 4))
+    taken = []
+    for _ in range(_REPEATS):
+        barrier()
+        start = time.perf_counter()
+        torch.sub(own, other, out=out)
+        taken.append(time.perf_counter() - start)
+    return 4 * len(own) / median(seconds for (seconds,) in _of_all_ranks([median(taken[1:])]))
 
 
 def _of_all_ranks(numbers) -> list:
@@ -68,7 +81,7 @@ class _Probe:
         self._leaders = [r for r, (local, *_) in enumerate(layout) if local == 0]
         self._until = time.perf_counter() + _SECONDS
 
-    def links(self) -> Links:
+    def links(self, bytes_) -> Links:
         if size() == 1:
             return Links(0.0, 0.0)
         small = torch.zeros(2)
@@ -77,7 +90,8 @@ class _Probe:
                  lambda: allreduce(small, op=Sum, name="advice.small"))
         exchange_s, allreduce_s = (max(row[i] for row in _of_all_ranks(
             [self._median(call) for call in calls])) for i in (0, 1))
-        return Links(exchange_s, allreduce_s, self._inside(), self._outside())
+        return Links(exchange_s, allreduce_s, self._inside(), self._outside(),
+                     _memory(bytes_))
 
     def _median(self, call) -> float:
         taken = []
@@ -101,7 +115,7 @@ class _Probe:
         peer = rank() + (1 if local_rank() % 2 == 0 else -1)
         alone = peer >= size() or self._hosts[peer] != self._hosts[rank()]
         peer = None if alone else peer
-        return min(self._bandwidths(peer, peer))
+        return min(self._bandwidths(peer, peer, _REPEATS))
 
     def _outside(self) -> tuple:
         """Each host's best exchange with another: a slow link shows at both of its ends, and what
@@ -118,16 +132,20 @@ class _Probe:
             best = [max(best[h], found[leader]) for h, leader in enumerate(self._leaders)]
         return tuple(best) if hosts > 1 else ()
 
-    def _bandwidths(self, source, destination) -> list:
-        """Of each rank; inf where it takes no part."""
+    def _bandwidths(self, source, destination, repeats=1) -> list:
+        """Of each rank; inf where it takes no part. The quickest of the repeats counts: memory that
+        is touched for the first time takes longer than an exchange inside a host."""
         taken = []
         bytes_ = _SMALLEST
         while True:
             tensor = torch.zeros(bytes_ // 4)
-            barrier()
-            start = time.perf_counter()
-            self._exchange(tensor, source, destination)
-            own = time.perf_counter() - start if source is not None else 0.0
+            own = float("inf")
+            for _ in range(repeats):
+                barrier()
+                start = time.perf_counter()
+                self._exchange(tensor, source, destination)
+                own = min(own, time.perf_counter() - start)
+            own = own if source is not None else 0.0
             late = time.perf_counter() > self._until
             taken.append((bytes_, own))
             worst = allreduce(torch.tensor([own, float(late)], dtype=torch.float64), op=Max,

@@ -29,6 +29,7 @@ def check_ranks_see_the_same_and_say_the_same():
     assert len(links.outside) == (hvd.cross_size() if hvd.cross_size() > 1 else 0)
     if hvd.size() > 1:
         assert 0 < links.exchange_s < 1 and 0 < links.allreduce_s < 1
+        assert 1e6 < links.memory < 1e12, links
     if hvd.local_size() > 1:
         assert 1e6 < links.inside < 1e12, links
 
