@@ -144,7 +144,7 @@ void Inquest::Ask(int rank) {
 }
 
 void Inquest::Begin(const Lookout& lookout, Clock::time_point now) {
-  judging_.emplace();
+  judging_ = Judging();
   judging_->number = ++number_;
   judging_->question = lookout.question();
   KnowJudge(rank_, now);

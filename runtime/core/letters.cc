@@ -6,7 +6,7 @@
 namespace horon {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{250};
+constexpr std::chrono::milliseconds kLetterLook{250};
 constexpr size_t kMostKept = 256;  // more stay with the transport until the watch thread has looked
 
 }  // namespace
@@ -92,7 +92,7 @@ bool Letters::Advance(Clock::time_point now) {
     came = TakeReceived();
   }
   if (!came && now < look_at_) return false;  // where one was there may be more
-  look_at_ = now + kLookEvery;
+  look_at_ = now + kLetterLook;
   PostReceive();
   return came;
 }
