@@ -1,6 +1,6 @@
 // "broadcast:root=R": every rank's output becomes the input of global rank R. Any dtype.
-// The tensors of a bucket travel together: between ranks that share a node through the root's slots
-// of their lane, otherwise down a tree, without being packed.
+// The tensors of a bucket travel together: from 256 KiB on between ranks that share a node through
+// the root's slots of their lane, otherwise down a tree, without being packed.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,6 +12,7 @@ namespace horon {
 namespace {
 
 constexpr int64_t kByte = 1;               // what a row in a lane is made of
+constexpr int64_t kLaneBytes = 256 << 10;  // smaller buckets do not wait for their turn in a lane
 constexpr uint64_t kMoved = 0x6d6f766564;  // tells a bucket of this from others of its tensors
 
 class BroadcastOp final : public Op {
@@ -43,7 +44,10 @@ class BroadcastOp final : public Op {
   bool fusable() const override { return true; }
   bool TakesLane(Stage& stage) const override {
     const Lane* const lane = stage.comm().lane();
-    return lane != nullptr && lane->CanSwap(kByte);
+    if (lane == nullptr || !lane->CanSwap(kByte)) return false;
+    int64_t bytes = 0;
+    for (const Segment& s : stage.segments()) bytes += s.count * SizeOf(stage.dtype());
+    return bytes >= kLaneBytes;
   }
 
   Task Run(Stage& stage) override {

@@ -296,8 +296,22 @@ def check_broadcast():
     assert hvd.synchronize(hvd.broadcast_async_(mine, 0)) is mine
     before = hvd.counter("lane.swapped")
     same(hvd.synchronize(hvd.broadcast_async(mine, 0)), torch.zeros(3))
+    assert hvd.counter("lane.swapped") == before  # small ones do not wait for a lane
+
+
+def check_large_broadcast():
+    """Inside a node it goes through the lane."""
+    me, size = hvd.rank(), hvd.size()
+    before, calls = hvd.counter("lane.swapped"), 0
+    for dtype, count in ((torch.uint8, 300_001), (torch.float32, 70_003), (torch.float64, 1 << 18)):
+        for root in range(size):
+            mine, want = values(me, (count,), dtype), values(root, (count,), dtype)
+            same(hvd.broadcast(mine, root, name=f"large.{dtype}.{root}"), want)
+            same(mine, values(me, (count,), dtype))
+            same(hvd.broadcast_(mine, root), want)
+            calls += 2
     in_one_node = hvd.local_size() == size > 1
-    assert hvd.counter("lane.swapped") == before + in_one_node
+    assert hvd.counter("lane.swapped") == before + in_one_node * calls
 
 
 def check_alltoall():
