@@ -166,17 +166,17 @@ void Inquest::Judge(const Lookout& lookout, const Ranks& ranks, Clock::time_poin
   own.notes.clear();  // Trouble() has them
   Learn(std::move(own), now);
   const auto since = now - judging_->since;
+  const bool late = since >= kNodeTime;
   Ranks unknown;
   for (const int rank : ranks)
     if (!judging_->view.ranks.contains(rank)) unknown.push_back(rank);
-  if (!judging_->again && (judging_->open.empty() || since >= kNodeTime)) {
+  if (!judging_->again && (judging_->open.empty() || late)) {
     judging_->again = true;
     for (const int rank : unknown) {
       const bool here = topology_->node_of(rank) == topology_->node_of(rank_);
       if (!here && rank != Spokesman(topology_->node_of(rank))) Ask(rank);
     }
   }
-  const bool late = since >= kNodeTime;
   const bool all = (unknown.empty() && (late || SayWhere(judging_->view))) ||
                    (unknown == Ranks{0} && late);
   if (all || since >= std::max(lookout.patience(), kLeastTime)) Report(lookout, ranks, now);

@@ -136,10 +136,9 @@ std::optional<std::string> Lookout::MustSay() {
   if (!complete()) return std::nullopt;
   bool stand = false, news = false;
   for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
-    Peer& peer = peers_[static_cast<size_t>(local)];
-    if (local == me_ || peer.standstill.standing_for() < patience_) continue;
+    if (!Stands(local)) continue;
     stand = true;
-    news = peer.standstill.MustSay() || news;
+    news = peers_[static_cast<size_t>(local)].standstill.MustSay() || news;
   }
   if (!silent()) said_silent_ = false;
   if (!stand && silent()) news = !std::exchange(said_silent_, true);
@@ -151,13 +150,10 @@ std::optional<std::string> Lookout::MustSay() {
 std::string Lookout::Trouble() const {
   std::string standing;
   for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
-    if (local == me_ || peers_[static_cast<size_t>(local)].standstill.standing_for() < patience_)
-      continue;
-    standing += (standing.empty() ? "" : "; ") + Standing(local);
+    if (Stands(local)) standing += (standing.empty() ? "" : "; ") + Standing(local);
   }
   // Through the node's first rank: if that is stuck, nobody knows of rank 0.
-  const bool through = me_ == 0 || peers_[0].standstill.standing_for() < patience_;
-  if (!silent() || (!through && !standing.empty())) return standing;
+  if (!silent() || Stands(0)) return standing;
   return standing + (standing.empty() ? "" : "; ") +
          "rank 0, which is on another host, has not answered for " + Whole(look_.unanswered);
 }
@@ -178,12 +174,15 @@ bool Lookout::sure() const {
 int Lookout::judge() const {
   int judge = -1;
   for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
-    const Peer& peer = peers_[static_cast<size_t>(local)];
-    const bool says = local != me_ && peer.notice && !Stale(local) && peer.notice->judge >= 0;
-    if (says && peer.standstill.standing_for() < patience_)
-      judge = judge < 0 ? peer.notice->judge : std::min(judge, peer.notice->judge);
+    if (local == me_ || Stale(local) || Stands(local)) continue;
+    const int known = peers_[static_cast<size_t>(local)].notice->judge;
+    if (known >= 0) judge = judge < 0 ? known : std::min(judge, known);
   }
   return judge;
+}
+
+bool Lookout::Stands(int local) const {
+  return local != me_ && peers_[static_cast<size_t>(local)].standstill.standing_for() >= patience_;
 }
 
 bool Lookout::Stale(int local) const {

@@ -35,7 +35,7 @@ class Lookout {
     std::chrono::milliseconds unanswered{0};  // since rank 0 was asked why something waits
     Clock::time_point now;
     Wanted asked = {};  // of another node; then what this rank waits for itself does not count
-    int judge = -1;       // who finds out between nodes, as far as this rank has heard
+    int judge = -1;     // who finds out between nodes, as far as this rank has heard
   };
   // Afterwards asked() is whether others of the node wait for what this rank has not submitted.
   void See(const Look& look);
@@ -80,6 +80,7 @@ class Lookout {
   uint64_t Answer(const Notice& asker);
   uint64_t AnswerOf(int local) const;
   bool Submitted(const Wanted& question) const;
+  bool Stands(int local) const;  // another rank's runtime, for a patience
   bool Stale(int local) const;
   std::string Stuck(int local) const;
   std::string Standing(int local) const;

@@ -64,7 +64,7 @@ def check_wrong_environment():
     refuses_everything()
 
 
-def check_init_with_some_of_the_ranks():
+def check_an_init_that_is_refused_leaves_nothing():
     with raises(hvd.HoronUnsupported, words=["use a ProcessSet"]):
         hvd.init(comm=list(range(99)))
     assert not hvd.is_initialized()

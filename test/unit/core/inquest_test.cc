@@ -61,6 +61,11 @@ class Job {
       if (!reports_[at(rank)].empty()) reporters.insert(rank);
     return reporters;
   }
+  // The report of the only rank that said something.
+  std::string OnlyReport(int rank) {
+    CHECK(Reporters() == std::set<int>{rank});
+    return Report(rank);
+  }
   int letters() const { return letters_; }
   Inquest& inquest(int rank) { return *inquests_[at(rank)]; }
   Lookout& lookout(int rank) { return ranks_[at(rank)]->lookout(); }
@@ -125,8 +130,7 @@ TEST_CASE("one rank says who of all nodes lacks the tensor, and the others nothi
   job.Pass(10);
   CHECK(job.letters() == 0);  // within the patience
   job.Pass(4);
-  CHECK(job.Reporters() == std::set<int>{1});
-  const std::string said = job.Report(1);
+  const std::string said = job.OnlyReport(1);
   Has(said, "the runtime of rank 0 has not moved for 10 s: its thread ");
   Has(said, ". Told without it: tensor 'late': submitted by ranks 0, 1, 2, 3, 5 1");
   Has(said, std::string("missing: rank 4 ") + kBusy);
@@ -142,8 +146,7 @@ TEST_CASE("the rank that lacks it shares rank 0's node: it tells what that one d
   job.Stick({0});
   job.Lack({1});
   job.Pass(17);
-  CHECK(job.Reporters() == std::set<int>{2});
-  const std::string said = job.Report(2);
+  const std::string said = job.OnlyReport(2);
   Has(said, "rank 0, which is on another host, has not answered for 1");
   Has(said, "; the runtime of rank 0 does not move: its thread ");
   Has(said, "submitted by ranks 0, 2, 3 1");
@@ -155,8 +158,7 @@ TEST_CASE("ranks that are alone on their nodes ask each other") {
   job.Stick({0});
   job.Lack({2});
   job.Pass(17);
-  CHECK(job.Reporters() == std::set<int>{1});
-  const std::string said = job.Report(1);
+  const std::string said = job.OnlyReport(1);
   Has(said, "rank 0, which is on another host, has not answered for 1");
   Has(said, "submitted by ranks 1, 3 1");
   Has(said, std::string("missing: rank 2 ") + kBusy + "; nothing was heard of rank 0");
@@ -183,8 +185,7 @@ TEST_CASE("the next node stands in for a stand-in that is stuck, too") {
   job.Pass(13);
   CHECK(job.letters() == 0);
   job.Pass(12);
-  CHECK(job.Reporters() == std::set<int>{3});
-  const std::string said = job.Report(3);
+  const std::string said = job.OnlyReport(3);
   Has(said, "submitted by rank 3 ");
   Has(said, std::string("missing: rank 2 ") + kBusy + "; nothing was heard of ranks 0, 1");
 }
@@ -194,8 +195,7 @@ TEST_CASE("a node whose first rank is stuck is heard through its others") {
   job.Stick({0, 3});
   job.Lack({5});
   job.Pass(19);
-  CHECK(job.Reporters() == std::set<int>{1});
-  const std::string said = job.Report(1);
+  const std::string said = job.OnlyReport(1);
   Has(said, "; the runtime of rank 3 does not move: its thread ");
   Has(said, "submitted by ranks 0, 1, 2, 3, 4 ");
   Has(said, std::string("missing: rank 5 ") + kBusy);
@@ -228,9 +228,8 @@ TEST_CASE("of ranks of one node that begin at once one asks") {
   job.Stick({0});
   job.Lack({1, 2, 3});
   job.Pass(17);
-  CHECK(job.Reporters() == std::set<int>{4});
   CHECK(job.letters() == 2);
-  Has(job.Report(4), "submitted by ranks 0, 4, 5, 6, 7 ");
+  Has(job.OnlyReport(4), "submitted by ranks 0, 4, 5, 6, 7 ");
 }
 
 TEST_CASE("where nobody stands in each rank says what its node knows") {
@@ -274,9 +273,8 @@ TEST_CASE("only nodes with ranks of the process set are asked, in their order") 
     job.of(rank).Wait("1/late");
   }
   job.Pass(14);
-  CHECK(job.Reporters() == std::set<int>{3});
   CHECK(job.letters() == 2);
-  const std::string said = job.Report(3);
+  const std::string said = job.OnlyReport(3);
   Has(said, "tensor 'late' (process set 1): submitted by ranks 3, 4 ");
   Has(said, std::string("missing: rank 5 ") + kBusy);
 }
