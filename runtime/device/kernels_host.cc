@@ -83,11 +83,13 @@ template <Isa isa, typename T, typename Fold>
 bool SumsPair(double scale, Inputs inputs, T* out, T* copy, int64_t count) {
   constexpr bool kNarrow = std::is_class_v<T> || std::is_same_v<T, float>;
   if constexpr (Registers<isa>::kHas && kNarrow && std::is_same_v<Fold, Sum<float>>) {
-    if (inputs.size() != 2) return false;
-    On<isa>::template Run<PairSumLoop<isa, T>>(As<T>(inputs[0]), As<T>(inputs[1]), scale, out, copy,
-                                               count);
-    return true;
+    if (inputs.size() == 2) {
+      On<isa>::template Run<PairSumLoop<isa, T>>(As<T>(inputs[0]), As<T>(inputs[1]), scale, out,
+                                                 copy, count);
+      return true;
+    }
   }
+  HORON_CHECK(copy == nullptr, "nothing but the sum of a pair is copied as it is stored");
   return false;
 }
 

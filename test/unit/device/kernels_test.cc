@@ -32,6 +32,13 @@ Elements Filled(DataType dtype, int64_t count, int64_t shift, unsigned seed) {
   return elements;
 }
 
+std::vector<Elements> AllFilled(DataType dtype, int64_t count, int inputs) {
+  std::vector<Elements> filled;
+  for (int k = 0; k < inputs; ++k)
+    filled.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
+  return filled;
+}
+
 double FoldOf(ReduceKind kind, double a, double b) {
   switch (kind) {
     case ReduceKind::kSum:
@@ -77,9 +84,7 @@ TEST_CASE("reductions agree with a reference in double", "[kernels]") {
     for (const ReduceKind kind : kKinds) {
       for (const int64_t count : kCounts) {
         for (int inputs = 1; inputs <= 5; ++inputs) {
-          std::vector<Elements> filled;
-          for (int k = 0; k < inputs; ++k)
-            filled.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
+          const std::vector<Elements> filled = AllFilled(dtype, count, inputs);
           INFO(NameOf(dtype) << ", kind " << static_cast<int>(kind) << ", count " << count
                              << ", inputs " << inputs);
           for (int over = -1; over < inputs; ++over) {
@@ -101,9 +106,7 @@ TEST_CASE("a result goes to copies as well, which may be inputs", "[kernels]") {
       for (const int64_t count : kCounts) {
         for (int inputs = 1; inputs <= 4; ++inputs) {
           for (const bool own : {false, true}) {
-            std::vector<Elements> all;
-            for (int k = 0; k < inputs; ++k)
-              all.push_back(Filled(dtype, count, k, static_cast<unsigned>(k + 1)));
+            std::vector<Elements> all = AllFilled(dtype, count, inputs);
             std::vector<double> want;
             for (int64_t i = 0; i < count; ++i) want.push_back(Expected(kind, dtype, 1.0, all, i));
             if (own) all.emplace_back(dtype, count, 1);
