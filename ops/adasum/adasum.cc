@@ -40,7 +40,7 @@ const char* NameOverNodes(LocalOp local, bool tree, bool one_node) {
   return tree ? "tree inside nodes, then halving" : "halving inside nodes, then between them";
 }
 
-using Rings = std::vector<std::vector<int>>;
+using Rings = RecycledVector<RecycledVector<int>>;
 
 struct Parameters {
   Algorithm algorithm = Algorithm::kAuto;
@@ -53,7 +53,7 @@ struct Parameters {
 
 // Whether each of them is an order of 0 .. size-1.
 bool AreOrders(const Rings& rings, int size) {
-  return std::all_of(rings.begin(), rings.end(), [&](std::vector<int> ring) {
+  return std::all_of(rings.begin(), rings.end(), [&](RecycledVector<int> ring) {
     std::sort(ring.begin(), ring.end());
     for (int i = 0; i < static_cast<int>(ring.size()); ++i)
       if (ring[static_cast<size_t>(i)] != i) return false;
@@ -97,6 +97,9 @@ class Adasum final : public Op {
   // little scratch. 1 MiB by default.
   int64_t MostFused(int64_t threshold) const override { return threshold / 128; }
 
+  // Prescaled values are written to the outputs at once.
+  bool lockable(const Request& request) const override { return request.prescale == 1.0; }
+
   bool TakesLane(Stage& stage) const override {
     return !ByNodes(stage.comm()) && Choose(stage) == Algorithm::kLane;
   }
@@ -105,7 +108,7 @@ class Adasum final : public Op {
     Share share(stage, parameters_.chunk_bytes, parameters_.zeros);
     HORON_CO_TRY(share.Begin());
     Communicator& comm = stage.comm();
-    std::vector<int> all(static_cast<size_t>(comm.size()));
+    RecycledVector<int> all(static_cast<size_t>(comm.size()));
     std::iota(all.begin(), all.end(), 0);
     if (parameters_.algorithm == Algorithm::kRing) {
       stage.SetAlgorithm(kNames[static_cast<size_t>(Algorithm::kRing)]);
@@ -168,7 +171,7 @@ class Adasum final : public Op {
     for (int rank = 0; rank < stage.comm().size(); ++rank)
       rank_at[static_cast<size_t>(stage.PlaceOf(rank))] = rank;
     Rings rings = parameters_.rings;
-    for (std::vector<int>& ring : rings) {
+    for (RecycledVector<int>& ring : rings) {
       for (int& place : ring) place = rank_at[static_cast<size_t>(place)];
       std::erase(ring, -1);
     }

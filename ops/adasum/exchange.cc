@@ -15,7 +15,7 @@ int64_t Chunks(int64_t count, int64_t chunk) { return (count + chunk - 1) / chun
 Task Exchange(Communicator& comm, int peer, int64_t chunk, Flow out, Flow in) {
   Transfer receives[kInFlight], sends[kInFlight];
   const int64_t incoming = Chunks(in.count, chunk), outgoing = Chunks(out.count, chunk);
-  std::vector<Span> places;  // of a chunk; chunks take no memory of their own
+  RecycledVector<Span> places;  // of a chunk; chunks take no memory of their own
   const auto lay = [&places](const Flow& flow, int64_t from, int64_t to) -> std::span<const Span> {
     places.clear();
     flow.lay(from, to, &places);

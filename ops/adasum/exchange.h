@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "runtime/transport/communicator.h"
 
@@ -14,12 +13,12 @@ namespace horon::adasum {
 struct Flow {
   int64_t count = 0;  // elements; 0: no message at all
   // Adds to the places where the chunk lies.
-  std::function<void(int64_t from, int64_t to, std::vector<Span>* places)> lay;
+  std::function<void(int64_t from, int64_t to, RecycledVector<Span>* places)> lay;
   // Outgoing: called before the chunk is sent. Incoming: after it has arrived, in ascending order.
   std::function<void(int64_t from, int64_t to)> work = [](int64_t, int64_t) {};
 
-  std::vector<Span> spans(int64_t from, int64_t to) const {
-    std::vector<Span> places;
+  RecycledVector<Span> spans(int64_t from, int64_t to) const {
+    RecycledVector<Span> places;
     lay(from, to, &places);
     return places;
   }

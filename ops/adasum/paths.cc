@@ -7,12 +7,12 @@
 namespace horon::adasum {
 namespace {
 
-int IndexOf(const std::vector<int>& members, int rank) {
+int IndexOf(std::span<const int> members, int rank) {
   return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
 }
 
-Tree TreeOver(const std::vector<int>& members, int rank) {
-  return Tree(std::vector<int64_t>(members.size(), 1), IndexOf(members, rank));
+Tree TreeOver(std::span<const int> members, int rank) {
+  return Tree(RecycledVector<int64_t>(members.size(), 1), IndexOf(members, rank));
 }
 
 // Up by halving, first the fold.
@@ -38,7 +38,7 @@ Task Unfold(Share& share, Column column, Tree tree, Ranges whole) {
 }
 
 // Afterwards the first member holds all, the others nothing.
-Task GatherUpTree(Share& share, std::vector<int> members) {
+Task GatherUpTree(Share& share, RecycledVector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());
   for (const Meeting& fold : tree.fold()) HORON_CO_TRY(co_await share.Merge(column, fold));
@@ -51,7 +51,7 @@ Task GatherUpTree(Share& share, std::vector<int> members) {
 
 }  // namespace
 
-Task ByHalving(Share& share, std::vector<int> members) {
+Task ByHalving(Share& share, RecycledVector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());
   const Ranges whole = share.held();
@@ -61,7 +61,7 @@ Task ByHalving(Share& share, std::vector<int> members) {
   co_return co_await Unfold(share, column, tree, whole);
 }
 
-Task ByLane(Share& share, std::vector<int> members) {
+Task ByLane(Share& share, RecycledVector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());
   for (const Meeting& meeting : tree.levels()) {
@@ -70,7 +70,7 @@ Task ByLane(Share& share, std::vector<int> members) {
   co_return co_await share.SwapBack();
 }
 
-Task ByDoubling(Share& share, std::vector<int> members) {
+Task ByDoubling(Share& share, RecycledVector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());
   const Ranges whole = share.held();
@@ -85,12 +85,12 @@ Task ByDoubling(Share& share, std::vector<int> members) {
   co_return co_await Unfold(share, column, tree, whole);
 }
 
-Task ByTree(Share& share, std::vector<int> members) {
+Task ByTree(Share& share, RecycledVector<int> members) {
   HORON_CO_TRY(co_await GatherUpTree(share, members));
   share.End();
   HORON_CO_TRY(co_await share.Unwind(0));
   Communicator all = share.comm().Sub(members, 1);
-  const std::vector<Span> outputs = share.OutputSpans();
+  const RecycledVector<Span> outputs = share.OutputSpans();
   co_return co_await Broadcast(all, outputs, 0);
 }
 
@@ -103,7 +103,7 @@ struct Layout {
   Layout(const Communicator& comm, LocalOp local, bool tree)
       : nodes(comm.nodes()),
         node(comm.node_of(comm.rank())),
-        mine(nodes[static_cast<size_t>(node)]),
+        mine(nodes[static_cast<size_t>(node)].begin(), nodes[static_cast<size_t>(node)].end()),
         local_index(IndexOf(mine, comm.rank())) {
     size_t smallest = mine.size();
     for (const auto& members : nodes) smallest = std::min(smallest, members.size());
@@ -114,24 +114,24 @@ struct Layout {
     }
   }
   // Ranks with my local index, by node.
-  std::vector<int> Across() const {
-    std::vector<int> members;
+  RecycledVector<int> Across() const {
+    RecycledVector<int> members;
     for (const auto& of_node : nodes) members.push_back(of_node[static_cast<size_t>(local_index)]);
     return members;
   }
 
-  std::vector<std::vector<int>> nodes;
+  const std::vector<std::vector<int>>& nodes;
   int node;
-  std::vector<int> mine;  // my node's ranks
+  RecycledVector<int> mine;  // my node's ranks
   int local_index;
   int owners;
-  std::vector<int64_t> leaves;
+  RecycledVector<int64_t> leaves;
 };
 
 // Between nodes, on the slice that this owner holds.
 Task Across(Share& share, const Layout& layout) {
   Communicator row = share.comm().Sub(
-      std::vector<int>(layout.mine.begin(), layout.mine.begin() + layout.owners), 1);
+      std::span(layout.mine).first(static_cast<size_t>(layout.owners)), 1);
   const Column column{layout.Across(), &row};
   const Tree tree(layout.leaves, layout.node);
   const Ranges slice = share.held();
@@ -171,7 +171,7 @@ Task TreeOverNodes(Share& share, const Layout& layout) {
   HORON_CO_TRY(co_await GatherUpTree(share, layout.mine));
   if (layout.local_index == 0) HORON_CO_TRY(co_await Across(share, layout));
   Communicator node = share.comm().Sub(layout.mine, 2);
-  const std::vector<Span> outputs = share.OutputSpans();
+  const RecycledVector<Span> outputs = share.OutputSpans();
   co_return co_await Broadcast(node, outputs, 0);
 }
 

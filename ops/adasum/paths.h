@@ -3,7 +3,6 @@
 // n ranks, S bytes; `members`: ranks of the communicator, by participant, me among them.
 #pragma once
 
-#include <vector>
 
 #include "ops/adasum/share.h"
 
@@ -15,19 +14,19 @@ namespace horon::adasum {
 // into another sends S and gets S.
 // Source: Rabenseifner, Optimization of Collective Reduction Operations, ICCS 2004; for Adasum:
 // Maleki et al., MLSys 2021.
-Task ByHalving(Share& share, std::vector<int> members);
+Task ByHalving(Share& share, RecycledVector<int> members);
 
 // The same halving over the node's lane, which has to be this bucket's: a power of two of ranks,
 // all those of the communicator. Nothing is sent but the inner products.
-Task ByLane(Share& share, std::vector<int> members);
+Task ByLane(Share& share, RecycledVector<int> members);
 
 // Recursive doubling: at each level both ranks send all they hold and combine it all. Sent:
 // S log2(p). For small buckets. Scratch: S.
-Task ByDoubling(Share& share, std::vector<int> members);
+Task ByDoubling(Share& share, RecycledVector<int> members);
 
 // Binary tree: at each level half of the ranks that are left hand over what they hold; the last one
 // broadcasts. Sent: at most 3/2 S log2(p).
-Task ByTree(Share& share, std::vector<int> members);
+Task ByTree(Share& share, RecycledVector<int> members);
 
 // What happens inside a node before Adasum runs between the nodes.
 enum class LocalOp { kAdasum, kAverage, kSum };

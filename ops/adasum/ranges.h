@@ -7,14 +7,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+
+#include "runtime/base/recycler.h"
 
 namespace horon::adasum {
 
 struct Range {
   int64_t begin = 0, count = 0;  // elements
 };
-using Ranges = std::vector<Range>;
+using Ranges = RecycledVector<Range>;
 
 inline int64_t Total(const Ranges& ranges) {
   int64_t total = 0;

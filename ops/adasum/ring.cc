@@ -21,11 +21,11 @@ struct Share::Hop {
 
 namespace {
 
-int Position(const std::vector<int>& ring, int rank) {
+int Position(std::span<const int> ring, int rank) {
   return static_cast<int>(std::find(ring.begin(), ring.end(), rank) - ring.begin());
 }
 
-int Around(const std::vector<int>& ring, int position) {
+int Around(std::span<const int> ring, int position) {
   const auto size = static_cast<int>(ring.size());
   return (position % size + size) % size;
 }
@@ -53,7 +53,7 @@ void Share::ScaleRound(const Ranges& chunk) {
   }
 }
 
-Task Share::GoRound(const std::vector<std::vector<int>>& rings) {
+Task Share::GoRound(std::span<const RecycledVector<int>> rings) {
   if (comm().size() == 1) {
     End();
     co_return Status::Ok();
@@ -70,9 +70,9 @@ Task Share::GoRound(const std::vector<std::vector<int>>& rings) {
   // hops n .. 2n-2 hand the finished ones on.
   for (int hop = 1; hop < 2 * size - 1; ++hop) {
     const bool combining = hop < size;
-    std::vector<Hop> hops(rings.size());
+    RecycledVector<Hop> hops(rings.size());
     for (size_t r = 0; r < rings.size(); ++r) {
-      const std::vector<int>& ring = rings[r];
+      const std::span<const int> ring = rings[r];
       const int me = Position(ring, rank());
       Hop& h = hops[r];
       h.to = ring[static_cast<size_t>(Around(ring, me + 1))];

@@ -66,7 +66,7 @@ Share::Split Share::SplitAt(const Column& column, const Meeting& meeting) const 
   // Of the two vectors, ranks that differ from me in the bits up to this level hold the other
   // pieces; the last halving made the smallest ones.
   const int me = meeting.peer ^ (1 << meeting.level);
-  std::vector<int> holders;
+  RecycledVector<int> holders;
   for (int bit = meeting.level; bit >= 0; --bit) {
     holders.push_back(column.rank_of[static_cast<size_t>(me ^ (1 << bit))]);
   }
@@ -81,7 +81,7 @@ Task Share::Merge(const Column& column, const Meeting& meeting) {
   const int peer = column.rank_of[static_cast<size_t>(meeting.peer)];
   HORON_CO_TRY(
       co_await CollectDots(peer, meeting.first, halves.upper, halves.lower, meeting.level));
-  std::vector<int> holders(1, peer);
+  RecycledVector<int> holders(1, peer);
   HORON_CO_TRY(co_await SumDots(column, std::move(holders)));
   own_ = std::move(halves.lower);
   Weigh(meeting);
@@ -145,8 +145,8 @@ Task Share::Trade(int peer, Ranges give, Ranges take) {
   co_return Status::Ok();
 }
 
-std::vector<Span> Share::OutputSpans() const {
-  std::vector<Span> spans;
+RecycledVector<Span> Share::OutputSpans() const {
+  RecycledVector<Span> spans;
   for (const Segment& s : stage_->segments()) spans.push_back({s.output, s.count * element_});
   return spans;
 }
@@ -177,7 +177,7 @@ class Arrivals {
   }
 
   // The 2^depth pieces of each tensor, added as neighbours, then neighbours of neighbours.
-  std::vector<WideDots> Sums(int depth) && {
+  RecycledVector<WideDots> Sums(int depth) && {
     for (int i = 0; i < depth; ++i) {
       for (size_t k = 0; k < sums_.size() / 2; ++k) {
         WideDots low = sums_[2 * k];
@@ -191,7 +191,7 @@ class Arrivals {
 
  private:
   const Ranges* pieces_;
-  std::vector<WideDots> sums_;
+  RecycledVector<WideDots> sums_;
   size_t piece_ = 0;
   int64_t at_ = 0, done_ = 0;  // where the piece begins in the row; what is summed of it
 };
@@ -246,7 +246,7 @@ void Share::Settle() {
 // --- where chunks lie ----------------------------------------------------------------------------
 
 Flow Share::FromValues(const Ranges& ranges) const {
-  const auto lay = [this, &ranges](int64_t from, int64_t to, std::vector<Span>* places) {
+  const auto lay = [this, &ranges](int64_t from, int64_t to, RecycledVector<Span>* places) {
     ForPieces(ranges, from, to, [&](size_t i, int64_t begin, int64_t count, int64_t) {
       // A send only reads; Span has one type for both directions.
       places->push_back({const_cast<std::byte*>(Value(i, begin)), count * element_});
@@ -256,7 +256,7 @@ Flow Share::FromValues(const Ranges& ranges) const {
 }
 
 Flow Share::FromOutputs(const Ranges& ranges) const {
-  const auto lay = [this, &ranges](int64_t from, int64_t to, std::vector<Span>* places) {
+  const auto lay = [this, &ranges](int64_t from, int64_t to, RecycledVector<Span>* places) {
     ForPieces(ranges, from, to, [&](size_t i, int64_t begin, int64_t count, int64_t) {
       places->push_back({Output(i, begin), count * element_});
     });
@@ -265,7 +265,7 @@ Flow Share::FromOutputs(const Ranges& ranges) const {
 }
 
 Flow Share::IntoScratch(const Ranges& ranges) const {
-  const auto lay = [this](int64_t from, int64_t to, std::vector<Span>* places) {
+  const auto lay = [this](int64_t from, int64_t to, RecycledVector<Span>* places) {
     places->push_back({Scratch(from), (to - from) * element_});
   };
   return {Total(ranges), lay};

@@ -10,7 +10,7 @@
 // all ranks of the tree make matching calls.
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "ops/adasum/exchange.h"
 #include "ops/adasum/ranges.h"
@@ -23,7 +23,7 @@ namespace horon::adasum {
 
 // Participants of a tree as ranks of the communicator.
 struct Column {
-  std::vector<int> rank_of;     // by participant
+  RecycledVector<int> rank_of;  // by participant
   Communicator* row = nullptr;  // who holds the other slices of my participant; null: nobody
 };
 
@@ -62,17 +62,17 @@ class Share {
   Task Take(int from, Ranges held);
   Ranges held() const { return own_; }
   // The outputs, whole.
-  std::vector<Span> OutputSpans() const;
+  RecycledVector<Span> OutputSpans() const;
 
   // Inside a group of ranks, elementwise: every tensor is cut into `owners` slices, and the first
   // `owners` of `members` hold scale * the sum of theirs afterwards.
-  Task ReduceSlices(const std::vector<int>& members, int owners, double scale);
+  Task ReduceSlices(std::span<const int> members, int owners, double scale);
   // Everybody gets the owners' slices.
-  Task GatherSlices(const std::vector<int>& members, int owners);
+  Task GatherSlices(std::span<const int> members, int owners);
 
   // Along rings, each an order of all ranks, all rings at once: afterwards everybody has
   // everything, and End has been done. Every tensor is cut into a chunk for each ring and rank.
-  Task GoRound(const std::vector<std::vector<int>>& rings);
+  Task GoRound(std::span<const RecycledVector<int>> rings);
 
  private:
   struct Halving {
@@ -96,33 +96,33 @@ class Share {
 
   struct Split {  // what is held, at a meeting
     Ranges keep, give;
-    std::vector<int> holders;  // of the other pieces of the two vectors, in the order of levels
+    RecycledVector<int> holders;  // of the other pieces of the two vectors, in the order of levels
   };
   Split SplitAt(const Column& column, const Meeting& meeting) const;
   LaneRow RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const;
   Task CollectDots(int peer, bool first, Ranges give, Ranges keep, int depth);
-  Task SumDots(const Column& column, std::vector<int> holders);
+  Task SumDots(const Column& column, RecycledVector<int> holders);
   Task SumDotsOverRow(Communicator& row);
   void Weigh(const Meeting& meeting);
   void Combine(int64_t from, int64_t to);
   void Settle();
   Task Trade(int peer, Ranges give, Ranges take);
-  Task ReduceChunk(const std::vector<int>& members, int owners, double scale, int64_t k);
+  Task ReduceChunk(std::span<const int> members, int owners, double scale, int64_t k);
 
   Stage* stage_;
   DataType dtype_;
   int64_t element_;  // bytes
   int64_t chunk_;    // elements
   ZeroPolicy zeros_;
-  std::vector<const std::byte*> values_;  // by tensor, whole: the inputs, later the outputs
+  RecycledVector<const std::byte*> values_;  // by tensor, whole: the inputs, later the outputs
   Buffer scratch_;
   Ranges own_;
-  std::vector<Halving> halvings_;
+  RecycledVector<Halving> halvings_;
   // What is held is still to be combined with what lies in scratch. The arithmetic is put off until
   // the result is sent, which then comes from the cache.
   bool pending_ = false, first_ = false;
-  std::vector<WideDots> dots_;    // by tensor
-  std::vector<Weights> weights_;  // by tensor
+  RecycledVector<WideDots> dots_;    // by tensor
+  RecycledVector<Weights> weights_;  // by tensor
 };
 
 }  // namespace horon::adasum

@@ -15,7 +15,7 @@ Ranges Share::Slice(int owners, int k) const {
   return slice;
 }
 
-Task Share::ReduceSlices(const std::vector<int>& members, int owners, double scale) {
+Task Share::ReduceSlices(std::span<const int> members, int owners, double scale) {
   int64_t largest = 0;
   for (int k = 0; k < owners; ++k) largest = std::max(largest, Total(Slice(owners, k)));
   HORON_CO_TRY(Reserve(static_cast<int64_t>(members.size()) * std::min(chunk_, largest)));
@@ -29,7 +29,7 @@ Task Share::ReduceSlices(const std::vector<int>& members, int owners, double sca
 }
 
 // Chunk k of every slice: mine comes from all members, theirs go out.
-Task Share::ReduceChunk(const std::vector<int>& members, int owners, double scale, int64_t k) {
+Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, int64_t k) {
   const auto size = static_cast<int>(members.size());
   const auto me =
       static_cast<int>(std::find(members.begin(), members.end(), comm().rank()) - members.begin());
@@ -39,7 +39,7 @@ Task Share::ReduceChunk(const std::vector<int>& members, int owners, double scal
   };
   const Ranges mine = me < owners ? Slice(owners, me) : Ranges{};
   const Range own = chunk_of(mine);
-  std::vector<Transfer> receives(members.size()), sends(members.size());
+  RecycledVector<Transfer> receives(members.size()), sends(members.size());
   for (int hop = 1; hop < size; ++hop) {
     const int p = (me + hop) % size;
     const auto at = static_cast<size_t>(p);
@@ -56,7 +56,7 @@ Task Share::ReduceChunk(const std::vector<int>& members, int owners, double scal
   }
   for (Transfer& receive : receives) HORON_CO_TRY(co_await Finished(receive));
   const auto reduce = [&](size_t i, int64_t begin, int64_t n, int64_t at) {
-    std::vector<const std::byte*> inputs;
+    RecycledVector<const std::byte*> inputs;
     for (int p = 0; p < size; ++p) {
       inputs.push_back(p == me ? Value(i, begin) : Scratch(p * own.count + at - own.begin));
     }
@@ -67,11 +67,11 @@ Task Share::ReduceChunk(const std::vector<int>& members, int owners, double scal
   co_return Status::Ok();
 }
 
-Task Share::GatherSlices(const std::vector<int>& members, int owners) {
+Task Share::GatherSlices(std::span<const int> members, int owners) {
   const auto size = static_cast<int>(members.size());
   const auto me =
       static_cast<int>(std::find(members.begin(), members.end(), comm().rank()) - members.begin());
-  std::vector<Transfer> receives(members.size()), sends(members.size());
+  RecycledVector<Transfer> receives(members.size()), sends(members.size());
   const auto all = [this](const Ranges& slice) {
     return FromOutputs(slice).spans(0, Total(slice));
   };

@@ -4,9 +4,9 @@
 namespace horon::adasum {
 
 // Adds what `holders`, one after the other, have; both sides of each exchange get the same bits.
-Task Share::SumDots(const Column& column, std::vector<int> holders) {
+Task Share::SumDots(const Column& column, RecycledVector<int> holders) {
   const auto bytes = static_cast<int64_t>(dots_.size() * sizeof(WideDots));
-  std::vector<WideDots> theirs(dots_.size()), mine;
+  RecycledVector<WideDots> theirs(dots_.size()), mine;
   for (const int holder : holders) {
     mine = dots_;
     Transfer in, out;
@@ -24,7 +24,7 @@ Task Share::SumDots(const Column& column, std::vector<int> holders) {
 // In the lowest powers that any of the row has; they are 0 but for fp64.
 Task Share::SumDotsOverRow(Communicator& row) {
   const auto tensors = static_cast<int64_t>(dots_.size());
-  std::vector<int32_t> powers(2 * dots_.size(), 0);
+  RecycledVector<int32_t> powers(2 * dots_.size(), 0);
   if (dtype_ == DataType::kFloat64) {
     for (size_t i = 0; i < dots_.size(); ++i) {
       powers[2 * i] = dots_[i].power_a;
@@ -34,7 +34,7 @@ Task Share::SumDotsOverRow(Communicator& row) {
                                     {DataType::kInt32, ReduceKind::kMin}));
   }
   for (size_t i = 0; i < dots_.size(); ++i) dots_[i].Rescale(powers[2 * i], powers[2 * i + 1]);
-  std::vector<Dots> sums;
+  RecycledVector<Dots> sums;
   for (const WideDots& dots : dots_) sums.push_back(dots.of);
   HORON_CO_TRY(co_await Allreduce(row, reinterpret_cast<std::byte*>(sums.data()), 3 * tensors,
                                   {DataType::kFloat64, ReduceKind::kSum}));

@@ -1,6 +1,7 @@
 // Adasum over a lane: the same halving, without messages for the values and without scratch.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "ops/adasum/share.h"
@@ -9,6 +10,7 @@ namespace horon::adasum {
 
 LaneRow Share::RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const {
   LaneRow row;
+  row.parts.reserve(values_.size());
   row.partner = peer;
   row.bucket = BucketWord(stage_->segments(), ~level);  // a sum's begins with its tensors' number
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -29,18 +31,18 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
   LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kSeveral);
 
   dots_.assign(values_.size(), WideDots{});
-  LaneSwap::Meet look = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+  const auto look = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
     const std::byte* mine = Value(i, keep[i].begin + at);
     AddDots(dtype_, first ? mine : theirs, first ? theirs : mine, count, &dots_[i]);
   };
-  HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kMore, std::move(look)));
+  HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kMore, std::cref(look)));
   HORON_CO_TRY(co_await SumDots(column, std::move(split.holders)));
   Weigh(meeting);
   pending_ = false;
 
   const int64_t block = kLaneBlockBytes / element_;
   const double scale = top ? stage_->postscale() : 1.0;
-  LaneSwap::Meet combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+  const auto combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
     for (int64_t done = 0; done < count; done += block) {
       const int64_t n = std::min(block, count - done), begin = keep[i].begin + at + done;
       const std::byte* mine = Value(i, begin);
@@ -52,7 +54,7 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
     }
   };
   const LaneSwap::Pass pass = top ? LaneSwap::Pass::kLastBack : LaneSwap::Pass::kLast;
-  HORON_CO_TRY(co_await lane.Swap(swap, pass, std::move(combine)));
+  HORON_CO_TRY(co_await lane.Swap(swap, pass, std::cref(combine)));
   for (size_t i = 0; i < values_.size(); ++i) values_[i] = segment(i).output;
   if (top) co_return Status::Ok();
   halvings_.push_back({peer, std::move(own_), std::move(split.give)});
@@ -67,11 +69,11 @@ Task Share::SwapBack() {
     halvings_.pop_back();
     const LaneRow row = RowOf(last.peer, halvings_.size(), own_, last.given);
     LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kOne);
-    LaneSwap::Meet copy = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
+    const auto copy = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
       std::memcpy(Output(i, last.given[i].begin + at), theirs,
                   static_cast<size_t>(count * element_));
     };
-    HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(copy)));
+    HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::cref(copy)));
     own_ = last.whole;
   }
   co_return Status::Ok();

@@ -5,7 +5,7 @@
 
 namespace horon::adasum {
 
-Tree::Tree(const std::vector<int64_t>& leaves, int me) {
+Tree::Tree(std::span<const int64_t> leaves, int me) {
   const int n = static_cast<int>(leaves.size());
   const int p = static_cast<int>(std::bit_floor(leaves.size()));
   const auto own = [&](int i) { return static_cast<double>(leaves[static_cast<size_t>(i)]); };

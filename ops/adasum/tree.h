@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
+
+#include "runtime/base/recycler.h"
 
 namespace horon::adasum {
 
@@ -22,17 +24,17 @@ struct Meeting {
 class Tree {
  public:
   // leaves[i]: how many gradients participant i stands for. `me` is one of them.
-  Tree(const std::vector<int64_t>& leaves, int me);
+  Tree(std::span<const int64_t> leaves, int me);
 
   // Meetings before the tree proper: at most one, the fold.
-  const std::vector<Meeting>& fold() const { return fold_; }
+  const RecycledVector<Meeting>& fold() const { return fold_; }
   // Folded into another: takes no part in the levels and gets the result at the end.
   bool folded() const { return !fold_.empty() && !fold_[0].first; }
   // Bottom up; the peer at level j is `me` with bit j flipped. Empty when folded.
-  const std::vector<Meeting>& levels() const { return levels_; }
+  const RecycledVector<Meeting>& levels() const { return levels_; }
 
  private:
-  std::vector<Meeting> fold_, levels_;
+  RecycledVector<Meeting> fold_, levels_;
 };
 
 }  // namespace horon::adasum

@@ -19,6 +19,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/base/recycler.h"
 #include "runtime/base/status.h"
 
 namespace horon {
@@ -37,7 +38,7 @@ class [[nodiscard]] Task {
     Waitable* waiting = nullptr;   // null: runnable
   };
 
-  struct promise_type {
+  struct promise_type : Recycled {  // so the frame is recycled
     Root* root = nullptr;
     std::coroutine_handle<> continuation;  // null for the outermost task
     Status status;
@@ -109,7 +110,7 @@ class Until {
 };
 
 // Owns an outermost Task and runs it piece by piece. Not movable: frames point at its Root.
-class RootTask {
+class RootTask : public Recycled {
  public:
   explicit RootTask(Task task) : task_(std::move(task)) {
     task_.handle_.promise().root = &root_;

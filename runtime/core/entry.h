@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "runtime/base/recycler.h"
 #include "runtime/core/process_sets.h"
 #include "runtime/core/registry.h"
 #include "runtime/core/work.h"
@@ -38,5 +39,6 @@ struct Entry {
 
   const Request& request() const { return what->request; }
 };
+using Entries = RecycledVector<Entry>;  // on the holder of the baton
 
 }  // namespace horon

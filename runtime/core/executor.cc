@@ -12,12 +12,11 @@ constexpr uint64_t kBucketsInFlight = 4;  // of one process set, over messages
 // Of one process set's staged ops: bytes under way, and those of a bucket that need not wait.
 constexpr int64_t kStagedInFlight = int64_t{32} << 20, kSmallStaged = int64_t{512} << 10;
 
-// TakeBack must find every bucket of a locked schedule as it was: what a GPU was given has begun,
-// and places in its order, or among staged ops, are taken for good.
+// TakeBack must find every bucket of a locked schedule as it was: what a GPU was given has begun.
 Status NotReturnable(Stage& stage) {
   return Status::Internal("tensor '" + stage.segments()[0].request->name +
-                          "' is in a locked schedule, whose buckets are of elementwise ops on the "
-                          "host alone");
+                          "' is in a locked schedule, whose buckets are of ops on the host that "
+                          "can be taken back");
 }
 
 }  // namespace
@@ -86,6 +85,7 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
 Executor::~Executor() = default;
 
 void Executor::Start(Bucket bucket) {
+  using Order = Running::Order;
   Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
   const auto sequence = static_cast<Tag>(group.sequence++ % 4095 + 1);
   const Tag set = static_cast<Tag>(bucket.entries[0].request().process_set % ProcessSets::kSlots);
@@ -105,7 +105,7 @@ void Executor::Start(Bucket bucket) {
     return;
   }
   const auto elementwise = op->elementwise();
-  const bool returnable = !running->on_gpu() && elementwise;
+  const bool returnable = !running->on_gpu() && op->lockable(running->entries()[0].request());
   const Status prepared = running->locked().number > 0 && !returnable ? NotReturnable(*running)
                           : running->on_gpu()                         ? Status::Ok()
                           : elementwise ? PrepareOutputs(*running)
@@ -120,18 +120,18 @@ void Executor::Start(Bucket bucket) {
     running->Run(gpu_road_.Run(*running));
   } else if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
-    running->ticket = streams ? group.lane->TakeTicket() : group.next_ticket++;
+    running->Place(streams ? Order::kLane : Order::kMessages,
+                   streams ? group.lane->TakeTicket() : group.next_ticket++);
     if (!streams && running->locked().number > 0) gate_.Start(running->locked());
     running->Run(RunElementwise(*running, *elementwise));
   } else if (running->comm().lane() != nullptr && op->TakesLane(*running)) {
-    running->ticket = group.lane->TakeTicket();
+    running->Place(Order::kLane, group.lane->TakeTicket());
     running->Run(RunOnLane(*running, *op));
-  } else if (op->fusable() && bytes > kSmallStaged) {
-    running->ticket = group.next_staged++;
-    running->Run(RunStaged(*running, *op, bytes));
   } else {
-    running->Follow();
-    running->Run(op->Run(*running));
+    if (op->fusable() && bytes > kSmallStaged)
+      running->Place(Order::kStaged, group.next_staged++);
+    if (running->locked().number > 0) gate_.Start(running->locked());
+    running->Run(RunStaged(*running, *op, bytes));
   }
   running_.push_back(std::move(running));
 }
@@ -167,19 +167,18 @@ Result<bool> Executor::Advance(bool held) {
   return moved;
 }
 
-std::vector<Entry> Executor::TakeBack(uint64_t first) {
-  std::vector<Entry> back;
+Entries Executor::TakeBack(uint64_t first) {
+  using Order = Running::Order;
+  Entries back;
   while (!running_.empty() && running_.back()->locked().number > first) {
     Running& running = *running_.back();
     running.Withdraw();
     for (Entry& entry : running.TakeEntries()) back.push_back(std::move(entry));
-    Group& group = running.group();  // Start lets in only what has a place in one of its two orders
+    Group& group = running.group();
     --group.sequence;
-    if (group.lane) {
-      group.lane->GiveBack(running.ticket);
-    } else {
-      group.next_ticket = running.ticket;
-    }
+    if (running.order == Order::kLane) group.lane->GiveBack(running.ticket);
+    if (running.order == Order::kMessages) group.next_ticket = running.ticket;
+    if (running.order == Order::kStaged) group.next_staged = running.ticket;
     running_.pop_back();
   }
   gate_.Close(first);
@@ -253,14 +252,21 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
 
 Task Executor::RunStaged(Running& running, Op& op, int64_t bytes) {
   Group& group = running.group();
-  StagedTurn turn(group, running.ticket, bytes);
-  co_await Until(turn);
-  ++group.staged;
-  group.staged_bytes += bytes;
+  if (running.locked().number > 0) {
+    GatePassed all_have_started(gate_, running.locked());
+    co_await Until(all_have_started);
+  }
+  const bool waits = running.order == Running::Order::kStaged;
+  if (waits) {
+    StagedTurn turn(group, running.ticket, bytes);
+    co_await Until(turn);
+    ++group.staged;
+    group.staged_bytes += bytes;
+  }
   running.Follow();
   Task run = op.Run(running);
   const Status status = co_await run;
-  group.staged_bytes -= bytes;
+  if (waits) group.staged_bytes -= bytes;
   co_return status;
 }
 
@@ -275,7 +281,8 @@ Task Executor::RunOnLane(Running& running, Op& op) {
 }
 
 Task Executor::Stream(Running& running, const Reduction& reduction) {
-  std::vector<LaneTensor> tensors;
+  RecycledVector<LaneTensor> tensors;
+  tensors.reserve(running.segments().size());
   for (const Segment& s : running.segments()) tensors.push_back({s.input, s.output, s.count});
   const uint64_t bucket = BucketWord(running.segments(), tensors.size());
   return running.comm().lane()->Allreduce(running.ticket, std::move(tensors),

@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ class Executor {
   // Takes back what the locked schedule has started from batch `first` on, which not all ranks have
   // started: no tensor of it was written to. Its entries, to be agreed again. Every rank calls it
   // at the same place in its stream of buckets.
-  std::vector<Entry> TakeBack(uint64_t first);
+  Entries TakeBack(uint64_t first);
   void FailAll(const Status& status);
   bool idle() const { return running_.empty(); }
   // Whether a bucket waits for a GPU, which wakes nobody.
@@ -62,6 +63,7 @@ class Executor {
   class Running;  // a bucket in flight: a Stage for its op
   struct Group {  // what a process set keeps between buckets
     ProcessSets::Ranks ranks;
+    std::optional<Communicator> whole;  // of all of them
     std::unique_ptr<Lane> lane;
     uint64_t sequence = 0;                 // buckets so far
     uint64_t next_ticket = 0, served = 0;  // of buckets that no lane streams
@@ -93,7 +95,7 @@ class Executor {
   StartGate gate_;
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;
-  std::list<std::unique_ptr<Running>> running_;
+  std::list<std::unique_ptr<Running>, Recycling<std::unique_ptr<Running>>> running_;
   uint64_t started_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
   Counter& SentTo(int rank);

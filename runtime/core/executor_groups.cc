@@ -16,7 +16,7 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   Group& group = groups_[process_set];
   group.ranks = ranks;
   group.lane = make_lane_(process_set, *ranks);
-  const Communicator whole(*fabric_, *ranks, 0);
+  const Communicator& whole = group.whole.emplace(*fabric_, *ranks, 0);
   // Only where all members see the same: in a mixed layout some have one transport to all others,
   // some two.
   const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
@@ -30,10 +30,9 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
 // transport's own is used: those know the whole group only.
 Communicator Executor::CommOf(const Group& group, const std::vector<int>& away, Tag base,
                               bool on_gpu) const {
-  const std::vector<int>& ranks = *group.ranks;
   Lane* const lane = on_gpu ? nullptr : group.lane.get();
-  if (away.empty()) return Communicator(*fabric_, ranks, base, lane);
-  const Communicator whole(*fabric_, ranks, base);
+  if (away.empty()) return Communicator(*group.whole, base, lane);
+  const Communicator whole(*group.whole, base, nullptr);
   std::vector<int> there;
   for (int member = 0; member < whole.size(); ++member) {
     if (!std::binary_search(away.begin(), away.end(), whole.global(member)))

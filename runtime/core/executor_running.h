@@ -9,7 +9,7 @@
 
 namespace horon {
 
-class Executor::Running final : public GpuBucket {
+class Executor::Running final : public GpuBucket, public Recycled {
  public:
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
       : executor_(executor),
@@ -121,8 +121,9 @@ class Executor::Running final : public GpuBucket {
   }
   // As far as its mover says: it waits for its gate, or for the others' first bytes.
   bool awaits_others() const {
-    if (entries_[0].what->op->elementwise() == std::nullopt || on_gpu()) return false;
-    return phases_.begun == 0 ? locked().number > 0 : phases_.met == 0;
+    if (on_gpu()) return false;
+    if (phases_.begun == 0) return locked().number > 0;
+    return entries_[0].what->op->elementwise() && phases_.met == 0;
   }
   const char* algorithm = "as the op says";
   uint64_t number = 0;  // of the executor's buckets, from 1
@@ -130,13 +131,21 @@ class Executor::Running final : public GpuBucket {
   const RootTask& task() const { return *task_; }
   const Tuning& tuning() const { return tuning_; }
   const Locked& locked() const { return entries_[0].locked; }
-  std::vector<Entry> TakeEntries() {
+  Entries TakeEntries() {
     for (Entry& entry : entries_) --entry.what->runs;
     return std::move(entries_);
   }
   void Withdraw() { task_.reset(); }  // takes every transfer back: the tensors are the user's again
   Group& group() { return group_; }
-  uint64_t ticket = 0;  // of its lane, or of its group
+  // In which it has a place, by its ticket: the lane's, that of what messages reduce, that of the
+  // staged ops.
+  enum class Order { kNone, kLane, kMessages, kStaged };
+  Order order = Order::kNone;
+  uint64_t ticket = 0;
+  void Place(Order in, uint64_t place) {
+    order = in;
+    ticket = place;
+  }
 
  private:
   static Status PartlyWritten(const Entry& entry, const Status& status) {
@@ -168,11 +177,11 @@ class Executor::Running final : public GpuBucket {
   }
 
   Executor& executor_;
-  std::vector<Entry> entries_;
+  Entries entries_;
   Tuning tuning_;
   Group& group_;
   Communicator comm_;
-  std::vector<Segment> segments_;
+  RecycledVector<Segment> segments_;
   std::vector<Buffer> zeros_;
   bool traced_ = false;
   int64_t started_ = 0;

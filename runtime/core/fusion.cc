@@ -12,9 +12,9 @@ bool Alike(const Entry& x, const Entry& y) {
 
 }  // namespace
 
-std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning) {
-  std::vector<Bucket> buckets;
-  std::vector<size_t> open;  // buckets that may still grow, at most one of a kind
+RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning) {
+  RecycledVector<Bucket> buckets;
+  RecycledVector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
     const int64_t bytes = entry.what->op->FusionBytes(entry.request(), entry.agreed);
     const int64_t fusion_bytes = entry.what->op->MostFused(tuning.fusion_bytes);

@@ -8,19 +8,17 @@
 // it.
 #pragma once
 
-#include <vector>
-
 #include "runtime/core/entry.h"
 #include "runtime/core/tuning.h"
 
 namespace horon {
 
 struct Bucket {
-  std::vector<Entry> entries;  // at least one; in agreed order
+  Entries entries;  // at least one; in agreed order
   int64_t bytes = 0;
   Tuning tuning;
 };
 
-std::vector<Bucket> PlanFusion(std::vector<Entry> batch, const Tuning& tuning);
+RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning);
 
 }  // namespace horon

@@ -16,7 +16,7 @@ constexpr int kLeastPeriods = 3, kMostPeriods = 192;
 bool LockedSchedule::Fits(const ResponseCache::Line& line) const {
   const Request& request = line.what->request;
   return request.process_set == 0 && request.device.kind == DeviceKind::kHost &&
-         line.what->op != nullptr && line.what->op->elementwise().has_value();
+         line.what->op != nullptr && line.what->op->lockable(request);
 }
 
 void LockedSchedule::Observe(uint64_t sequence, const std::vector<uint64_t>& order, bool plain,

@@ -6,9 +6,9 @@
 // rank 0 resumes negotiation after the last batch that all have started. What some have started
 // beyond it is taken back: no rank has written to a tensor of a batch that not all have started.
 //
-// Elementwise ops of the global process set only. That all have started a batch is shown by the
-// ranks' lane inside one node, by the executor's StartGate otherwise. Part of the negotiator;
-// holder of the baton.
+// Ops that can be taken back (Op::lockable) of the global process set only. That all have started
+// a batch is shown by the ranks' lane inside one node, by the executor's StartGate otherwise. Part
+// of the negotiator; holder of the baton.
 #pragma once
 
 #include <chrono>

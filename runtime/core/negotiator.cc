@@ -133,7 +133,7 @@ void Negotiator::ReportPending(horon::Report& report) {
   left_ = leaving_;
 }
 
-Result<std::vector<Batch>> Negotiator::Advance(bool awaited) {
+Result<RecycledVector<Batch>> Negotiator::Advance(bool awaited) {
   moved_ = false;
   awaited_ = awaited;
   RunSchedule();
@@ -144,7 +144,7 @@ Result<std::vector<Batch>> Negotiator::Advance(bool awaited) {
   moved_ = tree_.moved() || moved_;
   // Nothing starts before the others can hear of it: the first bucket of a process set may block in
   // the transport until all its ranks have started it (Transport::Prepare).
-  if (tree_.sending()) return std::vector<Batch>();
+  if (tree_.sending()) return RecycledVector<Batch>();
   return std::exchange(batches_, {});
 }
 

@@ -29,7 +29,7 @@ namespace horon {
 // Agreed together. Fusion must not look across batches: one rank may see two in one cycle that
 // another sees in two.
 struct Batch {
-  std::vector<Entry> entries;
+  Entries entries;
   // Before it starts, take back what the locked schedule has started beyond this many batches.
   std::optional<uint64_t> resume;
   Tuning tuning;  // under which it was agreed
@@ -49,9 +49,9 @@ class Negotiator {
   void Add(std::span<Entry> entries);
   // Sends, receives, decides. Batches in agreed order; a failure means the wire to a peer is lost.
   // `awaited`: somebody is blocked.
-  Result<std::vector<Batch>> Advance(bool awaited = false);
+  Result<RecycledVector<Batch>> Advance(bool awaited = false);
   // What the executor gives back for Batch::resume: it has to be agreed again.
-  void TakeBack(std::vector<Entry> entries);
+  void TakeBack(Entries entries);
   bool locked() const { return schedule_.locked(); }
   // How many entries must be added before there is anything to do.
   size_t wanted() const { return schedule_.wanted(); }
@@ -146,7 +146,7 @@ class Negotiator {
   bool may_lock_, awaited_ = false, held_ = false;
   bool unlock_asked_ = false, started_due_ = false, others_pending_ = false;
   uint64_t heard_ = 0, told_heard_ = 0;
-  std::vector<Batch> batches_;
+  RecycledVector<Batch> batches_;
   std::vector<uint64_t> reports_of_;  // rank 0: heard so far, by rank
   uint64_t reports_ = 0;              // sent so far
   Callers* callers_;

@@ -69,7 +69,7 @@ void Negotiator::Resume(uint64_t first) {
   batches_.push_back({{}, first, tuning_});
 }
 
-void Negotiator::TakeBack(std::vector<Entry> entries) {
+void Negotiator::TakeBack(Entries entries) {
   held_ = false;
   moved_ = true;
   Add(entries);

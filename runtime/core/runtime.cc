@@ -123,7 +123,7 @@ Status Runtime::Cycle() {
     negotiator_.Add(popped_);
     popped_.clear();
   }
-  HORON_ASSIGN(std::vector<Batch> batches, negotiator_.Advance(hurry_));
+  HORON_ASSIGN(RecycledVector<Batch> batches, negotiator_.Advance(hurry_));
   if (moved_ || !batches.empty()) timeline_.MarkCycle(timeline_.Stamp());
   for (Batch& batch : batches) {
     if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
@@ -150,6 +150,7 @@ void Runtime::SeeTime() {
 }
 
 bool Runtime::CycleMoved() {
+  const Recycler::InUse recycles(recycler_);
   static thread_local const int thread = gettid();
   holder_.store(thread, std::memory_order_relaxed);
   cycles_->store(cycles_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

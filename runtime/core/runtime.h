@@ -215,6 +215,7 @@ class Runtime {
   Timeline timeline_;
   std::unique_ptr<TimeUse> time_use_;  // null unless time is to be explained
   // Touched by the holder of the baton only.
+  Recycler recycler_;
   Negotiator negotiator_;
   Executor executor_;
   PeerEngine peers_;

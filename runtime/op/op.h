@@ -106,6 +106,10 @@ class Op {
   virtual int64_t FusionBytes(const Request& request, const Agreement& agreed) const;
   // Bytes of a bucket of several tensors, at most; 0: each alone. `threshold` is the user's.
   virtual int64_t MostFused(int64_t threshold) const { return threshold; }
+  // Whether a locked schedule may run it on the host: it can be taken back while some rank has not
+  // started the bucket. Run begins when all have, so any op can; but where it takes a lane it may
+  // begin before, and writes to no output until all members have packed their part.
+  virtual bool lockable(const Request&) const { return elementwise().has_value(); }
   // Whether equal requests give an equal agreement, so that the response cache may remember it.
   virtual bool cacheable() const { return true; }
   // Staged ops only. Called once a bucket; `stage` outlives the Task.

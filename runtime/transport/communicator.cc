@@ -9,18 +9,21 @@
 namespace horon {
 
 Communicator::Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane)
-    : fabric_(&fabric), ranks_(std::move(ranks)), base_(base), lane_(lane) {
-  const auto me = std::find(ranks_.begin(), ranks_.end(), fabric.rank);
-  HORON_CHECK(me != ranks_.end(), "a communicator holds the rank that makes it");
-  rank_ = static_cast<int>(me - ranks_.begin());
+    : fabric_(&fabric), base_(base), lane_(lane) {
+  const auto me = std::find(ranks.begin(), ranks.end(), fabric.rank);
+  HORON_CHECK(me != ranks.end(), "a communicator holds the rank that makes it");
+  auto members = std::make_shared<Members>();
+  members->me = static_cast<int>(me - ranks.begin());
   std::map<int, int> renumbered;  // node of the job -> node of this communicator
-  for (int member = 0; member < size(); ++member) {
-    const int job_node = fabric.topology.node_of(global(member));
-    const auto [it, added] = renumbered.emplace(job_node, static_cast<int>(nodes_.size()));
-    if (added) nodes_.emplace_back();
-    nodes_[static_cast<size_t>(it->second)].push_back(member);
-    node_of_.push_back(it->second);
+  for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
+    const int job_node = fabric.topology.node_of(ranks[static_cast<size_t>(member)]);
+    const auto [it, added] = renumbered.emplace(job_node, static_cast<int>(members->nodes.size()));
+    if (added) members->nodes.emplace_back();
+    members->nodes[static_cast<size_t>(it->second)].push_back(member);
+    members->node_of.push_back(it->second);
   }
+  members->ranks = std::move(ranks);
+  members_ = std::move(members);
 }
 
 Status Communicator::Send(Transfer& transfer, int to, std::span<const Span> spans, int stream) {
@@ -47,7 +50,7 @@ Status Communicator::Start(Transfer& transfer, Transfer::Direction direction, in
   return fabric_->route[static_cast<size_t>(transfer.peer)]->Post(transfer);
 }
 
-Communicator Communicator::Sub(const std::vector<int>& members, int level) const {
+Communicator Communicator::Sub(std::span<const int> members, int level) const {
   HORON_CHECK(level > 0 && level < kLevels, "a sub-communicator's level is 1..7");
   std::vector<int> ranks;
   ranks.reserve(members.size());
@@ -58,7 +61,7 @@ Communicator Communicator::Sub(const std::vector<int>& members, int level) const
   return sub;
 }
 
-Communicator Communicator::Part(const std::vector<int>& members) const {
+Communicator Communicator::Part(std::span<const int> members) const {
   Communicator part = Sub(members, 1);
   if (!top()) part.base_ = base_;
   return part;
@@ -75,16 +78,18 @@ Communicator Communicator::At(int place) const {
 void Communicator::Flatten() {
   if (one_node()) return;
   flattened_ = true;
-  nodes_.clear();
+  auto flat = std::make_shared<Members>(*members_);
+  flat->nodes.clear();
   for (int member = 0; member < size(); ++member) {
-    nodes_.push_back({member});
-    node_of_[static_cast<size_t>(member)] = member;
+    flat->nodes.push_back({member});
+    flat->node_of[static_cast<size_t>(member)] = member;
   }
+  members_ = std::move(flat);
 }
 
 size_t Communicator::smallest_node() const {
-  size_t fewest = ranks_.size();
-  for (const auto& node : nodes_) fewest = std::min(fewest, node.size());
+  size_t fewest = ranks().size();
+  for (const auto& node : nodes()) fewest = std::min(fewest, node.size());
   return fewest;
 }
 
@@ -97,7 +102,7 @@ bool Communicator::reads_gpus(int member) const {
 Transport* Communicator::only_transport() const {
   Transport* only = nullptr;
   for (int member = 0; member < size(); ++member) {
-    if (member == rank_) continue;
+    if (member == rank()) continue;
     Transport* route = fabric_->route[static_cast<size_t>(global(member))];
     if (only != nullptr && route != only) return nullptr;
     only = route;

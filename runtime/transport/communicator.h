@@ -35,11 +35,14 @@ class Communicator {
   // `ranks`: ascending global ranks that include fabric.rank. `base` is the bucket's first tag, a
   // multiple of kTags; the kTags tags from there on belong to it.
   Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane = nullptr);
+  // The same members for another bucket: nothing is made anew.
+  Communicator(const Communicator& other, Tag base, Lane* lane)
+      : fabric_(other.fabric_), members_(other.members_), base_(base), lane_(lane) {}
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(ranks_.size()); }
-  int global(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  const std::vector<int>& ranks() const { return ranks_; }
+  int rank() const { return members_->me; }
+  int size() const { return static_cast<int>(ranks().size()); }
+  int global(int rank) const { return ranks()[static_cast<size_t>(rank)]; }
+  const std::vector<int>& ranks() const { return members_->ranks; }
   Pool& pool() const { return *fabric_->host_pool; }
 
   // Start one transfer with a member. `stream` (0..15) separates exchanges that run at once.
@@ -55,10 +58,10 @@ class Communicator {
   // The same bucket among some of its members (indices in this communicator, me included). They are
   // numbered, and reductions add them, in the order given: ascending, or by node where that
   // differs. `level` (1..7) keeps its messages apart from those of other levels that run at once.
-  Communicator Sub(const std::vector<int>& members, int level) const;
+  Communicator Sub(std::span<const int> members, int level) const;
   // The same on this one's tags (level 1's, if this is the bucket's whole group): for parts in
   // which no pair of members meets that meets in another part, or here, at the same time.
-  Communicator Part(const std::vector<int>& members) const;
+  Communicator Part(std::span<const int> members) const;
   // All members, with one stream for a collective of their own: the place-th of kPlaces.
   static constexpr int kPlaces = (kLevels - 2) * kStreams;  // those of levels 1 to 6
   Communicator At(int place) const;
@@ -67,13 +70,13 @@ class Communicator {
 
   // Node of a member, numbered within this communicator in the order of their first members;
   // whether all share one; members per node, ascending.
-  int node_of(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
-  const std::vector<std::vector<int>>& nodes() const { return nodes_; }
-  const std::vector<int>& own_node() const { return nodes_[static_cast<size_t>(node_of(rank_))]; }
-  bool one_node() const { return nodes_.size() == 1; }
+  int node_of(int rank) const { return members_->node_of[static_cast<size_t>(rank)]; }
+  const std::vector<std::vector<int>>& nodes() const { return members_->nodes; }
+  const std::vector<int>& own_node() const { return nodes()[static_cast<size_t>(node_of(rank()))]; }
+  bool one_node() const { return nodes().size() == 1; }
   size_t smallest_node() const;  // members of the node that has the fewest
   // One member per node.
-  bool all_apart() const { return nodes_.size() == ranks_.size(); }
+  bool all_apart() const { return nodes().size() == ranks().size(); }
 
   // Every member counts as a node of its own, and is sent messages. Between nodes only: one node
   // stays one.
@@ -91,18 +94,21 @@ class Communicator {
   Transport* only_transport() const;
 
  private:
+  struct Members {
+    std::vector<int> ranks;
+    int me = 0;  // my place in them
+    std::vector<int> node_of;
+    std::vector<std::vector<int>> nodes;
+  };
   Status Start(Transfer& transfer, Transfer::Direction direction, int peer,
                std::span<const Span> spans, int stream);
 
   const Fabric* fabric_;
-  std::vector<int> ranks_;
-  int rank_ = 0;
+  std::shared_ptr<const Members> members_;
   Tag base_;  // of this level: the bucket's base + 16 * level
   Lane* lane_;
   bool flattened_ = false;
   Phases* phases_ = nullptr;
-  std::vector<int> node_of_;
-  std::vector<std::vector<int>> nodes_;
 };
 
 }  // namespace horon

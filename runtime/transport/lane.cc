@@ -26,11 +26,17 @@ class Lane::Pause final : public Waitable {
   int looks_ = 0;
 };
 
-// A member can have packed as many chunks of a bucket that was given back as there are slots.
+// A member can have packed as many chunks of a bucket that was given back as there are slots, or as
+// its memory for rows holds.
+uint64_t Lane::MostPacked() const {
+  const auto row = static_cast<uint64_t>(group_.segment->shape().row_bytes / kDotBlock);
+  return (row / group_.slots() + 1) * group_.slots();
+}
+
 void Lane::SkipChunks(uint64_t ticket) {
   if (skips_.empty() || skips_.front() > ticket) return;
   for (; !skips_.empty() && skips_.front() <= ticket; skips_.pop_front())
-    done_chunks_ += group_.slots();
+    done_chunks_ += MostPacked();
   group_.MoveTo(done_chunks_);
 }
 
@@ -40,7 +46,7 @@ void Lane::BeginTurn(uint64_t ticket, Phases* phases) {
   if (phases != nullptr) phases->Begin();
 }
 
-Task Lane::Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
+Task Lane::Allreduce(uint64_t ticket, RecycledVector<LaneTensor> tensors, LaneReduction reduction,
                      Phases* phases) {
   Turn turn(*this, ticket);
   co_await Until(turn);

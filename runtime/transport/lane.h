@@ -7,7 +7,6 @@
 #pragma once
 
 #include <deque>
-#include <vector>
 
 #include "runtime/base/phases.h"
 #include "runtime/base/task.h"
@@ -29,7 +28,7 @@ class Lane {
   void Skip() { skips_.push_back(next_ticket_); }
   // Reduces over the members. The tensors' list is copied, their memory lent until done. `phases`:
   // when what was done, unless null; lives until then.
-  Task Allreduce(uint64_t ticket, std::vector<LaneTensor> tensors, LaneReduction reduction,
+  Task Allreduce(uint64_t ticket, RecycledVector<LaneTensor> tensors, LaneReduction reduction,
                  Phases* phases = nullptr);
 
   // The turn of a bucket that does several things in it, until Served.
@@ -45,6 +44,7 @@ class Lane {
  private:
   class Turn;
   class Pause;
+  uint64_t MostPacked() const;
   void SkipChunks(uint64_t ticket);
   void BeginTurn(uint64_t ticket, Phases* phases);
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/transport/lane_bucket.h"
 #include "runtime/transport/shared_regions.h"
 
@@ -31,7 +31,7 @@ class InPlace {
     std::shared_ptr<const SharedRegion> region;  // stays mapped while the bucket is under way
     int64_t offset;
   };
-  std::vector<Place> places_;  // by tensor
+  RecycledVector<Place> places_;  // by tensor
   uint64_t layout_ = 0;
 };
 

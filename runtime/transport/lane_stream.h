@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "runtime/base/phases.h"
 #include "runtime/base/task.h"
@@ -109,8 +108,8 @@ class LaneStream final : public Waitable {
   int64_t reduced_whole_ = 0;  // elements of my part
   Status status_;
   At pack_at_, reduce_at_, take_at_;
-  std::vector<const std::byte*> inputs_;
-  std::vector<std::byte*> copies_;  // of a result, on the other members
+  RecycledVector<const std::byte*> inputs_;
+  RecycledVector<std::byte*> copies_;  // of a result, on the other members
 };
 
 }  // namespace horon

@@ -21,9 +21,9 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "runtime/base/phases.h"
+#include "runtime/base/recycler.h"
 #include "runtime/base/task.h"
 #include "runtime/transport/lane_bucket.h"
 
@@ -40,7 +40,7 @@ struct LanePart {
 struct LaneRow {
   int partner = 0;      // its index among the members
   uint64_t bucket = 0;  // tells this row from others; the same on all members
-  std::vector<LanePart> parts;
+  RecycledVector<LanePart> parts;
 };
 
 class LaneSwap final : public Waitable {
@@ -99,7 +99,7 @@ class LaneSwap final : public Waitable {
   const LaneGroup& group_;
   const LaneRow& row_;
   int64_t element_, chunk_;
-  std::vector<int64_t> begin_;  // of each part in the row, and the row's end
+  RecycledVector<int64_t> begin_;  // of each part in the row, and the row's end
   uint64_t first_, chunks_;
   Where where_;
   bool begun_ = false, backwards_ = false;

@@ -64,7 +64,7 @@ void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
 // --- posting
 
 Result<MpiTransport::Payload> MpiTransport::Prepare(Flight& flight) {
-  const std::vector<Span>& spans = flight.transfer->spans;
+  const RecycledVector<Span>& spans = flight.transfer->spans;
   const int64_t total = TotalBytes(spans);
   const Span* only = nullptr;
   int runs = 0;
@@ -92,8 +92,8 @@ Result<MpiTransport::Payload> MpiTransport::Pack(Flight& flight, int64_t total) 
 }
 
 Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
-  std::vector<int> lengths;
-  std::vector<MPI_Aint> places;
+  RecycledVector<int> lengths;
+  RecycledVector<MPI_Aint> places;
   for (const Span& span : flight.transfer->spans) {
     for (int64_t at = 0; at < span.bytes; at += piece_) {
       MPI_Aint place = 0;

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <vector>
+
+#include "runtime/base/recycler.h"
 
 namespace horon {
 namespace {
@@ -38,7 +39,7 @@ bool PeerMemory::readable() {
 
 bool PeerMemory::Read(std::span<const Span> from, SpanCursor& from_at, std::span<const Span> to,
                       SpanCursor& to_at, int64_t bytes) {
-  std::vector<iovec> theirs, mine;  // in pairs of one length
+  RecycledVector<iovec> theirs, mine;  // in pairs of one length
   ForNext(to, to_at, bytes, [&](std::byte* out, int64_t n) {
     ForNext(from, from_at, n, [&](std::byte* in, int64_t m) {
       theirs.push_back({in, static_cast<size_t>(m)});

@@ -15,7 +15,7 @@ std::string TooLong(int peer, Tag tag, int64_t bytes, int64_t room) {
 }
 
 // Whether they hold so many bytes in all, whatever was written into the ring.
-bool AddUp(const std::vector<Span>& spans, int64_t bytes) {
+bool AddUp(std::span<const Span> spans, int64_t bytes) {
   for (const Span& span : spans) {
     if (span.bytes < 0 || span.bytes > bytes) return false;
     bytes -= span.bytes;
@@ -282,7 +282,7 @@ Status ShmPeer::ReadEager(const Packet& packet) {
                        false,
                        0,
                        packet.bytes,
-                       std::vector<std::byte>(static_cast<size_t>(packet.bytes)),
+                       RecycledVector<std::byte>(static_cast<size_t>(packet.bytes)),
                        {}};
     reader_.Read(message.payload.data(), packet.bytes);
     unexpected_.push_back(std::move(message));
@@ -301,7 +301,7 @@ Status ShmPeer::ReadEager(const Packet& packet) {
 }
 
 Status ShmPeer::ReadAnnounce(const Packet& packet) {
-  Shown shown{std::vector<Span>(packet.shown), packet.revoked};
+  Shown shown{RecycledVector<Span>(packet.shown), packet.revoked};
   reader_.Read(shown.spans.data(), static_cast<int64_t>(packet.shown * sizeof(Span)));
   if (packet.shown > 0 && !AddUp(shown.spans, packet.bytes))
     return Status::Internal("rank " + std::to_string(rank_) +

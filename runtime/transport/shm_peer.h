@@ -72,7 +72,7 @@ class ShmPeer {
     uint32_t shown = 0, revoked = 0;
   };
   struct Shown {
-    std::vector<Span> spans;  // of the sender; none: it did not say
+    RecycledVector<Span> spans;  // of the sender; none: it did not say
     uint32_t revoked = 0;
   };
   struct Unexpected {
@@ -80,7 +80,7 @@ class ShmPeer {
     bool announced;
     uint64_t id;
     int64_t bytes;
-    std::vector<std::byte> payload;
+    RecycledVector<std::byte> payload;
     Shown shown;
   };
   struct Streaming {               // a granted large message, either side
@@ -92,6 +92,12 @@ class ShmPeer {
     Shown shown;
     SpanCursor shown_at;
   };
+
+  template <typename T>
+  using Line = std::deque<T, Recycling<T>>;
+  template <typename T>
+  using ByNumber = std::unordered_map<uint64_t, T, std::hash<uint64_t>, std::equal_to<>,
+                                      Recycling<std::pair<const uint64_t, T>>>;
 
   bool WriteStart(Transfer& transfer);
   bool WriteData();
@@ -118,14 +124,14 @@ class ShmPeer {
   ShmBells* bells_;
   RingWriter writer_;
   RingReader reader_;
-  std::deque<Transfer*> starting_;                     // posted sends, not in the ring yet
-  std::deque<Packet> replies_;                         // grants, and what was taken, to write
-  std::unordered_map<uint64_t, Transfer*> announced_;  // sends that wait for a grant, or are read
-  std::deque<std::pair<uint64_t, Streaming>> streaming_;  // granted sends by number, oldest first
-  std::deque<Transfer*> receives_;                        // posted, unmatched
-  std::deque<Unexpected> unexpected_;
-  std::unordered_map<uint64_t, Streaming> incoming_;  // granted receives, or being read
-  std::deque<uint64_t> pulling_;                      // of these, oldest first: being read
+  Line<Transfer*> starting_;         // posted sends, not in the ring yet
+  Line<Packet> replies_;             // grants, and what was taken, to write
+  ByNumber<Transfer*> announced_;    // sends that wait for a grant, or are read
+  Line<std::pair<uint64_t, Streaming>> streaming_;  // granted sends by number, oldest first
+  Line<Transfer*> receives_;                        // posted, unmatched
+  Line<Unexpected> unexpected_;
+  ByNumber<Streaming> incoming_;  // granted receives, or being read
+  Line<uint64_t> pulling_;        // of these, oldest first: being read
   uint64_t next_id_ = 1;
 };
 

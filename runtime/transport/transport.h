@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/base/status.h"
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
@@ -46,7 +47,7 @@ class Transfer final : public Waitable {
   Direction direction = Direction::kSend;
   int peer = -1;
   Tag tag = 0;
-  std::vector<Span> spans;  // gathered for a send, scattered into for a receive
+  RecycledVector<Span> spans;  // gathered for a send, scattered into for a receive
   // Set by the transport.
   bool done = true;  // true also when never posted
   Status status;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/transport/mpi.h"
 
 namespace horon::test {
@@ -45,8 +46,8 @@ struct Wire {
 };
 
 // Cuts `bytes` into `pieces` spans, with an empty one in between.
-inline std::vector<Span> Cut(std::vector<std::byte>& bytes, int64_t pieces) {
-  std::vector<Span> spans;
+inline RecycledVector<Span> Cut(std::vector<std::byte>& bytes, int64_t pieces) {
+  RecycledVector<Span> spans;
   const auto total = static_cast<int64_t>(bytes.size());
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
@@ -68,7 +69,7 @@ inline std::vector<std::byte> Pattern(int64_t bytes, int rank, int message = 0) 
 }
 
 inline Status Start(Transport& transport, Transfer& transfer, Transfer::Direction direction,
-                    int peer, Tag tag, std::vector<Span> spans) {
+                    int peer, Tag tag, RecycledVector<Span> spans) {
   transfer.direction = direction;
   transfer.peer = peer;
   transfer.tag = tag;
@@ -76,11 +77,11 @@ inline Status Start(Transport& transport, Transfer& transfer, Transfer::Directio
   return transport.Post(transfer);
 }
 inline Status Send(Transport& transport, Transfer& transfer, int to, Tag tag,
-                   std::vector<Span> spans) {
+                   RecycledVector<Span> spans) {
   return Start(transport, transfer, Transfer::Direction::kSend, to, tag, std::move(spans));
 }
 inline Status Receive(Transport& transport, Transfer& transfer, int from, Tag tag,
-                      std::vector<Span> spans) {
+                      RecycledVector<Span> spans) {
   return Start(transport, transfer, Transfer::Direction::kReceive, from, tag, std::move(spans));
 }
 

@@ -74,7 +74,7 @@ inline float Sum(int ranks, int64_t i) {
 inline int64_t Reduce(Lane& lane, LaneNode& node, int rank, int ranks,
                       const std::vector<Piece>& pieces, uint64_t bucket) {
   std::vector<std::vector<float>> elsewhere(pieces.size());
-  std::vector<LaneTensor> tensors;
+  RecycledVector<LaneTensor> tensors;
   std::vector<float*> values;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto [offset, count] = pieces[i];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,19 +18,20 @@ inline int64_t Count(Rank& me, const std::string& name) {
   return me.runtime().counters()[name].value();
 }
 
-// Tensors that are reduced at once, in place: rank r has r + value(t) everywhere.
+// Tensors that are reduced at once, in place: rank r has r + value(t) everywhere, and one more for
+// Adasum, which gives the mean of these, as they are parallel and none is zero.
 class Step {
  public:
-  explicit Step(int tensors, int64_t count = 3) {
+  explicit Step(int tensors, int64_t count = 3, std::string op = "sum") : op_(std::move(op)) {
     for (int t = 0; t < tensors; ++t) values_.emplace_back(static_cast<size_t>(count * (1 + t)));
   }
   void Submit(Rank& me, float value, int first = 0, int last = -1) {
     const int end = last < 0 ? static_cast<int>(values_.size()) : last;
     for (int t = first; t < end; ++t) {
       auto& tensor = values_[static_cast<size_t>(t)];
-      std::fill(tensor.begin(), tensor.end(), static_cast<float>(me.rank()) + value);
+      std::fill(tensor.begin(), tensor.end(), static_cast<float>(me.rank()) + value + more());
       works_.push_back(
-          me.Submit(Tensor("t" + std::to_string(t), "sum", {static_cast<int64_t>(tensor.size())}),
+          me.Submit(Tensor("t" + std::to_string(t), op_, {static_cast<int64_t>(tensor.size())}),
                     tensor.data(), tensor.data())
               .value());
     }
@@ -42,14 +44,19 @@ class Step {
     bool right = true;
     for (auto& work : std::exchange(works_, {})) right = me.Wait(*work).ok() && right;
     const int n = me.size();
-    const float want = static_cast<float>(n * (n - 1) / 2) + static_cast<float>(n) * value;
+    const float sum = static_cast<float>(n * (n - 1) / 2) + static_cast<float>(n) * value;
+    const float want = more() == 0 ? sum : sum / static_cast<float>(n) + more();
+    const float gap = more() * 1e-5f * want;
     for (size_t t = 0; t < std::min(tensors, values_.size()); ++t) {
-      for (float v : values_[t]) right = right && v == want;
+      for (float v : values_[t]) right = right && std::abs(v - want) <= gap;
     }
     return right;
   }
 
  private:
+  float more() const { return op_ == "sum" ? 0 : 1; }
+
+  std::string op_;
   std::vector<std::vector<float>> values_;
   std::vector<std::shared_ptr<Work>> works_;
 };

@@ -7,7 +7,7 @@ namespace {
 
 struct Plan {
   OpTable ops;
-  std::vector<Entry> batch;
+  Entries batch;
   void Add(const std::string& name, int64_t count, const std::string& op = "sum",
            DataType dtype = DataType::kFloat32, int32_t set = 0, double prescale = 1) {
     Request request;

@@ -55,7 +55,7 @@ struct Side {
     if (!now.keys.empty()) given.push_back(std::move(now));
   }
   void TakeBack(uint64_t first) {
-    std::vector<Entry> back;
+    Entries back;
     for (; !running.empty() && running.back().locked.number > first; running.pop_back())
       back.push_back(std::move(running.back()));
     while (!given.empty() && given.back().number > first) given.pop_back();
@@ -127,7 +127,7 @@ class Sides {
   Result<bool> Step(int rank) {
     Side& side = (*this)[rank];
     HORON_ASSIGN(const bool progress, side.transport->Progress());
-    HORON_ASSIGN(std::vector<Batch> batches, side.negotiator.Advance());
+    HORON_ASSIGN(RecycledVector<Batch> batches, side.negotiator.Advance());
     for (Batch& batch : batches) side.Take(std::move(batch));
     return progress || side.negotiator.moved() || !batches.empty();
   }

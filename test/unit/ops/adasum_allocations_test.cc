@@ -1,6 +1,7 @@
 // What Adasum takes from the heap once its steps repeat: every operator new of this program is
-// counted, on all threads.
+// counted, on all threads, and those that the runtime itself is the reason of.
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
 #include <new>
 #include <tuple>
@@ -9,10 +10,12 @@
 
 namespace {
 
-std::atomic<int64_t> news{0}, bytes_of_news{0}, largest_new{0};
+std::atomic<int64_t> news{0}, bytes_of_news{0}, largest_new{0}, news_inside{0};
+thread_local bool outside = false;  // this thread is in the test's own code
 
 void* Counted(std::size_t bytes) {
   news.fetch_add(1, std::memory_order_relaxed);
+  if (!outside) news_inside.fetch_add(1, std::memory_order_relaxed);
   bytes_of_news.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   if (static_cast<int64_t>(bytes) > largest_new.load(std::memory_order_relaxed))
     largest_new.store(static_cast<int64_t>(bytes), std::memory_order_relaxed);
@@ -36,6 +39,7 @@ namespace {
 using test::Rank;
 using test::Tensor;
 using test::World;
+using test::WorldOptions;
 
 constexpr int kWarm = 8, kSteps = 16;
 
@@ -73,6 +77,56 @@ Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
              static_cast<double>(bytes_of_news - bytes) / all, largest_new};
   });
   return taken;
+}
+
+// Steps of `tensors` at once, in place, until the runtime has taken nothing from the heap for
+// kSteps of them, on the background threads or on those that wait; the least that it took.
+int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int tensors,
+                    int64_t count) {
+  constexpr int kTries = 200;  // the schedule is left for a while when a thread is kept waiting
+  std::atomic<int64_t> least{INT64_MAX};
+  std::barrier together(ranks);
+  World(ranks, std::move(options)).Run([&](Rank& me) {
+    outside = true;
+    std::vector<std::vector<float>> values(static_cast<size_t>(tensors));
+    std::vector<Request> requests;
+    for (auto& tensor : values) {
+      tensor.assign(static_cast<size_t>(count), 1);
+      requests.push_back(Tensor("t" + std::to_string(requests.size()), op, {count}));
+    }
+    std::vector<std::shared_ptr<Work>> works(values.size());
+    for (int i = 0; i < kTries && least > 0; ++i) {
+      together.arrive_and_wait();
+      const int64_t before = news_inside;
+      together.arrive_and_wait();
+      for (int step = 0; step < kSteps; ++step) {
+        for (size_t t = 0; t < values.size(); ++t)
+          works[t] = me.Submit(requests[t], values[t].data(), values[t].data()).value();
+        outside = false;
+        for (auto& work : works) std::ignore = me.Wait(*work);
+        outside = true;
+      }
+      together.arrive_and_wait();
+      if (me.rank() == 0) least = std::min<int64_t>(least, news_inside - before);
+      together.arrive_and_wait();
+    }
+  });
+  return least;
+}
+
+TEST_CASE("in the steady state the runtime takes nothing from the heap for adasum", "[adasum]") {
+  const std::string op = GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling");
+  const auto [ranks, nodes] = GENERATE(std::pair{2, 1}, std::pair{4, 1}, std::pair{3, 1},
+                                       std::pair{2, 2}, std::pair{4, 2});
+  const bool lend = GENERATE(false, true);
+  WorldOptions options;
+  options.local_size = ranks / nodes;
+  options.configure = [lend](Config& config) { config.lend = lend; };
+  for (const auto& [tensors, count] : {std::pair{1, 1}, std::pair{1, 200000}, std::pair{20, 400}}) {
+    INFO(op << ", " << ranks << " ranks on " << nodes << " nodes, " << tensors << " tensors of "
+            << count << (lend ? ", by who waits" : ", in the background"));
+    CHECK(LeastInside(ranks, options, op, tensors, count) == 0);
+  }
 }
 
 TEST_CASE("a steady step of adasum takes a bounded number of small things from the heap",

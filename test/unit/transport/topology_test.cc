@@ -49,22 +49,22 @@ TEST_CASE("a communicator groups its members by node", "[communicator]") {
   REQUIRE_FALSE(comm.all_apart());
   REQUIRE(comm.only_transport() == nullptr);  // one for rank 2, another one for rank 1
 
-  const Communicator node = comm.Sub({1, 2}, 1);
+  const Communicator node = comm.Sub(std::vector{1, 2}, 1);
   REQUIRE(node.rank() == 1);
   REQUIRE(node.ranks() == std::vector<int>{2, 3});
   REQUIRE(node.one_node());
   REQUIRE(node.only_transport() == world.fabric(3).route[2]);
-  const Communicator apart = comm.Sub({0, 2}, 2);
+  const Communicator apart = comm.Sub(std::vector{0, 2}, 2);
   REQUIRE(apart.all_apart());
   REQUIRE(apart.only_transport() == world.fabric(3).route[1]);
-  REQUIRE(comm.Sub({2}, 1).only_transport() == nullptr);
+  REQUIRE(comm.Sub(std::vector{2}, 1).only_transport() == nullptr);
 }
 
 TEST_CASE("levels and streams of one bucket have tags of their own", "[communicator]") {
   test::LoopWorld world(Topology::OneNode(2), 1);
   Communicator comm(world.fabric(0), {0, 1}, 256);
-  Communicator sub = comm.Sub({0, 1}, 3);
-  Communicator sub_of_sub = sub.Sub({0, 1}, 5);
+  Communicator sub = comm.Sub(std::vector{0, 1}, 3);
+  Communicator sub_of_sub = sub.Sub(std::vector{0, 1}, 5);
   Transfer plain, stream, level, nested;
   REQUIRE(comm.Receive(plain, 1, Span{}).ok());
   REQUIRE(comm.Receive(stream, 1, Span{}, 15).ok());
