@@ -7,10 +7,6 @@
 namespace horon::adasum {
 namespace {
 
-int IndexOf(std::span<const int> members, int rank) {
-  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
-}
-
 Tree TreeOver(std::span<const int> members, int rank) {
   return Tree(RecycledVector<int64_t>(members.size(), 1), IndexOf(members, rank));
 }

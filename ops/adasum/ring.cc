@@ -21,10 +21,6 @@ struct Share::Hop {
 
 namespace {
 
-int Position(std::span<const int> ring, int rank) {
-  return static_cast<int>(std::find(ring.begin(), ring.end(), rank) - ring.begin());
-}
-
 int Around(std::span<const int> ring, int position) {
   const auto size = static_cast<int>(ring.size());
   return (position % size + size) % size;
@@ -73,7 +69,7 @@ Task Share::GoRound(std::span<const RecycledVector<int>> rings) {
     RecycledVector<Hop> hops(rings.size());
     for (size_t r = 0; r < rings.size(); ++r) {
       const std::span<const int> ring = rings[r];
-      const int me = Position(ring, rank());
+      const int me = IndexOf(ring, rank());
       Hop& h = hops[r];
       h.to = ring[static_cast<size_t>(Around(ring, me + 1))];
       h.from = ring[static_cast<size_t>(Around(ring, me - 1))];

@@ -10,6 +10,7 @@
 // all ranks of the tree make matching calls.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "ops/adasum/exchange.h"
@@ -26,6 +27,10 @@ struct Column {
   RecycledVector<int> rank_of;  // by participant
   Communicator* row = nullptr;  // who holds the other slices of my participant; null: nobody
 };
+
+inline int IndexOf(std::span<const int> members, int rank) {
+  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
 
 class Share {
  public:
@@ -107,7 +112,7 @@ class Share {
   void Combine(int64_t from, int64_t to);
   void Settle();
   Task Trade(int peer, Ranges give, Ranges take);
-  Task ReduceChunk(std::span<const int> members, int owners, double scale, int64_t k);
+  Task ReduceChunk(std::span<const int> members, int owners, double scale, Range chunk);
 
   Stage* stage_;
   DataType dtype_;

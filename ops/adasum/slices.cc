@@ -15,36 +15,40 @@ Ranges Share::Slice(int owners, int k) const {
   return slice;
 }
 
+// In chunks, so that what has come of the others' values is at most half of the bucket.
 Task Share::ReduceSlices(std::span<const int> members, int owners, double scale) {
+  const int me = IndexOf(members, rank());
+  const auto others = static_cast<int64_t>(members.size()) - 1;
   int64_t largest = 0;
   for (int k = 0; k < owners; ++k) largest = std::max(largest, Total(Slice(owners, k)));
-  HORON_CO_TRY(Reserve(static_cast<int64_t>(members.size()) * std::min(chunk_, largest)));
-  for (int64_t k = 0; k * chunk_ < largest; ++k) {
-    HORON_CO_TRY(co_await ReduceChunk(members, owners, scale, k));
+  const int64_t most = std::max<int64_t>(1, Total(own_) / 2 / std::max<int64_t>(1, others));
+  const int64_t chunk = std::min({chunk_, most, largest});
+  if (me < owners) HORON_CO_TRY(Reserve(others * chunk));
+  for (int64_t from = 0; from < largest; from += chunk) {
+    HORON_CO_TRY(co_await ReduceChunk(members, owners, scale, {from, chunk}));
   }
-  const auto me = std::find(members.begin(), members.end(), comm().rank()) - members.begin();
-  own_ = me < owners ? Slice(owners, static_cast<int>(me)) : Ranges{};
+  own_ = me < owners ? Slice(owners, me) : Ranges{};
   for (size_t i = 0; i < values_.size(); ++i) values_[i] = segment(i).output;
   co_return Status::Ok();
 }
 
-// Chunk k of every slice: mine comes from all members, theirs go out.
-Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, int64_t k) {
+// These elements of every slice's row: mine come from all members, theirs go out.
+Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, Range chunk) {
   const auto size = static_cast<int>(members.size());
-  const auto me =
-      static_cast<int>(std::find(members.begin(), members.end(), comm().rank()) - members.begin());
+  const int me = IndexOf(members, rank());
   const auto chunk_of = [&](const Ranges& slice) {
-    const int64_t from = std::min(k * chunk_, Total(slice));
-    return Range{from, std::min(chunk_, Total(slice) - from)};
+    const int64_t from = std::min(chunk.begin, Total(slice));
+    return Range{from, std::min(chunk.count, Total(slice) - from)};
   };
   const Ranges mine = me < owners ? Slice(owners, me) : Ranges{};
   const Range own = chunk_of(mine);
+  const auto come = [&](int p) { return Scratch((p < me ? p : p - 1) * own.count); };
   RecycledVector<Transfer> receives(members.size()), sends(members.size());
   for (int hop = 1; hop < size; ++hop) {
     const int p = (me + hop) % size;
     const auto at = static_cast<size_t>(p);
     if (own.count > 0) {
-      const Span place{Scratch(p * own.count), own.count * element_};
+      const Span place{come(p), own.count * element_};
       HORON_CO_TRY(comm().Receive(receives[at], members[at], place));
     }
     if (p >= owners) continue;
@@ -58,7 +62,7 @@ Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, 
   const auto reduce = [&](size_t i, int64_t begin, int64_t n, int64_t at) {
     RecycledVector<const std::byte*> inputs;
     for (int p = 0; p < size; ++p) {
-      inputs.push_back(p == me ? Value(i, begin) : Scratch(p * own.count + at - own.begin));
+      inputs.push_back(p == me ? Value(i, begin) : come(p) + (at - own.begin) * element_);
     }
     ReduceInto(ReduceKind::kSum, dtype_, scale, inputs, Output(i, begin), n);
   };
@@ -69,8 +73,7 @@ Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, 
 
 Task Share::GatherSlices(std::span<const int> members, int owners) {
   const auto size = static_cast<int>(members.size());
-  const auto me =
-      static_cast<int>(std::find(members.begin(), members.end(), comm().rank()) - members.begin());
+  const int me = IndexOf(members, rank());
   RecycledVector<Transfer> receives(members.size()), sends(members.size());
   const auto all = [this](const Ranges& slice) {
     return FromOutputs(slice).spans(0, Total(slice));

@@ -149,19 +149,43 @@ TEST_CASE("halving sends 2 S (p-1)/p and the dots, doubling S log2 p", "[adasum]
   }
 }
 
-TEST_CASE("halving's scratch is half of the bucket, and taken from the pool", "[adasum]") {
-  constexpr int64_t kCount = 1 << 18;
-  for (const int ranks : {2, 3, 4}) {
-    OpRunner runner(Topology::OneNode(ranks), 1, /*in_place=*/true);
-    const auto tensor =
-        OpTensor::Make(DataType::kFloat32, Gradients(DataType::kFloat32, ranks, kCount, 1));
-    for (int call = 0; call < 3; ++call) {
-      REQUIRE(runner.Run("adasum", {tensor}).status.ok());
-      for (int rank = 0; rank < ranks; ++rank) {
-        CHECK(runner.world().fabric(rank).host_pool->held_bytes() <= kCount * 4 / 2);
-      }
-    }
+// The most that a rank has taken from its pool for a bucket of 1 MiB, in steps that repeat.
+int64_t ScratchOf(const std::string& op, const Topology& topology) {
+  constexpr int64_t kBucket = 1 << 18;  // elements
+  std::vector<OpTensor> bucket;
+  for (const int64_t count : {kBucket - 70, int64_t{1}, int64_t{5}, int64_t{33}}) {
+    const auto values = Gradients(DataType::kFloat32, topology.size(), count, 1);
+    bucket.push_back(
+        OpTensor::Make(DataType::kFloat32, values).Named("w" + std::to_string(count)));
   }
+  OpRunner runner(topology, 1, /*in_place=*/true);
+  int64_t most = 0;
+  for (int call = 0; call < 2; ++call) {
+    REQUIRE(runner.Run(op, bucket).status.ok());
+    for (int rank = 0; rank < topology.size(); ++rank)
+      most = std::max(most, runner.world().fabric(rank).host_pool->held_bytes());
+  }
+  return most;
+}
+
+TEST_CASE("scratch is at most half of the bucket, and taken from the pool", "[adasum]") {
+  constexpr int64_t kHalf = 512 << 10;
+  constexpr int64_t kSmall = 4 << 10;  // for inner products
+  const std::string op = GENERATE("adasum", "adasum:algo=tree", "adasum:algo=ring",
+                                  "adasum:local=average", "adasum:local=sum,chunk=0");
+  for (const Topology& topology :
+       {Topology::OneNode(2), Topology::OneNode(3), Topology::OneNode(4), Topology::OneNode(7),
+        Topology::Blocks(4, 2), Topology::Blocks(3, 1), Topology::Blocks(6, 3),
+        Topology::Blocks(5, 4), Topology::Blocks(7, 5)}) {
+    INFO(op << " on " << topology.size() << " ranks, " << topology.nodes() << " nodes");
+    const int64_t scratch = ScratchOf(op, topology);
+    CHECK(scratch <= kHalf + kSmall);
+    CHECK(scratch > 0);
+  }
+}
+
+TEST_CASE("doubling's scratch is the bucket, since both take all of each other's", "[adasum]") {
+  CHECK(ScratchOf("adasum:algo=doubling", Topology::OneNode(2)) == 1 << 20);
 }
 
 TEST_CASE("what adasum refuses", "[adasum]") {
