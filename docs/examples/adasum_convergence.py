@@ -7,7 +7,7 @@ Each rank keeps its batch size, and the learning rate is the best one of one ran
 scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps, each of n
 times the batch. The tasks are those of small_tasks.py. Each job adds its curves (accuracy, or bits
 per character, on data never trained on) to a file; --plot draws them with mean and spread over the
-seeds, and prints the last points as a table.
+seeds, and prints two tables: the last points, and the steps to a score that all could reach.
 
 --simulate trains for several numbers of ranks in this one process, by the definition and with the
 same data: for machines with fewer cores than ranks.
@@ -25,9 +25,9 @@ import torch.nn.functional as F
 
 from small_tasks import Digits, Language, Learner, batches_of
 
-POINTS = 10  # of a curve
 OPS = ("sum", "average", "adasum")
 TASKS = (Digits, Language)
+TARGETS = {"digits": 0.95, "language": 3.8}  # scores
 
 
 def parse_arguments():
@@ -35,6 +35,7 @@ def parse_arguments():
     parser.add_argument("--results", default="adasum_convergence.jsonl", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the examples of a full run")
+    parser.add_argument("--points", type=int, default=10, help="of a curve (default 10)")
     parser.add_argument("--task", choices=[task.name for task in TASKS], help="only this one")
     parser.add_argument("--op", choices=OPS, help="only this one")
     parser.add_argument("--lr", type=float, help="in place of the tasks' own")
@@ -96,20 +97,20 @@ def pair(a, b):
     return (1 - dot / (2 * aa) if aa > 0 else 1) * a + (1 - dot / (2 * bb) if bb > 0 else 1) * b
 
 
-def steps_of(task, size, share) -> int:
-    return max(POINTS, int(task.examples * share) // (task.batch * size))
+def steps_of(task, size, options) -> int:
+    return max(options.points, int(task.examples * options.share) // (task.batch * size))
 
 
-def curve(task, make_job, seed, share) -> list:
-    """Scores at POINTS equally distant moments; the same on every rank."""
+def curve(task, make_job, seed, options) -> list:
+    """Scores at equally distant moments; the same on every rank."""
     torch.manual_seed(seed)
     job = make_job()
     generators = [batches_of(seed, rank) for rank in range(job.size)]
-    steps = steps_of(task, job.size, share)
+    steps = steps_of(task, job.size, options)
     scores = []
     for step in range(1, steps + 1):
         job.step([task.draw(generator) for generator in generators])
-        if step * POINTS // steps > len(scores):
+        if step * options.points // steps > len(scores):
             with torch.no_grad():
                 scores.append(task.score(job.model))
     return scores
@@ -119,7 +120,7 @@ def record(options, task, op, size, seed, scores) -> None:
     print(f"{task.name} {op} on {size}, lr {task.lr}, seed {seed}: {scores[-1]:.3f} {task.unit}",
           flush=True)
     row = {"task": task.name, "op": op, "ranks": size, "seed": seed, "lr": task.lr,
-           "steps": steps_of(task, size, options.share), "scores": scores}
+           "steps": steps_of(task, size, options), "scores": scores}
     with open(options.results, "a") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -136,7 +137,7 @@ def train(options, task, size, make_job, writes=True) -> None:
     ops = [op for op in OPS if options.op in (None, op)]
     for op in ops if size > 1 else ("average",):
         for seed in range(options.seeds):
-            scores = curve(task, lambda op=op: make_job(op), seed, options.share)
+            scores = curve(task, lambda op=op: make_job(op), seed, options)
             if writes:
                 record(options, task, op, size, seed, scores)
 
@@ -179,6 +180,21 @@ class Results:
     def steps(self, task, size) -> int:
         return self._of(task, OPS[0], size)[0]["steps"]
 
+    def steps_to(self, task, op, size, target) -> list:
+        """Of each seed; None where it was never reached."""
+        return [steps_to(target, row["scores"], row["steps"], task.better)
+                for row in self._of(task, op, size)]
+
+
+def steps_to(target, scores, steps, better):
+    """Of a curve, with straight lines between its points."""
+    distance = [score - target if better == "higher" else target - score for score in scores]
+    first = next((i for i, beyond in enumerate(distance) if beyond >= 0), None)
+    if first is None:
+        return None
+    back = distance[first] / (distance[first] - distance[first - 1]) if first > 0 else 0
+    return (first + 1 - back) * steps / len(scores)
+
 
 def print_table(results) -> None:
     print("| task | ranks | batch in all | steps | " + " | ".join(OPS) + " |\n" + "|---" * 7 + "|")
@@ -190,6 +206,24 @@ def print_table(results) -> None:
                 cells[1:] = ["the same"] * 2
             row = [task.name, size, task.batch * size, results.steps(task, size), *cells]
             print("| " + " | ".join(map(str, row)) + " |")
+
+
+def print_steps_to_target(results) -> None:
+    print("| task | score | ranks | " + " | ".join(OPS) + " |\n" + "|---" * 6 + "|")
+    for task in results.tasks:
+        target = TARGETS[task.name]
+        for size in results.sizes:
+            cells = [cell_of(results.steps_to(task, op, size, target)) for op in OPS]
+            if size == 1:
+                cells[1:] = ["the same"] * 2
+            print("| " + " | ".join(map(str, [task.name, target, size, *cells])) + " |")
+
+
+def cell_of(steps) -> str:
+    reached = [step for step in steps if step is not None]
+    if len(reached) < len(steps):
+        return f"reached by {len(reached)} of {len(steps)}"
+    return f"{statistics.mean(reached):.0f} ({min(reached):.0f}-{max(reached):.0f})"
 
 
 def draw_band(axis, places, curves, label) -> None:
@@ -216,7 +250,8 @@ def draw_course(axis, task, results, size) -> None:
     """Scores by the share of the examples that was seen, beside those of one rank."""
     for op, n in [*((op, size) for op in OPS), ("average", 1)]:
         curves = results.curves(task, op, n)
-        percent = [100 * (i + 1) / POINTS for i in range(POINTS)]
+        points = len(curves[0])
+        percent = [100 * (i + 1) / points for i in range(points)]
         draw_band(axis, percent, curves, "one rank" if n == 1 else op)
     axis.set_xlabel("% of the examples seen")
     axis.set_title(f"{task.name}, {size} ranks")
@@ -230,6 +265,8 @@ def draw(options) -> None:
 
     results = Results(options.results)
     print_table(results)
+    print()
+    print_steps_to_target(results)
     several = [size for size in results.sizes if size > 1]
     sizes = sorted({several[0], several[len(several) // 2], several[-1]})
     columns = 1 + len(sizes)

@@ -51,6 +51,7 @@ try:
         transport,
     )
     from horon.specs import (
+        AdaSum,
         Adasum,
         AdasumOp,
         Average,

@@ -27,7 +27,7 @@ class Op:
 
 Average = Op("average")
 Sum = Op("sum")
-Adasum = Op("adasum")
+Adasum = AdaSum = Op("adasum")
 Min = Op("min")
 Max = Op("max")
 Product = Op("product")

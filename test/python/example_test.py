@@ -95,6 +95,9 @@ def test_adasum_beside_sum_and_average(launch_script, tmp_path):
     command = [sys.executable, script, "--results", results["simulation"], "--plot", picture]
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(re.findall(r"^\| (digits|language) \| [1248] \|", table, re.MULTILINE)) == 8, table
+    # Steps to the target, which runs as short as these reach never.
+    assert len(re.findall(r"^\| (digits|language) \| [\d.]+ \| [1248] \| reached by 0 of 1 \|",
+                          table, re.MULTILINE)) == 8, table
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 

@@ -21,8 +21,9 @@ def two_groups(model):
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=False)
 
 
-def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None):
-    """Every rank in this process: each has its model and optimizer; the deltas are combined."""
+def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None, mean=False):
+    """Every rank in this process: each has its model and optimizer; the deltas are combined. mean:
+    of the passes' gradients, in place of their sum."""
     size = ranks or hvd.size()
     models = [make_model() for _ in range(size)]
     optimizers = [make_optimizer(model) for model in models]
@@ -32,6 +33,8 @@ def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None):
             optimizers[rank].zero_grad()
             for batch in data[first:first + passes]:
                 loss_of(models[rank], batch[rank]).backward()
+            for parameter in models[rank].parameters() if mean else ():
+                parameter.grad.div_(passes)
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_(models[rank].parameters(), clip)
             optimizers[rank].step()
@@ -105,6 +108,24 @@ def check_the_proposals_call():
         gap = gap_of(model, expected)
         narrow = compression is not hvd.Compression.none and hvd.size() > 1
         assert gap <= most and (gap > 1e-5) == narrow, (compression, gap)
+
+
+def check_the_mean_of_several_passes():
+    """Losses divided by their number, also where gradients are clipped."""
+    data = batches(hvd.size())
+    for clip in (None, 0.05):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.AdaSum,
+                                             backward_passes_per_step=2)
+        optimizer.defer_local_steps(clip is not None)
+        for first in range(0, len(data), 2):
+            optimizer.zero_grad()
+            for batch in data[first:first + 2]:
+                (loss_of(model, batch[hvd.rank()]) / 2).backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+        same_models(model, by_hand(sgd, data, 2, clip, mean=True))
 
 
 def check_ranks_hold_the_same_bits():
