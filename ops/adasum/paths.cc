@@ -99,7 +99,7 @@ struct Layout {
   Layout(const Communicator& comm, LocalOp local, bool tree)
       : nodes(comm.nodes()),
         node(comm.node_of(comm.rank())),
-        mine(nodes[static_cast<size_t>(node)].begin(), nodes[static_cast<size_t>(node)].end()),
+        mine(comm.own_node().begin(), comm.own_node().end()),
         local_index(IndexOf(mine, comm.rank())) {
     size_t smallest = mine.size();
     for (const auto& members : nodes) smallest = std::min(smallest, members.size());

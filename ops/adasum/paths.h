@@ -3,7 +3,6 @@
 // n ranks, S bytes; `members`: ranks of the communicator, by participant, me among them.
 #pragma once
 
-
 #include "ops/adasum/share.h"
 
 namespace horon::adasum {
