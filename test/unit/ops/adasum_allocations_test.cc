@@ -43,23 +43,42 @@ using test::WorldOptions;
 
 constexpr int kWarm = 8, kSteps = 16;
 
+// A rank's equal steps: `tensors` at once, in place.
+class Steps {
+ public:
+  Steps(Rank& me, const std::string& op, int tensors, int64_t count)
+      : me_(me),
+        values_(static_cast<size_t>(tensors), std::vector<float>(static_cast<size_t>(count), 1)),
+        works_(values_.size()) {
+    for (size_t t = 0; t < values_.size(); ++t)
+      requests_.push_back(Tensor("t" + std::to_string(t), op, {count}));
+  }
+  void Submit() {
+    for (size_t t = 0; t < values_.size(); ++t)
+      works_[t] = me_.Submit(requests_[t], values_[t].data(), values_[t].data()).value();
+  }
+  void Wait() {
+    for (auto& work : works_) std::ignore = me_.Wait(*work);
+  }
+
+ private:
+  Rank& me_;
+  std::vector<std::vector<float>> values_;
+  std::vector<Request> requests_;
+  std::vector<std::shared_ptr<Work>> works_;
+};
+
 // Of a steady step, by rank: how many things of how many bytes; and the largest of all.
 struct Taken {
   double things = 0, bytes = 0;
   int64_t largest = 0;
 };
 
-// `tensors` of them at once, in place.
+// In steps of so many tensors.
 Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
   Taken taken;
   World(ranks).Run([&](Rank& me) {
-    std::vector<std::vector<float>> values(static_cast<size_t>(tensors));
-    std::vector<Request> requests;
-    for (auto& tensor : values) {
-      tensor.assign(static_cast<size_t>(count), 1);
-      requests.push_back(Tensor("t" + std::to_string(requests.size()), op, {count}));
-    }
-    std::vector<std::shared_ptr<Work>> works(values.size());
+    Steps steps(me, op, tensors, count);
     int64_t things = 0, bytes = 0;
     for (int step = 0; step < kWarm + kSteps; ++step) {
       if (step == kWarm && me.rank() == 0) {
@@ -67,9 +86,8 @@ Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
         bytes = bytes_of_news;
         largest_new = 0;
       }
-      for (size_t t = 0; t < values.size(); ++t)
-        works[t] = me.Submit(requests[t], values[t].data(), values[t].data()).value();
-      for (auto& work : works) std::ignore = me.Wait(*work);
+      steps.Submit();
+      steps.Wait();
     }
     if (me.rank() != 0) return;
     const double all = kSteps * ranks;
@@ -79,7 +97,7 @@ Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
   return taken;
 }
 
-// Steps of `tensors` at once, in place, until the runtime has taken nothing from the heap for
+// Steps until the runtime has taken nothing from the heap for
 // kSteps of them, on the background threads or on those that wait; the least that it took.
 int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int tensors,
                     int64_t count) {
@@ -88,22 +106,15 @@ int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int 
   std::barrier together(ranks);
   World(ranks, std::move(options)).Run([&](Rank& me) {
     outside = true;
-    std::vector<std::vector<float>> values(static_cast<size_t>(tensors));
-    std::vector<Request> requests;
-    for (auto& tensor : values) {
-      tensor.assign(static_cast<size_t>(count), 1);
-      requests.push_back(Tensor("t" + std::to_string(requests.size()), op, {count}));
-    }
-    std::vector<std::shared_ptr<Work>> works(values.size());
+    Steps steps(me, op, tensors, count);
     for (int i = 0; i < kTries && least > 0; ++i) {
       together.arrive_and_wait();
       const int64_t before = news_inside;
       together.arrive_and_wait();
       for (int step = 0; step < kSteps; ++step) {
-        for (size_t t = 0; t < values.size(); ++t)
-          works[t] = me.Submit(requests[t], values[t].data(), values[t].data()).value();
+        steps.Submit();
         outside = false;
-        for (auto& work : works) std::ignore = me.Wait(*work);
+        steps.Wait();
         outside = true;
       }
       together.arrive_and_wait();
