@@ -52,10 +52,23 @@ inline py::list TakePending(const py::dict& hooks, long passes) {
   return taken;
 }
 
+// Blocks until all that are plain works are done, whatever becomes of them.
+inline void WaitForStarted(const py::list& pending) {
+  std::vector<horon_work*> works;
+  works.reserve(pending.size());
+  for (const py::handle one : pending) {
+    if (Py_TYPE(one.ptr()) == started_type)
+      works.push_back(reinterpret_cast<Started*>(one.ptr())->work.get());
+  }
+  if (works.size() > 1)
+    Released([&] { return horon_work_wait_all(works.data(), static_cast<int>(works.size())); });
+}
+
 // Blocks until all are done, whatever becomes of them; the first Exception, or None. What is no
 // Exception, such as KeyboardInterrupt, breaks it off.
 inline py::object WaitForAll(const py::list& pending) {
   py::object failure = py::none();
+  WaitForStarted(pending);  // as one: the runtime is not left between two of them
   for (const py::handle one : pending) {
     try {
       if (Py_TYPE(one.ptr()) == started_type) {

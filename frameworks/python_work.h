@@ -167,6 +167,7 @@ class PyWork {
     }
   }
 
+  horon_work* get() const { return work_; }
   bool done() const { return horon_work_done(work_) != 0; }
   py::str message() const { return Text(horon_work_message(work_)); }
 

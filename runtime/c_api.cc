@@ -305,6 +305,15 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
 }
 
 int horon_work_wait_all(horon_work* const* works, int count) {
+  std::vector<Work*> pending;
+  for (int i = 0; i < count; ++i) {
+    if (!works[i]->done() && !Forked() && !LeftBehind(*works[i])) pending.push_back(works[i]);
+  }
+  const std::shared_ptr<Job> job = pending.size() > 1 ? Current() : nullptr;
+  if (job && !job->runtime->Wait(pending, std::chrono::nanoseconds::max(), true) &&
+      !job->runtime->without_hope()) {
+    return HORON_WAIT_TIMEOUT;
+  }
   int first = HORON_OK;
   std::string message;
   for (int i = 0; i < count; ++i) {

@@ -20,6 +20,7 @@
 #include "runtime/base/counters.h"
 #include "runtime/base/mutex.h"
 #include "runtime/core/autotuner.h"
+#include "runtime/core/awaited.h"
 #include "runtime/core/baton.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/inquest.h"
@@ -72,6 +73,9 @@ class Runtime {
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can. One
   // that `looks` (look.h) may be broken off by the program; the runtime goes on with the work.
   bool Wait(Work& work, std::chrono::nanoseconds limit, bool looks = false);
+  // The same for several, at least one, that this thread waits for anyway: it runs the cycle until
+  // the last of them is done.
+  bool Wait(std::span<Work* const> works, std::chrono::nanoseconds limit, bool looks = false);
   // Waits as long as it takes: the work's status, or hopeless().
   Status WaitToEnd(Work& work);
   // The same, but that it looks: kAborted where the program has broken it off.
@@ -132,7 +136,6 @@ class Runtime {
   int64_t memory_bytes() const;
 
  private:
-  using Mark = std::optional<Callers::Waiting>;
   static constexpr std::chrono::seconds kIdleSleep{10};
   // While it lives, peers that hold back what this rank waits for are asked not to.
   class Awaiting {
@@ -164,11 +167,11 @@ class Runtime {
   void Fail(const Status& status);
   void Background();
   void SleepInBackground();
-  bool WaitPiece(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
-  void Lend(Work& work, std::chrono::steady_clock::time_point until, Mark& mark);
-  void NoteLoss(const Work& work);
-  void MarkWaiting(Mark& mark, const Work& work);
-  void SleepAsLender(const Work& work, std::chrono::steady_clock::time_point until);
+  bool WaitPiece(Awaited& works, std::chrono::steady_clock::time_point until);
+  void Lend(Awaited& works, std::chrono::steady_clock::time_point until);
+  void NoteLosses(std::span<Work* const> works);
+  void MarkWaiting(Awaited& works);
+  void SleepAsLender(Awaited& works, std::chrono::steady_clock::time_point until);
   void SleepWithoutBaton(uint32_t ticket);
   std::chrono::nanoseconds SleepLimit() const;
   std::chrono::nanoseconds OwnSleepLimit() const;

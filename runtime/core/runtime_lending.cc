@@ -17,59 +17,61 @@ void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
 }  // namespace
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit, bool looks) {
-  if (work.done()) {
-    NoteLoss(work);
+  Work* const alone = &work;
+  return Wait(std::span<Work* const>(&alone, 1), limit, looks);
+}
+
+bool Runtime::Wait(std::span<Work* const> all, std::chrono::nanoseconds limit, bool looks) {
+  Awaited works(all);
+  if (works.done()) {
+    NoteLosses(all);
     return true;
   }
   auto now = Clock::now();
   const auto until = now + std::min<std::chrono::nanoseconds>(limit, std::chrono::hours(24 * 365));
   const TimeUse::Waiting waiting(time_use_.get());
-  Mark mark;  // over all pieces: between two of them the thread waits all the same
   for (;; now = Clock::now()) {
     const auto piece = looks ? UntilLook(until - now) : until - now;
-    if (WaitPiece(work, now + piece, mark)) return true;
-    if (without_hope() || Clock::now() >= until) return work.done();
-    if (looks && !GoOn(mark ? &*mark : nullptr).ok()) return false;
+    if (WaitPiece(works, now + piece)) return true;
+    if (without_hope() || Clock::now() >= until) return works.done();
+    if (looks && !GoOn(works.mark()).ok()) return false;
   }
 }
 
-bool Runtime::WaitPiece(Work& work, Clock::time_point until, Mark& mark) {
-  if (may_lend_) Lend(work, until, mark);
-  if (work.done()) {
-    NoteLoss(work);
-    return true;
+bool Runtime::WaitPiece(Awaited& works, Clock::time_point until) {
+  if (may_lend_) Lend(works, until);
+  for (auto now = Clock::now(); !works.done(); now = Clock::now()) {
+    if (now >= until || without_hope_.load(std::memory_order_relaxed)) return false;
+    MarkWaiting(works);
+    bell_->Ring();  // a submit that left waking to us must not be forgotten
+    const auto piece = std::min<std::chrono::nanoseconds>(until - now, kHopeLook);
+    const bool more = works.first().WaitFor(piece) && !works.done();
+    if (more && may_lend_) Lend(works, until);
   }
-  MarkWaiting(mark, work);
-  bell_->Ring();  // a submit that left waking to us must not be forgotten
-  for (auto now = Clock::now(); now < until && !without_hope_.load(std::memory_order_relaxed);
-       now = Clock::now()) {
-    if (work.WaitFor(std::min<std::chrono::nanoseconds>(until - now, kHopeLook))) return true;
-  }
-  return work.done();
+  NoteLosses(works.all());
+  return true;
 }
 
 // Whom the others waited for is read from the recorders, also when the news came before this
 // thread had slept.
-void Runtime::NoteLoss(const Work& work) {
-  const Code code = work.status().code();
-  const bool lost = code == Code::kAborted || code == Code::kUnavailable;
-  if (lost && work.first()) RecordWait(recorder_, work);
+void Runtime::NoteLosses(std::span<Work* const> works) {
+  for (const Work* const work : works) {
+    const Code code = work->status().code();
+    const bool lost = code == Code::kAborted || code == Code::kUnavailable;
+    if (lost && work->first()) RecordWait(recorder_, *work);
+  }
 }
 
 // From here on this thread counts as blocked: it sleeps.
-void Runtime::MarkWaiting(Mark& mark, const Work& work) {
-  if (mark) return;
-  const SharedRegistration& first = work.first();
-  if (!first) return;  // an order to the windows' engine
-  mark.emplace(callers_, Callers::Key(first, &first->key));
-  RecordWait(recorder_, work);
+void Runtime::MarkWaiting(Awaited& works) {
+  if (works.Mark(callers_)) RecordWait(recorder_, works.first());
 }
 
-void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
+void Runtime::Lend(Awaited& works, Clock::time_point until) {
   baton_.Want(1);
   bool taken = baton_.TryTake();
   const auto give_up = Clock::now() + config_.spin;
-  while (!taken && !work.done() && !crowded_ && Clock::now() < give_up) taken = baton_.TryTake();
+  while (!taken && !works.done() && !crowded_ && Clock::now() < give_up) taken = baton_.TryTake();
   baton_.Want(-1);
   if (!taken) {
     bell_->Ring();  // the background thread may have given way to us
@@ -77,10 +79,10 @@ void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   }
   bell_->Awake();
   hurry_ = true;
-  while (!work.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
+  while (!works.done() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
     if (CycleMoved() || LookAgain(config_.spin)) continue;
-    MarkWaiting(mark, work);
-    SleepAsLender(work, until);
+    MarkWaiting(works);
+    SleepAsLender(works, until);
   }
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
@@ -93,9 +95,9 @@ void Runtime::Lend(Work& work, Clock::time_point until, Mark& mark) {
   if (more) bell_->Wake(Doorbell::kAnyBackground);
 }
 
-void Runtime::SleepAsLender(const Work& work, Clock::time_point until) {
+void Runtime::SleepAsLender(Awaited& works, Clock::time_point until) {
   const uint32_t ticket = bell_->Announce(Doorbell::kLender);
-  if (!CycleMoved() && !work.done()) {
+  if (!CycleMoved() && !works.done()) {
     const std::chrono::nanoseconds left =
         std::max<std::chrono::nanoseconds>(until - Clock::now(), std::chrono::nanoseconds{0});
     const auto limit = std::min(SleepLimit(), left);

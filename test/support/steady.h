@@ -39,6 +39,12 @@ class Step {
   bool done() const {
     return std::all_of(works_.begin(), works_.end(), [](auto& work) { return work->done(); });
   }
+  // Waits for all as one first.
+  bool WaitAll(Rank& me, float value) {
+    std::vector<Work*> works;
+    for (const auto& work : works_) works.push_back(work.get());
+    return me.runtime().Wait(works, std::chrono::nanoseconds::max()) && Wait(me, value);
+  }
   // Whether all hold what the sum must be.
   bool Wait(Rank& me, float value, size_t tensors = 1000) {
     bool right = true;

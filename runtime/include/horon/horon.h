@@ -242,8 +242,8 @@ HORON_API int horon_work_peek(const horon_work* work);
  * behind. */
 #define HORON_WAIT_TIMEOUT (-1)
 HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
-/* Waits for all; returns the first failure's code, in the order given; HORON_WAIT_TIMEOUT where a
- * look has ended it. */
+/* Waits for all, as one: cheaper than one after the other. Returns the first failure's code, in the
+ * order given; HORON_WAIT_TIMEOUT where a look has ended it. */
 HORON_API int horon_work_wait_all(horon_work* const* works, int count);
 /* What is enqueued on this cudaStream_t from now on starts when the outputs are there. For finished
  * works; does nothing for tensors of the host. Does not block. */

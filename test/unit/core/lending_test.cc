@@ -55,5 +55,42 @@ TEST_CASE("lending: a rank that is back from a call hears what others ask of it"
   RequireNone(verdicts);
 }
 
+TEST_CASE("lending: several works are waited for as one") {
+  for (auto& [lend, options] : test::SizesAndPlaces({0, 1})) {
+    options.configure = [lend = lend != 0](Config& c) { c.lend = lend; };
+    Verdicts verdicts;
+    test::Settler settle(2);
+    World(2, options).Run([&](Rank& me) {
+      test::Step step(30);
+      for (int i = 0; i < 40; ++i) {
+        if (i == 20) settle(me, step, verdicts);
+        step.Submit(me, 1);
+        EXPECT(step.WaitAll(me, 1), "wrong sum");
+      }
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("lending: what one of several works waits for in vain ends the wait for all") {
+  WorldOptions options;
+  options.configure = [](Config& c) { c.stall_shutdown = std::chrono::milliseconds{1000}; };
+  Verdicts verdicts;
+  World(2, options).Run([&](Rank& me) {
+    std::vector<float> both(1, 1), mine(1, 1);
+    const auto work = me.Submit(test::Tensor("both", "sum", {1}), both.data(), both.data()).value();
+    std::shared_ptr<Work> alone;
+    std::vector<Work*> works{work.get()};
+    if (me.rank() == 1) {
+      alone = me.Submit(test::Tensor("mine", "sum", {1}), mine.data(), mine.data()).value();
+      works.push_back(alone.get());
+    }
+    EXPECT(me.runtime().Wait(works, std::chrono::seconds{60}), "the wait ended without an end");
+    EXPECT(work->status().ok() && both[0] == 2, "the tensor that all have");
+    if (alone) EXPECT(alone->status().code() == Code::kAborted, alone->status().message());
+  });
+  RequireNone(verdicts);
+}
+
 }  // namespace
 }  // namespace horon
