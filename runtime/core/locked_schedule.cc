@@ -6,7 +6,7 @@ namespace horon {
 namespace {
 
 // Members of a batch came together before. When somebody is blocked and they do not, the job has
-// changed; else they may be on their way.
+// changed, or the guess was wrong; else they may be on their way.
 constexpr std::chrono::microseconds kPatienceAwaited{200}, kPatienceAlone{200000};
 // A schedule that is left soon was none: the next one has to show itself for longer.
 constexpr int kLeastPeriods = 3, kMostPeriods = 192;
@@ -36,33 +36,45 @@ void LockedSchedule::Observe(uint64_t sequence, const std::vector<uint64_t>& ord
   if (!found.empty()) Lock(sequence, std::move(found), cache);
 }
 
-void LockedSchedule::Lock(uint64_t sequence, ScheduleFinder::Batches batches,
-                          ResponseCache& cache) {
+void LockedSchedule::Lock(uint64_t sequence, ScheduleFinder::Batches parts, ResponseCache& cache) {
   since_ = sequence;
   locked_at_ = started_;
   next_ = 0;
   waiting_ = 0;
   stopped_ = false;
-  plan_ = batches.size();
-  for (const auto& ids : batches) {
-    const int index = static_cast<int>(batches_.size());
-    plan_ = plan_ * 31 + ids.size();
-    auto& batch = batches_.emplace_back();
-    missing_.push_back(ids.size());
-    for (uint64_t id : ids) {
+  plan_ = parts.size();
+  int64_t bytes = batch_bytes_;  // of the last batch
+  for (size_t part = 0; part < parts.size(); ++part) {
+    if (bytes >= batch_bytes_ || guesses_ == 0 || apart_.contains(parts[part][0])) {
+      batches_.emplace_back();
+      missing_.push_back(0);
+      first_part_.push_back(part);
+      bytes = 0;
+    }
+    const int index = static_cast<int>(batches_.size()) - 1;
+    plan_ = plan_ * 31 + parts[part].size() + static_cast<uint64_t>(index);
+    for (uint64_t id : parts[part]) {
       const ResponseCache::Line* const line = cache.Get(id);
+      bytes += line->what->bytes;
       line->what->batch.store(index, std::memory_order_relaxed);
-      batch.push_back({line->what, line->agreed});
+      batches_.back().push_back({line->what, line->agreed});
+      ++missing_.back();
       plan_ = plan_ * 31 + line->what->tensor_id;
       if (line->what->slot >= 0) Arrived(*line->what);
     }
   }
-  ids_ = std::move(batches);
+  SawArrivals();
+  first_part_.push_back(parts.size());
+  parts_ = std::move(parts);
 }
 
 void LockedSchedule::Arrived(const Registration& what) {
   --missing_[static_cast<size_t>(what.batch.load(std::memory_order_relaxed))];
-  if (waiting_++ == 0) waiting_since_ = Clock::now();
+  ++waiting_;
+}
+
+void LockedSchedule::SawArrivals() {
+  if (waiting_ > 0) waiting_since_ = Clock::now();
 }
 
 const std::vector<LockedSchedule::Item>* LockedSchedule::Next() {
@@ -81,13 +93,35 @@ LockedSchedule::Clock::time_point LockedSchedule::patience_ends(bool awaited) co
   return waiting_since_ + (awaited ? kPatienceAwaited : kPatienceAlone);
 }
 
-void LockedSchedule::Unlock(uint64_t first) {
+uint64_t LockedSchedule::Uneven() const {
+  if (!locked() || stopped_) return 0;
+  auto item = batches_[next_].begin();
+  std::optional<bool> whole;  // whether all before is pending
+  for (size_t part = first_part_[next_]; part < first_part_[next_ + 1]; ++part) {
+    const auto end = item + static_cast<std::ptrdiff_t>(parts_[part].size());
+    const bool pending = std::all_of(item, end, [](const Item& i) { return i.what->slot >= 0; });
+    if (whole && *whole != pending) return parts_[part][0];
+    whole = pending;
+    item = end;
+  }
+  return 0;
+}
+
+void LockedSchedule::Unlock(uint64_t first, uint64_t uneven) {
   const uint64_t periods = (first - locked_at_) / batches_.size();
   finder_.Reset();
+  if (uneven != 0 && apart_.insert(uneven).second && guesses_ > 0) {
+    --guesses_;
+    finder_.set_periods(kLeastPeriods);
+    started_ = first;
+    recall_.Remember(std::move(parts_));
+    Clear();
+    return;
+  }
   const bool soon = periods < static_cast<uint64_t>(finder_.periods());
   finder_.set_periods(soon ? std::min(2 * finder_.periods(), kMostPeriods) : kLeastPeriods);
   started_ = first;
-  recall_.Remember(periods > 0 ? std::move(ids_) : ScheduleFinder::Batches());
+  recall_.Remember(periods > 0 ? std::move(parts_) : ScheduleFinder::Batches());
   Clear();
 }
 
@@ -105,6 +139,7 @@ void LockedSchedule::Clear() {
   }
   batches_.clear();
   missing_.clear();
+  first_part_.clear();
   stopped_ = false;
 }
 

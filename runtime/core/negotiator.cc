@@ -34,14 +34,15 @@ std::string Way(int rank, const Topology& topology, const std::vector<Transport*
 
 Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
                        const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-                       ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters)
+                       ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters,
+                       int64_t batch_bytes)
     : rank_(rank),
       tuning_(TuningOf(config)),
       registry_(&registry),
       sets_(&sets),
       size_(topology.size()),
       tree_(rank, topology, control, counters),
-      schedule_(topology.size() > 1),
+      schedule_(topology.size() > 1, batch_bytes),
       may_lock_(config.lock_schedule),
       reports_of_(control.size()),
       callers_(&callers),
@@ -74,6 +75,7 @@ void Negotiator::Add(std::span<Entry> entries) {
     pending_.Put(std::move(entry));
     if (scheduled) schedule_.Arrived(what);
   }
+  schedule_.SawArrivals();
 }
 
 Status Negotiator::Send(horon::Report report) {
@@ -98,6 +100,7 @@ Status Negotiator::Report() {
   horon::Report report;
   if (schedule_.locked()) {
     report.unlock = unlock_asked_ = unlock_asked_ || WantsUnlock();
+    if (report.unlock && OutOfPatience()) report.uneven = schedule_.Uneven();
     report.ask = std::exchange(ask_due_, false);  // and again when all that waits is reported
     if (std::exchange(started_due_, false)) report.started = schedule_.started();
   } else {

@@ -39,10 +39,12 @@ class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::string_view kLogComponent = "negotiator";  // in HORON_LOG
-  // `control[r]` reaches rank r, as far as the control tree needs it.
+  // `control[r]` reaches rank r, as far as the control tree needs it. `batch_bytes`: what
+  // LockedSchedule takes.
   Negotiator(const Config& config, int rank, const Topology& topology,
              const std::vector<Transport*>& control, OpTable& ops, Registry& registry,
-             ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters);
+             ProcessSets& sets, Callers& callers, Timeline& timeline, Counters& counters,
+             int64_t batch_bytes = 0);
 
   // Takes new entries, which are moved from. Those with a name that cannot be (unknown op) were
   // refused before, at submit.
@@ -103,9 +105,10 @@ class Negotiator {
   // negotiator_locked.cc
   bool HasLockedReport() const;
   bool WantsUnlock() const;
+  bool OutOfPatience() const;
   void RunSchedule();
   void ObserveSchedule(const Decision& decision);
-  void Resume(uint64_t first);
+  void Resume(uint64_t first, uint64_t uneven);
   Status DecideLocked();
   void HearLocked(int rank, horon::Report& report);
   Status Send(horon::Report report);
@@ -158,6 +161,7 @@ class Negotiator {
   std::unique_ptr<StallJudge> judge_;
   bool reply_ = false, inquire_ = false, describe_when_answered_ = false;
   bool unlock_wanted_ = false;
+  uint64_t uneven_ = 0;  // what a rank has said of the locked schedule's batch
   Tuning wanted_tuning_;
   std::vector<std::optional<uint64_t>> started_;  // answers to `stop`, by rank
   std::string lost_because_;

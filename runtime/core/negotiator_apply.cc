@@ -30,7 +30,7 @@ Status Negotiator::Apply(const Decision& decision) {
     schedule_.Stop();
     held_ = started_due_ = true;
   }
-  if (decision.resume) Resume(*decision.resume);
+  if (decision.resume) Resume(*decision.resume, decision.uneven);
   Batch batch{{}, {}, tuning_};
   auto verdict = decision.verdicts.begin();
   for (uint64_t id : decision.order) {

@@ -13,6 +13,10 @@ bool Negotiator::HasLockedReport() const {
 bool Negotiator::WantsUnlock() const {
   if (others_pending_ || !waiting_to_report_.empty() || ask_ || describe_) return true;
   if (leaving_ && !left_) return true;
+  return OutOfPatience();
+}
+
+bool Negotiator::OutOfPatience() const {
   const Clock::time_point ends = schedule_.patience_ends(awaited_);
   return ends != Clock::time_point::max() && Clock::now() >= ends;
 }
@@ -55,9 +59,9 @@ void Negotiator::ObserveSchedule(const Decision& decision) {
 }
 
 // What was started beyond it comes back with TakeBack, after all that came before in the stream.
-void Negotiator::Resume(uint64_t first) {
+void Negotiator::Resume(uint64_t first, uint64_t uneven) {
   const std::vector<SharedRegistration> members = schedule_.Members();
-  schedule_.Unlock(first);
+  schedule_.Unlock(first, uneven);
   while (!batches_.empty() && !batches_.back().entries.empty() &&
          batches_.back().entries[0].locked.number > first) {
     for (Entry& entry : batches_.back().entries) pending_.Put(std::move(entry));
@@ -86,6 +90,7 @@ void Negotiator::HearLocked(int rank, horon::Report& report) {
     });
   }
   if (report.started) started_[static_cast<size_t>(rank)] = *report.started;
+  if (report.uneven != 0) uneven_ = report.uneven;
   // Why something waits can be told when all that waits is reported; whoever asks asks again.
   describe_when_answered_ = describe_when_answered_ || report.describe;
   unlock_wanted_ = unlock_wanted_ || report.unlock || report.ask || report.leaving ||
@@ -103,7 +108,10 @@ Status Negotiator::DecideLocked() {
   Decision decision = coordinator_->Pause();
   decision.stop = stop;
   decision.inquire = std::exchange(inquire_, false);
-  if (resume) decision.resume = **std::min_element(started_.begin(), started_.end());
+  if (resume) {
+    decision.resume = **std::min_element(started_.begin(), started_.end());
+    decision.uneven = std::exchange(uneven_, 0);
+  }
   HORON_TRY(Tell(std::move(decision)));
   if (!resume || !describe_when_answered_) return Status::Ok();
   reply_ = true;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "runtime/base/cores.h"
+
 namespace horon {
 namespace {
 
@@ -40,7 +42,7 @@ Runtime::Runtime(RuntimeParts parts)
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
       crowded_(parts.topology.local_size(parts.rank) > Cores()),
-      hold_bytes_(segment_ ? HoldBytes(parts.topology, parts.rank) : 0),
+      hold_bytes_(HoldBytes(parts.topology, segment_.get())),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},
@@ -50,7 +52,7 @@ Runtime::Runtime(RuntimeParts parts)
       timeline_(rank_, fabric_.topology.node_of(rank_) == fabric_.topology.node_of(0), *counters_),
       time_use_(config_.explain ? std::make_unique<TimeUse>(*counters_) : nullptr),
       negotiator_(config_, rank_, fabric_.topology, parts.control, ops_, registry_, sets_, callers_,
-                  timeline_, *counters_),
+                  timeline_, *counters_, hold_bytes_),
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },

@@ -157,8 +157,7 @@ class Runtime {
   Status CycleSafely();
   bool Due();
   void SeeTime();
-  static int Cores();  // that this process may use
-  static int64_t HoldBytes(const Topology& topology, int rank);
+  static int64_t HoldBytes(const Topology& topology, const SharedSegment* segment);
   bool RingWhenNeeded();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);

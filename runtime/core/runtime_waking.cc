@@ -1,26 +1,18 @@
 // When submitted work wakes whom.
-#include <sched.h>
-
 #include <limits>
 
 #include "runtime/core/runtime.h"
 
 namespace horon {
 
-int Runtime::Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 // What a steady job's queue holds back while nobody waits. Each wake-up costs the user's threads
 // some 20 us of a core: too much for every gradient. With no core to spare the background thread
 // could only take turns with them, so it is left asleep until somebody waits. Between nodes links
-// would lie idle meanwhile: nothing is held back.
-int64_t Runtime::HoldBytes(const Topology& topology, int rank) {
-  if (topology.nodes() > 1) return 0;
-  const bool spare = topology.local_size(rank) < Cores();
-  return spare ? int64_t{1} << 20 : std::numeric_limits<int64_t>::max();
+// would lie idle meanwhile: nothing is held back. The same on all ranks of a job: batches are cut
+// by it.
+int64_t Runtime::HoldBytes(const Topology& topology, const SharedSegment* segment) {
+  if (topology.nodes() > 1 || segment == nullptr) return 0;
+  return segment->spare_core() ? int64_t{1} << 20 : std::numeric_limits<int64_t>::max();
 }
 
 Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,

@@ -99,6 +99,7 @@ std::vector<std::byte> Encode(const Report& report) {
   for (const Request& request : report.requests) Write(out, request);
   if (report.activity) Write(out, *report.activity);
   if (!report.given_up.empty()) out.Text(report.given_up);
+  if (report.unlock) out.Number(report.uneven);
   if (report.started) out.Number(*report.started);
   if (report.clock) out.Number(*report.clock);
   return out.Take();
@@ -119,6 +120,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   for (uint32_t i = 0; i < count; ++i) report.requests.push_back(ReadRequest(in));
   if ((flags & kAnswers) != 0) report.activity = ReadActivity(in);
   if ((flags & kGivesUp) != 0) report.given_up = in.Text();
+  if (report.unlock) report.uneven = in.Number<uint64_t>();
   if ((flags & kStarted) != 0) report.started = in.Number<uint64_t>();
   if ((flags & kAsksClock) != 0) report.clock = in.Number<int64_t>();
   HORON_TRY(in.Finish());
@@ -176,7 +178,10 @@ std::vector<std::byte> Encode(const Decision& decision) {
     out.Text(decision.lost_because);
   }
   if (!decision.description.empty()) Write(out, decision.description);
-  if (decision.resume) out.Number(*decision.resume);
+  if (decision.resume) {
+    out.Number(*decision.resume);
+    out.Number(decision.uneven);
+  }
   if (decision.timeline) Write(out, *decision.timeline);
   if (!decision.clocks.empty()) Write(out, decision.clocks, decision.clock_told);
   return out.Take();
@@ -205,7 +210,10 @@ Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks) {
     decision.lost_because = in.Text();
   }
   if ((flags & kDescribes) != 0) decision.description = ReadTexts(in);
-  if ((flags & kResumes) != 0) decision.resume = in.Number<uint64_t>();
+  if ((flags & kResumes) != 0) {
+    decision.resume = in.Number<uint64_t>();
+    decision.uneven = in.Number<uint64_t>();
+  }
   if ((flags & kOrdersTimeline) != 0) decision.timeline = ReadTimelineOrder(in);
   if ((flags & kTellsClock) != 0) ReadClocks(in, ranks, decision);
   HORON_TRY(in.Finish());

@@ -29,6 +29,7 @@ struct Report {
   std::optional<Activity> activity;  // the answer to an inquiry
   std::string given_up;              // why this rank gives itself up, which ends the job
   bool unlock = false;               // it wants what the locked schedule has not
+  uint64_t uneven = 0;               // with unlock: LockedSchedule::Uneven, after waiting in vain
   std::optional<uint64_t> started;   // the answer to `stop`: batches of schedules so far
   std::optional<int64_t> clock;      // what does rank 0's clock say? Asked at this time of mine
 };
@@ -59,6 +60,7 @@ struct Decision {
   bool stop = false;          // start nothing more of the locked schedule, and say what was started
   // The schedule is void; its batches up to this number run, all others are taken back.
   std::optional<uint64_t> resume;
+  uint64_t uneven = 0;  // with resume: from which tensor on its batch was incomplete; 0: it was not
   int32_t lost = -1;  // >= 0: this rank is given up, which ends the job
   std::string lost_because;
   std::vector<std::string> description;  // what is pending and why: answer to a rank that asked

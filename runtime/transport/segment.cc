@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
+#include "runtime/base/cores.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/utf8.h"
 
@@ -22,6 +23,7 @@ struct Header {
   int64_t ring_bytes;
   int64_t chunk_bytes;
   int32_t ranks, lanes, slots;
+  int32_t cores;  // that whoever made the segment may use
   alignas(kCacheLine) std::atomic<uint32_t> deaths;
   std::atomic<uint32_t> death_lock;  // one writer of `death` at a time
   std::atomic<uint32_t> first_dead;  // 1 + local rank; later deaths may be its consequences
@@ -82,7 +84,10 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::MapAt(const SegmentShape& 
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::InProcess(const SegmentShape& shape) {
-  return MapAt(shape, -1, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE);
+  HORON_ASSIGN(std::shared_ptr<SharedSegment> segment,
+               MapAt(shape, -1, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE));
+  reinterpret_cast<Header*>(segment->base_)->cores = Cores();
+  return segment;
 }
 
 Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape& shape) {
@@ -103,6 +108,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Create(const SegmentShape&
   header->ranks = shape.ranks;
   header->lanes = shape.lanes;
   header->slots = shape.slots;
+  header->cores = Cores();
   return segment;
 }
 
@@ -129,6 +135,10 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::Map(int fd, const SegmentS
 SharedSegment::~SharedSegment() {
   munmap(base_, static_cast<size_t>(shape_.bytes()));
   CloseOwn(fd_);
+}
+
+bool SharedSegment::spare_core() const {
+  return shape_.ranks < reinterpret_cast<const Header*>(base_)->cores;
 }
 
 RankWords& SharedSegment::rank(int r) {

@@ -88,6 +88,9 @@ class SharedSegment {
 
   const SegmentShape& shape() const { return shape_; }
   int fd() const { return fd_; }  // -1 in process
+  // Whether the node has more cores than ranks. Every rank hears the same: ranks that are bound to
+  // cores of their own would count differently.
+  bool spare_core() const;
   RankWords& rank(int r);
   NoticeWords& notice(int r);
   int FirstDead() const;  // local rank; -1 while all live

@@ -35,13 +35,14 @@ using Batches = std::vector<std::pair<uint64_t, std::vector<std::string>>>;
 
 // One rank: a negotiator, what it needs, and what it has given out.
 struct Side {
-  Side(const Config& config, int rank, const Topology& topology, std::unique_ptr<Transport> way)
+  Side(const Config& config, int rank, const Topology& topology, std::unique_ptr<Transport> way,
+       int64_t batch_bytes)
       : sets(topology.size()),
         timeline(rank, true, counters),
         transport(std::move(way)),
         negotiator(config, rank, topology,
                    std::vector<Transport*>(static_cast<size_t>(topology.size()), transport.get()),
-                   ops, registry, sets, callers, timeline, counters) {}
+                   ops, registry, sets, callers, timeline, counters, batch_bytes) {}
 
   void Take(Batch batch) {
     if (batch.resume) TakeBack(*batch.resume);
@@ -91,7 +92,8 @@ class Sides {
   // `local_size` 0: one node.
   explicit Sides(
       int size, const Config& config = NeverLocked(), int local_size = 0,
-      const Wrap& wrap = [](int, std::unique_ptr<Transport> inner) { return inner; }) {
+      const Wrap& wrap = [](int, std::unique_ptr<Transport> inner) { return inner; },
+      int64_t batch_bytes = 0) {
     auto segment = SharedSegment::InProcess(SegmentShape::For(size, 0, 4096)).value();
     for (int rank = 0; rank < size; ++rank) all_.push_back(rank);
     const Topology topology =
@@ -99,7 +101,8 @@ class Sides {
     for (int rank : all_) {
       auto rings = std::make_unique<ShmTransport>(segment, all_, rank, "inproc");
       sides_.push_back(
-          std::make_unique<Side>(config, rank, topology, wrap(rank, std::move(rings))));
+          std::make_unique<Side>(config, rank, topology, wrap(rank, std::move(rings)),
+                                 batch_bytes));
     }
   }
 
@@ -124,10 +127,10 @@ class Sides {
   }
 
   // Lets this rank do what it can do now. Whether anything moved.
-  Result<bool> Step(int rank) {
+  Result<bool> Step(int rank, bool awaited = false) {
     Side& side = (*this)[rank];
     HORON_ASSIGN(const bool progress, side.transport->Progress());
-    HORON_ASSIGN(RecycledVector<Batch> batches, side.negotiator.Advance());
+    HORON_ASSIGN(RecycledVector<Batch> batches, side.negotiator.Advance(awaited));
     for (Batch& batch : batches) side.Take(std::move(batch));
     return progress || side.negotiator.moved() || !batches.empty();
   }
@@ -674,8 +677,11 @@ class Chance {
     const int size = 1 + Below(4), local_size = Below(3);
     Config config;
     config.lock_schedule = Below(4) > 0;
-    config.cache_capacity = std::vector<int64_t>{0, 2, 100, 100}[static_cast<size_t>(Below(4))];
-    sides_ = std::make_unique<Sides>(size, config, local_size);
+    config.cache_capacity = std::vector<int64_t>{0, 2, 100, 100}[Pick(4)];
+    const int64_t batch_bytes = std::vector<int64_t>{0, 20, int64_t{1} << 40}[Pick(3)];
+    sides_ = std::make_unique<Sides>(
+        size, config, local_size,
+        [](int, std::unique_ptr<Transport> inner) { return inner; }, batch_bytes);
     std::vector<int32_t> sets{0};
     if (size > 2 && Below(3) == 0) {
       sets.push_back(sides_->AddSet({0, 1}));
@@ -695,7 +701,7 @@ class Chance {
           Submit(rank);
           break;
         case 1:
-          REQUIRE(sides_->Step(rank).ok());
+          REQUIRE(sides_->Step(rank, Below(2) == 0).ok());
           break;
         default:
           sides_->Finish(rank, static_cast<size_t>(1 + Below(3)));
@@ -724,6 +730,7 @@ class Chance {
     Request request;
   };
   int Below(int end) { return static_cast<int>(random_() % static_cast<uint64_t>(end)); }
+  size_t Pick(int end) { return static_cast<size_t>(Below(end)); }
 
   void AddRound(int round, const std::vector<int32_t>& sets) {
     std::vector<Request> requests;

@@ -34,6 +34,7 @@ Report SampleReport(std::vector<uint64_t> bits) {
   report.activity = Activity{2, 1, 77, {"0/a", "1/b"}, "0/c", 1234, "at a.py:3 in f"};
   report.given_up = "rank 1 raised ValueError: bad batch";
   report.unlock = true;
+  report.uneven = uint64_t{5} << 40;
   report.started = 1 << 20;
   report.clock = -99;
   report.bits = std::move(bits);
@@ -49,6 +50,7 @@ Decision SampleDecision() {
   decision.left = {1, 0};
   decision.inquire = decision.may_lock = decision.stop = true;
   decision.resume = 17;
+  decision.uneven = 23;
   decision.lost = 1;
   decision.lost_because = "rank 1 has not answered for 30 s";
   decision.description = {"", "tensor 'a'"};
@@ -85,6 +87,7 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
     CHECK(back.value().activity == report.activity);
     CHECK(back.value().given_up == report.given_up);
     CHECK(back.value().unlock);
+    CHECK(back.value().uneven == report.uneven);
     CHECK(back.value().started == report.started);
     CHECK(back.value().clock == report.clock);
     CHECK(back.value().bits == bits);
@@ -167,6 +170,7 @@ TEST_CASE("a decision comes back as it was sent") {
   CHECK(back.value().may_lock);
   CHECK(back.value().stop);
   CHECK(back.value().resume == 17);
+  CHECK(back.value().uneven == 23);
   CHECK(back.value().lost == 1);
   CHECK(back.value().lost_because == decision.lost_because);
   CHECK(back.value().description == decision.description);
