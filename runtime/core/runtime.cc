@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kBurst{100};
+// The same without a core to spare: each report is a wake-up here and on other ranks.
+constexpr std::chrono::microseconds kCrowdedBurst{5000};
 // The background thread competes with the user's own threads for cores; a lender has nothing else
 // to do.
 constexpr std::chrono::microseconds kBackgroundSpin{5};
@@ -98,16 +100,21 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 // --- the cycle: holder of the baton
 
 // A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for
-// a moment between two reports, and longer if HORON_CYCLE_TIME says so; nobody who waits is kept
-// waiting.
+// a moment between two reports, or as long as HORON_CYCLE_TIME says; nobody who waits is kept
+// waiting. Without a core to spare the moment is longer, unless somebody waits or asks on another
+// rank of the node, or asks on this one.
 bool Runtime::Due() {
   if (hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked() || queue_.empty()) {
     hold_until_.reset();
     return true;
   }
+  const bool no_core = hold_bytes_ > kWorthWaking && config_.cycle_time.count() == 0;
   const auto now = Clock::now();
-  if (!hold_until_) hold_until_ = std::max(now + config_.cycle_time, popped_at_ + kBurst);
-  if (now < *hold_until_) return false;
+  if (!hold_until_) {
+    hold_until_ =
+        std::max(now + config_.cycle_time, popped_at_ + (no_core ? kCrowdedBurst : kBurst));
+  }
+  if (now < *hold_until_ && !(no_core && (bell_->Hold() || nudged_.exchange(false)))) return false;
   hold_until_.reset();
   return true;
 }

@@ -137,6 +137,7 @@ class Runtime {
 
  private:
   static constexpr std::chrono::seconds kIdleSleep{10};
+  static constexpr int64_t kWorthWaking = 1 << 20;  // bytes, where a core is to spare
   // While it lives, peers that hold back what this rank waits for are asked not to.
   class Awaiting {
    public:
@@ -206,6 +207,7 @@ class Runtime {
   bool may_lend_;
   bool crowded_;        // more ranks than cores
   int64_t hold_bytes_;  // what a locked schedule's queue holds back
+  std::atomic<bool> nudged_{false};
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;

@@ -12,7 +12,7 @@ namespace horon {
 // by it.
 int64_t Runtime::HoldBytes(const Topology& topology, const SharedSegment* segment) {
   if (topology.nodes() > 1 || segment == nullptr) return 0;
-  return segment->spare_core() ? int64_t{1} << 20 : std::numeric_limits<int64_t>::max();
+  return segment->spare_core() ? kWorthWaking : std::numeric_limits<int64_t>::max();
 }
 
 Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
@@ -41,7 +41,9 @@ Status Runtime::Submit(Order order, const std::shared_ptr<Work>& work, bool wake
 }
 
 void Runtime::Nudge() {
-  if (bell_->holds()) bell_->Ring();
+  if (!bell_->holds()) return;
+  nudged_.store(true);
+  bell_->Ring();
 }
 
 // In a locked schedule a submit wakes nobody before a batch is complete and large enough. False if
@@ -56,9 +58,12 @@ bool Runtime::RingWhenNeeded() {
 }
 
 // A peer whose queue holds back what this rank waits for must not: from before this rank sleeps
-// until it wakes.
+// until it wakes. What is not agreed yet this rank itself may hold back, unless somebody is blocked.
 Runtime::Awaiting::Awaiting(Runtime& runtime) {
-  if (runtime.hold_bytes_ == 0 || !runtime.negotiator_.locked() || runtime.executor_.idle()) return;
+  const bool blocked = runtime.hurry_ || !runtime.may_lend_;
+  const bool agreeing = blocked && !runtime.negotiator_.locked() && !runtime.negotiator_.idle();
+  const bool moving = runtime.negotiator_.locked() && !runtime.executor_.idle();
+  if (runtime.hold_bytes_ == 0 || !(agreeing || moving)) return;
   segment_ = runtime.segment_.get();
   me_ = runtime.local_rank();
   ForEachPeer([](Doorbell& bell) { bell.Await(); });
