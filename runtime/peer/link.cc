@@ -179,8 +179,10 @@ void Link::SendNextPiece() {
   send_.peer = peer_;
   send_.tag = kPeerTag;
   send_.spans = {Span{reinterpret_cast<std::byte*>(&head_out_), kHead}};
-  if (head_out_.piece_bytes > 0)
-    send_.spans.push_back({parcel.values->data() + parcel.sent, head_out_.piece_bytes});
+  if (head_out_.piece_bytes > 0) {
+    const int64_t end = parcel.sent + head_out_.piece_bytes;
+    send_.spans.push_back({parcel.values->DataTo(end) + parcel.sent, head_out_.piece_bytes});
+  }
   parcel.sent += head_out_.piece_bytes;
   parcel.started = true;
   if (parcel.header.kind != PeerKind::kReply && parcel.header.round == round_) sent_ = true;
@@ -250,7 +252,7 @@ void Link::TakePiece(Answerer& answerer) {
     return;
   }
   if (incoming_->fits && header.piece_bytes > 0) {
-    std::memcpy(incoming_->values.data() + header.offset, room_.data() + kHead,
+    std::memcpy(incoming_->data() + header.offset, room_.data() + kHead,
                 static_cast<size_t>(header.piece_bytes));
   }
   incoming_->got += header.piece_bytes;
@@ -264,6 +266,8 @@ Status Link::Begin(Answerer& answerer, const PeerHeader& header) {
       header.kind == PeerKind::kReply ? ExpectedReply(header) : answerer.Expected(peer_, header);
   incoming_->fits = expected == header.total_bytes && !IsWaiting(header);
   if (!incoming_->fits || expected == 0) return Status::Ok();
+  if (header.kind != PeerKind::kReply) incoming_->place = answerer.Place(peer_, header);
+  if (incoming_->place) return Status::Ok();
   Result<Buffer> values = pool_->Take(expected);
   if (!values.ok()) {
     incoming_.reset();
@@ -321,7 +325,7 @@ bool Link::DeliverQuestion(Answerer& answerer, const Incoming& question) {
   if (asked.round > done_round_) {
     std::optional<Answerer::Answer> answer;
     if (question.fits) {
-      answer = answerer.Do(peer_, asked, question.values);
+      answer = answerer.Do(peer_, asked, question.data());
       if (!answer) return false;
     } else {
       answer = Answerer::Answer{.refused = kNoSuchWindow};

@@ -18,18 +18,17 @@
 #include "runtime/base/counters.h"
 #include "runtime/device/memory.h"
 #include "runtime/peer/peer_wire.h"
+#include "runtime/peer/values_copy.h"
 #include "runtime/transport/transport.h"
 
 namespace horon {
 
 inline constexpr Tag kPeerTag = 96;  // beside the negotiation's, below the buckets'
 
-using SharedBuffer = std::shared_ptr<const Buffer>;  // never changed once it is sent
-
 // What is asked, and then the answer.
 struct Question final : Waitable {
   PeerHeader header;
-  SharedBuffer values;       // null: none
+  SharedCopy values;         // null: none
   int64_t answer_bytes = 0;  // of values that the answer must have
   bool counts = false;       // whether it must not stay open if it was done there
   std::chrono::steady_clock::time_point deadline;
@@ -50,14 +49,19 @@ class Answerer {
     uint32_t refused = 0;  // of peer_wire.h
     int64_t tensor_round = 0;
     double share = 0;
-    SharedBuffer values = nullptr;
+    SharedCopy values = nullptr;
   };
   virtual ~Answerer() = default;
   // Bytes of values that this question must have; -1: it is about nothing that exists.
   virtual int64_t Expected(int from, const PeerHeader& header) = 0;
+  // Where they are put as they come, and stay until Do() is asked; null: into a buffer.
+  virtual std::shared_ptr<std::byte> Place(int /*from*/, const PeerHeader& /*header*/) {
+    return nullptr;
+  }
   // Does what is asked, once for each question; nothing while it cannot yet: it is called again,
   // and answers and later questions do not wait for that.
-  virtual std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer& values) = 0;
+  virtual std::optional<Answer> Do(int from, const PeerHeader& header,
+                                   const std::byte* values) = 0;
 };
 
 class Link {
@@ -86,7 +90,7 @@ class Link {
  private:
   struct Parcel {
     PeerHeader header;
-    SharedBuffer values;
+    SharedCopy values;
     int64_t sent = 0;
     bool started = false;
   };
@@ -94,6 +98,8 @@ class Link {
   struct Incoming {
     explicit Incoming(const PeerHeader& first) : header(first) {}
     PeerHeader header;  // of its first piece
+    std::byte* data() const { return place ? place.get() : values.data(); }
+    std::shared_ptr<std::byte> place;  // of the answerer, or null
     Buffer values;
     int64_t got = 0;
     bool whole = false, fits = false;

@@ -1,6 +1,5 @@
 // What this rank does when another one asks, and the mutexes that it keeps for them.
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/peer/orders.h"
 #include "runtime/peer/round_slot.h"
@@ -25,15 +24,22 @@ int64_t PeerEngine::Expected(int from, const PeerHeader& header) {
   return window->slot_of(from) > 0 ? window->bytes() : -1;
 }
 
+// A round's message that its slot can take comes right into it: nobody reads a slot that is free.
+std::shared_ptr<std::byte> PeerEngine::Place(int from, const PeerHeader& header) {
+  const Shared window = header.kind == PeerKind::kRound ? WindowOf(header) : nullptr;
+  if (!window || !RoundSlot(window->slot(from)).Takes(header.tensor_round)) return nullptr;
+  return {window, window->slot(from).values()};
+}
+
 std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& header,
-                                               const Buffer& values) {
+                                               const std::byte* values) {
   const Shared window = WindowOf(header);
   if (!window)
     return Answer{.refused = kNoSuchWindow};  // freed while the last piece was on its way
   switch (header.kind) {
     case PeerKind::kPut:
     case PeerKind::kAdd:
-      if (!Deliver(header, *window, window->slot(from), values.data())) return std::nullopt;
+      if (!Deliver(header, *window, window->slot(from), values)) return std::nullopt;
       return Answer{};
     case PeerKind::kRound:
       return TakeMessage(header, RoundSlot(window->slot(from)), values);
@@ -46,7 +52,7 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
     case PeerKind::kPropose: {
       const int64_t begun = Stamp();
       CountSent(from, *window);
-      Answer answer = Average(header, *window, values.data());
+      Answer answer = Average(header, *window, values);
       if (begun > 0) Note(*window, "ANSWER: " + std::to_string(from), begun);
       return answer;
     }
@@ -68,8 +74,8 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
 // Of a round. It waits until the last one was mixed.
 std::optional<Answerer::Answer> PeerEngine::TakeMessage(const PeerHeader& header,
                                                         const RoundSlot& slot,
-                                                        const Buffer& values) {
-  switch (slot.TryPut(header.tensor_round, header.share, values.data())) {
+                                                        const std::byte* values) {
+  switch (slot.TryPut(header.tensor_round, header.share, values)) {
     case RoundSlot::Put::kFull:
       return std::nullopt;
     case RoundSlot::Put::kLate:
@@ -85,19 +91,18 @@ std::optional<Answerer::Answer> PeerEngine::Read(Window& window) {
     looks_again_ = true;
     return std::nullopt;
   }
-  Result<Buffer> copy = fabric_->host_pool->Take(window.bytes());
-  if (!copy.ok()) return Answer{.refused = kNoSuchWindow};
-  if (window.bytes() > 0)
-    std::memcpy(copy.value().data(), window.published().values(),
-                static_cast<size_t>(window.bytes()));
-  return Answer{.share = window.published().head().share,
-                .values = std::make_shared<const Buffer>(std::move(copy).value())};
+  Result<Buffer> room = fabric_->host_pool->Take(window.bytes());
+  if (!room.ok()) return Answer{.refused = kNoSuchWindow};
+  auto copy =
+      std::make_shared<ValuesCopy>(std::move(room).value(), window.published().values());
+  copy->data();  // while the slot is held
+  return Answer{.share = window.published().head().share, .values = std::move(copy)};
 }
 
 // The values as they were go back, and both ranks add the same difference, with opposite signs.
 Answerer::Answer PeerEngine::Average(const PeerHeader& header, Window& window,
                                      const std::byte* values) {
-  const Result<SharedBuffer> before = CopyOf(window);
+  const Result<SharedCopy> before = CopyOf(window);
   if (!before.ok()) return {.refused = kNoSuchWindow};
   const std::byte* mine = before.value()->data();
   if (!AddDifference(window, header.weight, values, mine).ok()) return {.refused = kNoSuchWindow};

@@ -1,6 +1,5 @@
 #include "runtime/peer/peer_engine.h"
 
-#include <cstring>
 #include <utility>
 
 #include "runtime/peer/accumulator.h"
@@ -263,7 +262,7 @@ void PeerEngine::Ring(int rank) {
 }
 
 std::shared_ptr<Question> PeerEngine::Ask(const Window& window, int rank, PeerHeader header,
-                                          Clock::time_point deadline, SharedBuffer values,
+                                          Clock::time_point deadline, SharedCopy values,
                                           int64_t answer_bytes) {
   auto question = std::make_shared<Question>();
   question->deadline = deadline;
@@ -279,11 +278,15 @@ std::shared_ptr<Question> PeerEngine::Ask(const Window& window, int rank, PeerHe
   return question;
 }
 
-Result<SharedBuffer> PeerEngine::CopyOf(const Window& window) {
-  HORON_ASSIGN(Buffer copy, fabric_->host_pool->Take(window.bytes()));
-  if (window.bytes() > 0)
-    std::memcpy(copy.data(), window.values(), static_cast<size_t>(window.bytes()));
-  return std::make_shared<const Buffer>(std::move(copy));
+Result<SharedCopy> PeerEngine::CopyOf(const Window& window) {
+  HORON_ASSIGN(SharedCopy copy, CopyLaterOf(window));
+  copy->data();
+  return copy;
+}
+
+Result<SharedCopy> PeerEngine::CopyLaterOf(const Window& window) {
+  HORON_ASSIGN(Buffer room, fabric_->host_pool->Take(window.bytes()));
+  return std::make_shared<ValuesCopy>(std::move(room), window.values());
 }
 
 // values += weight * (x - y)

@@ -91,10 +91,11 @@ class PeerEngine final : private Answerer {
 
   // Answering: peer_answers.cc.
   int64_t Expected(int from, const PeerHeader& header) override;
-  std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer& values) override;
+  std::shared_ptr<std::byte> Place(int from, const PeerHeader& header) override;
+  std::optional<Answer> Do(int from, const PeerHeader& header, const std::byte* values) override;
   std::optional<Answer> Read(Window& window);
   static std::optional<Answer> TakeMessage(const PeerHeader& header, const class RoundSlot& slot,
-                                           const Buffer& values);
+                                           const std::byte* values);
   Answer Average(const PeerHeader& header, Window& window, const std::byte* values);
   Shared WindowOf(const PeerHeader& header) const;
   void AddWaiter(Window& window, int rank);
@@ -135,9 +136,11 @@ class PeerEngine final : private Answerer {
   bool Deliver(const PeerHeader& header, Window& window, const Slot& slot, const std::byte* values);
   // What has no values cannot count.
   std::shared_ptr<Question> Ask(const Window& window, int rank, PeerHeader header,
-                                Clock::time_point deadline, SharedBuffer values = nullptr,
+                                Clock::time_point deadline, SharedCopy values = nullptr,
                                 int64_t answer_bytes = 0);
-  Result<SharedBuffer> CopyOf(const Window& window);
+  // Of the values as they are now; or of those that a message finds in them, piece by piece.
+  Result<SharedCopy> CopyOf(const Window& window);
+  Result<SharedCopy> CopyLaterOf(const Window& window);
   Status AddDifference(Window& window, double weight, const std::byte* x, const std::byte* y);
   int64_t Stamp() const { return recording_.stamp ? recording_.stamp() : 0; }
   void Note(const Window& window, std::string activity, int64_t begun) const;

@@ -91,13 +91,13 @@ void PeerEngine::LeaveOpen(Running& running, int rank, const std::shared_ptr<Que
 Task PeerEngine::Give(Running& running) {
   Order& order = running.order;
   Window& window = running.window();
-  SharedBuffer copy;
+  SharedCopy copy;
   std::vector<std::pair<int, std::shared_ptr<Question>>> asked;
   const PeerKind kind = order.kind == OrderKind::kPut ? PeerKind::kPut : PeerKind::kAdd;
   for (const auto& [rank, weight] : order.ranks) {
     if (window.near(rank) != nullptr || running.Missed(rank)) continue;
     if (!copy) {
-      Result<SharedBuffer> made = CopyOf(window);
+      Result<SharedCopy> made = CopyOf(window);
       HORON_CO_TRY(made.status());
       copy = made.value();
     }
@@ -261,7 +261,7 @@ void PeerEngine::CountSent(int rank, const Window& window) {
 Task PeerEngine::PairUp(Running& running) {
   Window& window = running.window();
   const auto [rank, weight] = running.order.ranks[0];
-  const Result<SharedBuffer> sent = CopyOf(window);
+  const Result<SharedCopy> sent = CopyOf(window);
   HORON_CO_TRY(sent.status());
   const auto question = Ask(window, rank, {.kind = PeerKind::kPropose, .weight = weight},
                             running.deadline, sent.value(), window.bytes());

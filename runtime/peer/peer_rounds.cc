@@ -34,6 +34,7 @@ class PeerEngine::MixingRound final : public Waitable {
     for (const auto& [rank, weight] : row.to) to_.push_back({rank, weight});
     for (const auto& [rank, weight] : row.from) from_.push_back({rank, weight});
   }
+  ~MixingRound() override { KeepSent(); }
 
   // Sends to those that messages reach.
   Status Begin();
@@ -67,6 +68,10 @@ class PeerEngine::MixingRound final : public Waitable {
     edge.state = Edge::State::kMissed;
     if (!running_.Missed(edge.rank)) running_.Miss(edge.rank);
   }
+  // Of what was not answered pieces may still go, or come back, when the values have changed.
+  void KeepSent() {
+    if (copy_) copy_->data();
+  }
   void TellNear(Edge& edge);
   Status HearAnswer(Edge& edge);
   Status Hear(Edge& edge);
@@ -85,14 +90,14 @@ class PeerEngine::MixingRound final : public Waitable {
   int64_t next_;
   double self_ = 1;
   Edges to_, from_;
+  SharedCopy copy_;  // what is sent; null: nothing is
 };
 
 Status PeerEngine::MixingRound::Begin() {
-  SharedBuffer copy;
   for (Edge& edge : to_) {
     if (window_.near(edge.rank) != nullptr) continue;
-    if (!copy) {
-      HORON_ASSIGN(copy, engine_.CopyOf(window_));
+    if (!copy_) {
+      HORON_ASSIGN(copy_, engine_.CopyLaterOf(window_));
     }
     edge.asked = engine_.Ask(window_, edge.rank,
                              {.kind = PeerKind::kRound,
@@ -100,7 +105,7 @@ Status PeerEngine::MixingRound::Begin() {
                               .share = window_.share,
                               .tensor_round = round_,
                               .carry = rounds_.push_sum ? 1u : 0u},
-                             running_.deadline, copy);
+                             running_.deadline, copy_);
     edge.asked->counts = rounds_.push_sum;
   }
   return Status::Ok();
@@ -258,6 +263,7 @@ void PeerEngine::MixingRound::Mix() {
     values.push_back({Mine(edge.rank).values(), edge.weight});
     shares.push_back({BytesOf(numbers.back()), edge.weight});
   }
+  KeepSent();
   MixHeard(window_.shape().dtype, 1, own, window_.values(), values, window_.values(),
            window_.count());
   if (rounds_.push_sum) {

@@ -12,7 +12,8 @@ RoundSlot::Put RoundSlot::TryPut(int64_t round, double share, const std::byte* v
       slot_.head().late.fetch_add(1, std::memory_order_relaxed);
       return Put::kLate;
     }
-    if (slot_.bytes() > 0) std::memcpy(slot_.values(), values, static_cast<size_t>(slot_.bytes()));
+    if (slot_.bytes() > 0 && values != slot_.values())
+      std::memcpy(slot_.values(), values, static_cast<size_t>(slot_.bytes()));
     slot_.head().share = share;
     // Closed further meanwhile? Then it is looked at again.
     if (word().compare_exchange_strong(seen, round << 1 | 1, std::memory_order_acq_rel,

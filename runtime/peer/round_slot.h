@@ -17,11 +17,17 @@ class RoundSlot {
   enum class Put { kDone, kFull, kLate };
   explicit RoundSlot(Slot slot) : slot_(slot) {}
 
-  // The sender, or who has its message. kFull: an earlier one was not taken. kLate: the owner went
-  // on without this one.
+  // The sender, or who has its message, perhaps where the slot has its values. kFull: an earlier one
+  // was not taken. kLate: the owner went on without this one.
   Put TryPut(int64_t round, double share, const std::byte* values) const;
   // Where kLate: the round that the owner takes next.
   int64_t next() const { return word().load(std::memory_order_acquire) >> 1; }
+
+  // Whether one of this round could be put there now: then its values may be written beforehand.
+  bool Takes(int64_t round) const {
+    const int64_t seen = word().load(std::memory_order_acquire);
+    return (seen & 1) == 0 && seen >> 1 <= round;
+  }
 
   // The owner. The round that lies there; -1: none.
   int64_t round() const {

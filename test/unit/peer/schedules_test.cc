@@ -246,7 +246,7 @@ class Side final : public Answerer {
     }
   }
   int64_t Expected(int, const PeerHeader&) override { return 0; }
-  std::optional<Answer> Do(int from, const PeerHeader& header, const Buffer&) override {
+  std::optional<Answer> Do(int from, const PeerHeader& header, const std::byte*) override {
     if (waits_ && !through()) return std::nullopt;
     done[from].push_back(header.weight);
     return Answer{.share = header.weight};
