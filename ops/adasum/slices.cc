@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ops/adasum/share.h"
+#include "runtime/base/fault.h"
 
 namespace horon::adasum {
 
@@ -66,6 +67,7 @@ Task Share::ReduceChunk(std::span<const int> members, int owners, double scale, 
     }
     ReduceInto(ReduceKind::kSum, dtype_, scale, inputs, Output(i, begin), n);
   };
+  FaultPoint(FaultPhase::kReduce);
   ForPieces(mine, own.begin, own.begin + own.count, reduce);
   for (Transfer& send : sends) HORON_CO_TRY(co_await Finished(send));
   co_return Status::Ok();
