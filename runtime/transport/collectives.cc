@@ -16,7 +16,7 @@ constexpr int64_t kBroadcastWindow = 4;  // chunks in flight per edge of the tre
 // set bit, and its children have one more bit below that one, the largest subtree first.
 struct Place {
   int parent = -1;  // -1 at the root
-  std::vector<int> children;
+  RecycledVector<int> children;
 
   Place(int rank, int size, int root) {
     const int from_root = (rank - root + size) % size;
@@ -57,7 +57,7 @@ Task Allgather(Communicator& comm, std::byte* block, std::span<const Part> parts
     const Part& part = parts_bytes[static_cast<size_t>(p)];
     return Span{block + part.begin, part.count};
   };
-  std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
+  RecycledVector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
   const Span own = span_of(comm.rank());
   // Everyone starts with its right neighbour, so that no rank is everyone's first target.
   for (int step = 1; step < comm.size(); ++step) {
@@ -74,7 +74,7 @@ Task Allgather(Communicator& comm, std::byte* block, std::span<const Part> parts
 
 Task Alltoall(Communicator& comm, std::span<const Span> send, std::span<const Span> recv) {
   const auto me = static_cast<size_t>(comm.rank());
-  std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
+  RecycledVector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
   for (int step = 1; step < comm.size(); ++step) {
     const int to = (comm.rank() + step) % comm.size();
     const int from = (comm.rank() - step + comm.size()) % comm.size();
@@ -111,8 +111,8 @@ Task Broadcast(Communicator& comm, std::span<const Span> spans, int root,
   const size_t window = static_cast<size_t>(std::min(chunks, kBroadcastWindow));
   const size_t children = place.children.size();
   SpanCursor at, copy_at;  // where the next chunk begins
-  std::vector<std::vector<Span>> slices(window);
-  std::vector<Transfer> receives(window), sends(window * children);
+  RecycledVector<RecycledVector<Span>> slices(window);
+  RecycledVector<Transfer> receives(window), sends(window * children);
   int64_t opened = 0;  // chunks whose receive is posted
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     for (; opened < std::min(chunks, chunk + kBroadcastWindow); ++opened) {

@@ -35,15 +35,15 @@ class DirectExchange {
         chunk_(kChunkBytes / element_) {
     const auto size = static_cast<size_t>(comm.size());
     for (Slot& slot : slots_) {
-      slot.receives = std::vector<Transfer>(size);
-      slot.sends = std::vector<Transfer>(size);
+      slot.receives = RecycledVector<Transfer>(size);
+      slot.sends = RecycledVector<Transfer>(size);
     }
     for (const Part& part : parts) steps_ = std::max(steps_, (part.count + chunk_ - 1) / chunk_);
   }
 
   int64_t steps() const { return steps_; }
-  std::vector<Transfer>& receives(int64_t step) { return slot(step).receives; }
-  std::vector<Transfer>& sends(int64_t step) { return slot(step).sends; }
+  RecycledVector<Transfer>& receives(int64_t step) { return slot(step).receives; }
+  RecycledVector<Transfer>& sends(int64_t step) { return slot(step).sends; }
 
   Status Begin(int64_t step) {
     const int me = comm_.rank(), size = comm_.size();
@@ -70,7 +70,7 @@ class DirectExchange {
     FaultPoint(FaultPhase::kReduce);
     const Part mine = Chunk(comm_.rank(), step);
     if (mine.count == 0) return;
-    std::vector<const std::byte*> inputs;
+    RecycledVector<const std::byte*> inputs;
     for (int rank = 0; rank < comm_.size(); ++rank) {
       inputs.push_back(rank == comm_.rank() ? block_ + mine.begin * element_ : Input(step, rank));
     }
@@ -82,7 +82,7 @@ class DirectExchange {
   struct Slot {
     Buffer inputs;  // declared first: the transfers are cancelled before it goes
     int64_t stride = 0;
-    std::vector<Transfer> receives, sends;  // by peer
+    RecycledVector<Transfer> receives, sends;  // by peer
   };
   Slot& slot(int64_t step) { return slots_[static_cast<size_t>(step) % kChunksInFlight]; }
 
@@ -121,8 +121,8 @@ Task OneStepAllreduce(Communicator& comm, const std::byte* input, std::byte* out
   const int64_t bytes = count * SizeOf(reduction.dtype);
   auto scratch = comm.pool().Take(bytes * comm.size());
   if (!scratch.ok()) co_return scratch.status();
-  std::vector<const std::byte*> inputs;
-  std::vector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
+  RecycledVector<const std::byte*> inputs;
+  RecycledVector<Transfer> transfers(2 * static_cast<size_t>(comm.size()));
   for (int rank = 0; rank < comm.size(); ++rank) {
     std::byte* const theirs = scratch.value().data() + rank * bytes;
     inputs.push_back(rank == comm.rank() ? input : theirs);

@@ -8,23 +8,25 @@
 
 namespace horon {
 
-Communicator::Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane)
-    : fabric_(&fabric), base_(base), lane_(lane) {
-  const auto me = std::find(ranks.begin(), ranks.end(), fabric.rank);
-  HORON_CHECK(me != ranks.end(), "a communicator holds the rank that makes it");
-  auto members = std::make_shared<Members>();
-  members->me = static_cast<int>(me - ranks.begin());
+Communicator::Members::Members(const Fabric& fabric, std::vector<int> all) : ranks(std::move(all)) {
+  const auto own = std::find(ranks.begin(), ranks.end(), fabric.rank);
+  HORON_CHECK(own != ranks.end(), "a communicator holds the rank that makes it");
+  me = static_cast<int>(own - ranks.begin());
   std::map<int, int> renumbered;  // node of the job -> node of this communicator
   for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
     const int job_node = fabric.topology.node_of(ranks[static_cast<size_t>(member)]);
-    const auto [it, added] = renumbered.emplace(job_node, static_cast<int>(members->nodes.size()));
-    if (added) members->nodes.emplace_back();
-    members->nodes[static_cast<size_t>(it->second)].push_back(member);
-    members->node_of.push_back(it->second);
+    const auto [it, added] = renumbered.emplace(job_node, static_cast<int>(nodes.size()));
+    if (added) nodes.emplace_back();
+    nodes[static_cast<size_t>(it->second)].push_back(member);
+    node_of.push_back(it->second);
   }
-  members->ranks = std::move(ranks);
-  members_ = std::move(members);
 }
+
+Communicator::Communicator(const Fabric& fabric, std::vector<int> ranks, Tag base, Lane* lane)
+    : fabric_(&fabric),
+      members_(std::make_shared<Members>(fabric, std::move(ranks))),
+      base_(base),
+      lane_(lane) {}
 
 Status Communicator::Send(Transfer& transfer, int to, std::span<const Span> spans, int stream) {
   return Start(transfer, Transfer::Direction::kSend, to, spans, stream);
@@ -50,13 +52,24 @@ Status Communicator::Start(Transfer& transfer, Transfer::Direction direction, in
   return fabric_->route[static_cast<size_t>(transfer.peer)]->Post(transfer);
 }
 
+std::shared_ptr<const Communicator::Members> Communicator::MembersOf(
+    std::span<const int> part) const {
+  auto& parts = members_->parts;
+  for (const Members::Part& known : parts)
+    if (std::equal(known.members.begin(), known.members.end(), part.begin(), part.end()))
+      return known.kept;
+  std::vector<int> ranks;
+  ranks.reserve(part.size());
+  for (int member : part) ranks.push_back(global(member));
+  auto made = std::make_shared<const Members>(*fabric_, std::move(ranks));
+  if (parts.size() < Members::kParts) parts.push_back({{part.begin(), part.end()}, made});
+  return made;
+}
+
 Communicator Communicator::Sub(std::span<const int> members, int level) const {
   HORON_CHECK(level > 0 && level < kLevels, "a sub-communicator's level is 1..7");
-  std::vector<int> ranks;
-  ranks.reserve(members.size());
-  for (int member : members) ranks.push_back(global(member));
   const Tag bucket = base_ / kTags * kTags;
-  Communicator sub(*fabric_, std::move(ranks), bucket + static_cast<Tag>(level * kStreams));
+  Communicator sub(*this, MembersOf(members), bucket + static_cast<Tag>(level * kStreams));
   sub.Follow(phases_);
   return sub;
 }

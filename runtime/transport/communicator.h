@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/phases.h"
@@ -58,6 +59,7 @@ class Communicator {
   // The same bucket among some of its members (indices in this communicator, me included). They are
   // numbered, and reductions add them, in the order given: ascending, or by node where that
   // differs. `level` (1..7) keeps its messages apart from those of other levels that run at once.
+  // The first few groups of members are kept: for other buckets nothing is made anew.
   Communicator Sub(std::span<const int> members, int level) const;
   // The same on this one's tags (level 1's, if this is the bucket's whole group): for parts in
   // which no pair of members meets that meets in another part, or here, at the same time.
@@ -95,11 +97,23 @@ class Communicator {
 
  private:
   struct Members {
+    Members(const Fabric& fabric, std::vector<int> ranks);
+
     std::vector<int> ranks;
     int me = 0;  // my place in them
     std::vector<int> node_of;
     std::vector<std::vector<int>> nodes;
+    // Groups of them that Sub keeps, each as it was asked for; by the holder of the baton.
+    static constexpr size_t kParts = 8;
+    struct Part {
+      std::vector<int> members;
+      std::shared_ptr<const Members> kept;
+    };
+    mutable std::vector<Part> parts;
   };
+  Communicator(const Communicator& other, std::shared_ptr<const Members> members, Tag base)
+      : fabric_(other.fabric_), members_(std::move(members)), base_(base), lane_(nullptr) {}
+  std::shared_ptr<const Members> MembersOf(std::span<const int> part) const;
   Status Start(Transfer& transfer, Transfer::Direction direction, int peer,
                std::span<const Span> spans, int stream);
 

@@ -97,8 +97,8 @@ Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
   return taken;
 }
 
-// Steps until the runtime has taken nothing from the heap for
-// kSteps of them, on the background threads or on those that wait; the least that it took.
+// Steps until the runtime has taken nothing from the heap for kSteps of them, on the background
+// threads or on those that wait; the least that it took.
 int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int tensors,
                     int64_t count) {
   constexpr int kTries = 200;  // the schedule is left for a while when a thread is kept waiting
@@ -126,12 +126,14 @@ int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int 
 }
 
 TEST_CASE("in the steady state the runtime takes nothing from the heap for adasum", "[adasum]") {
-  const std::string op = GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling");
+  const std::string op = GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling",
+                                  "adasum:algo=tree", "adasum:algo=ring", "adasum:local=average",
+                                  "adasum:local=sum");
   const auto [ranks, nodes] = GENERATE(std::pair{2, 1}, std::pair{4, 1}, std::pair{3, 1},
-                                       std::pair{2, 2}, std::pair{4, 2});
+                                       std::pair{2, 2}, std::pair{4, 2}, std::pair{3, 2});
   const bool lend = GENERATE(false, true);
   WorldOptions options;
-  options.local_size = ranks / nodes;
+  options.local_size = (ranks + nodes - 1) / nodes;
   options.configure = [lend](Config& config) { config.lend = lend; };
   for (const auto& [tensors, count] : {std::pair{1, 1}, std::pair{1, 200000}, std::pair{20, 400}}) {
     INFO(op << ", " << ranks << " ranks on " << nodes << " nodes, " << tensors << " tensors of "
