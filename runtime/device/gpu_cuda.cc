@@ -1,7 +1,6 @@
 #include "runtime/device/gpu_cuda.h"
 
-#include <dlfcn.h>
-
+#include <algorithm>
 #include <utility>
 
 #include "runtime/device/cublas_pairs.h"
@@ -51,11 +50,18 @@ class PinnedMemory final : public Memory {
   int index_;
 };
 
+Status Captured() {
+  return Status::Unsupported(
+      "its stream is being captured into a CUDA graph, and a collective cannot be part of one: "
+      "call Horon outside of the capture");
+}
+
 // Events that are used again: making one costs more than recording it.
 class Events {
  public:
   explicit Events(int index) : index_(index) {}
   ~Events() {
+    const OnDevice current(index_);
     for (cudaEvent_t event : free_) cudaEventDestroy(event);
   }
   Result<cudaEvent_t> Take() {
@@ -103,8 +109,12 @@ class CudaEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     const OnDevice current(from_->index());
-    return Check(cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0),
-                 "make a stream wait", from_->index());
+    const cudaError_t error = cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0);
+    if (error == cudaErrorStreamCaptureIsolation) {
+      cudaGetLastError();
+      return Captured();
+    }
+    return Check(error, "make a stream wait", from_->index());
   }
 
  private:
@@ -137,7 +147,7 @@ class CudaStream final : public Stream {
     const OnDevice current(device_);
     cudaStreamSynchronize(stream_);
     by_cublas_.reset();
-    cudaFree(room_);
+    for (std::byte* room : rooms_) cudaFree(room);
     cudaStreamDestroy(stream_);
   }
   void* native() const override { return stream_; }
@@ -172,10 +182,10 @@ class CudaStream final : public Stream {
     if (pairs_ == PairKernels::kCublas) {
       HORON_TRY(OpenCublasPairs());
       HORON_TRY(Reserve(CublasPairs::RoomFor(pairs)));
-      return by_cublas_->Dot(dtype, pairs, room_, sums);
+      return by_cublas_->Dot(dtype, pairs, room(), sums);
     }
     HORON_TRY(Reserve(PartialsFor(pairs) * static_cast<int64_t>(sizeof(Dots))));
-    auto* const partials = reinterpret_cast<Dots*>(room_);
+    auto* const partials = reinterpret_cast<Dots*>(room());
     return Check(cuda::Dot(dtype, pairs, partials, sums, stream_), "multiply tensors", device_);
   }
   Status Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
@@ -188,7 +198,7 @@ class CudaStream final : public Stream {
     if (pairs_ == PairKernels::kCublas) {
       HORON_TRY(OpenCublasPairs());
       HORON_TRY(Reserve(CublasPairs::RoomFor(pairs)));
-      return by_cublas_->Combine(dtype, pairs, room_);
+      return by_cublas_->Combine(dtype, pairs, room());
     }
     return Check(cuda::Combine(dtype, pairs, stream_), "combine tensors", device_);
   }
@@ -204,19 +214,18 @@ class CudaStream final : public Stream {
   }
 
  private:
-  // cudaFree waits for the device, so the larger one comes before the last use of the smaller one
-  // can matter. Rare: it grows to the largest bucket.
+  // What is outgrown is kept: cudaFree would wait for the device, which may wait for a peer. Twice
+  // as much each time, so all together is less than twice the last; a bucket needs little.
   Status Reserve(int64_t bytes) {
     if (bytes <= reserved_) return Status::Ok();
-    cudaFree(room_);
-    room_ = nullptr;
-    reserved_ = 0;
+    const int64_t more = std::max(bytes, 2 * reserved_);
     void* data = nullptr;
-    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(bytes)), "allocate memory", device_));
-    room_ = static_cast<std::byte*>(data);
-    reserved_ = bytes;
+    HORON_TRY(Check(cudaMalloc(&data, static_cast<size_t>(more)), "allocate memory", device_));
+    rooms_.push_back(static_cast<std::byte*>(data));
+    reserved_ = more;
     return Status::Ok();
   }
+  std::byte* room() const { return rooms_.empty() ? nullptr : rooms_.back(); }
   // When it is first used: it takes memory of its own, and some time.
   Status OpenCublasPairs() {
     if (by_cublas_) return Status::Ok();
@@ -230,8 +239,8 @@ class CudaStream final : public Stream {
   const CublasLibrary& cublas_;
   PairKernels pairs_;
   std::unique_ptr<CublasPairs> by_cublas_;
-  std::byte* room_ = nullptr;  // for Dot and Combine
-  int64_t reserved_ = 0;
+  std::vector<std::byte*> rooms_;  // for Dot and Combine; the last one is used
+  int64_t reserved_ = 0;           // bytes of that
 };
 
 class CudaGpu final : public Gpu {
@@ -260,24 +269,21 @@ class CudaGpu final : public Gpu {
     return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream, cublas_, pairs));
   }
   Status Attach() override {
-    // The driver's: the runtime names a device also where a thread has none.
-    using GetCurrent = int(void** context);
-    static auto* const current =
-        reinterpret_cast<GetCurrent*>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
-    void* context = nullptr;
-    if (current != nullptr && current(&context) == 0 && context != nullptr) return Status::Ok();
+    if (HasContext()) return Status::Ok();
     return Check(cudaSetDevice(index_), "be used on a thread", index_);
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);
     auto* const stream = static_cast<cudaStream_t>(framework_stream);
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    HORON_TRY(Check(cudaStreamIsCapturing(stream, &capturing), "ask a stream", index_));
-    if (capturing != cudaStreamCaptureStatusNone) {
-      return Status::Unsupported(
-          "its stream is being captured into a CUDA graph, and a collective cannot be part of one: "
-          "call Horon outside of the capture");
+    const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
+    // The legacy default stream may not be asked while a stream that it waits for is captured.
+    if (asked == cudaErrorStreamCaptureImplicit) {
+      cudaGetLastError();
+      return Captured();
     }
+    HORON_TRY(Check(asked, "ask a stream", index_));
+    if (capturing != cudaStreamCaptureStatusNone) return Captured();
     return RecordOn(events_, framework_stream);
   }
 
@@ -290,16 +296,7 @@ class CudaGpu final : public Gpu {
 
 }  // namespace
 
-Status Check(cudaError_t error, const char* what, int device) {
-  if (error == cudaSuccess) return Status::Ok();
-  cudaGetLastError();  // so that the framework does not find it
-  return Status::Unavailable("CUDA could not " + std::string(what) + " on GPU " +
-                             std::to_string(device) + ": " + cudaGetErrorString(error) + " (" +
-                             cudaGetErrorName(error) + ")");
-}
-
 Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
-  const OnDevice current(index);
   cudaDeviceProp properties{};
   HORON_TRY(Check(cudaGetDeviceProperties(&properties, index), "be asked about it", index));
   if (properties.major < kLeastMajor) {
@@ -310,7 +307,7 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
                                std::to_string(kLeastMajor) +
                                ".0 (A100 and newer): reduce copies on the CPU");
   }
-  HORON_TRY(Check(cudaFree(nullptr), "be started", index));
+  HORON_TRY(BeginContext(index));
   return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name, cublas));
 }
 
