@@ -60,8 +60,10 @@ std::unique_ptr<PyWork> Run(const py::handle& fields, py::object keep) {
   CheckSubmit(horon_begin(&parsed.request(), &work));
   auto pending = std::make_unique<PyWork>(work, std::move(keep));
   pending->Wait(-1);
-  if (parsed.request().device >= 0)
-    pending->HoldBack(reinterpret_cast<uintptr_t>(parsed.request().stream));
+  if (parsed.request().device >= 0) {
+    const auto stream = reinterpret_cast<uintptr_t>(parsed.request().stream);
+    pending->HoldBack(stream, stream);
+  }
   return parsed.request().output == nullptr ? std::move(pending) : nullptr;
 }
 
@@ -211,7 +213,7 @@ PYBIND11_MODULE(_core, module) {
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)
       .def("wait", &PyWork::Wait, py::arg("timeout_ms") = -1)
-      .def("hold_back", &PyWork::HoldBack, py::arg("stream"))
+      .def("hold_back", &PyWork::HoldBack, py::arg("stream"), py::arg("lender"))
       .def_property_readonly("message", &PyWork::message)
       .def("output", &PyWork::Output, py::arg("index"), py::arg("dtype"), py::arg("device") = -1)
       .def("received_splits", &PyWork::ReceivedSplits, py::arg("index"));

@@ -185,10 +185,11 @@ class PyWork {
   }
 
   // After Wait, for a tensor of a GPU: this stream of the framework waits for the device. The
-  // framework hands memory on in the order of its streams, so the tensors need not be kept.
-  void HoldBack(uintptr_t stream) {
+  // framework hands memory on in the order of the stream that the tensors came from: where this is
+  // another one, they are kept until the device is done.
+  void HoldBack(uintptr_t stream, uintptr_t lender) {
     CheckSubmit(horon_work_hold_back(work_, reinterpret_cast<void*>(stream)));
-    keep_ = py::none();
+    if (stream == lender) keep_ = py::none();
   }
 
   // Output `index` as a DLPack capsule that shares the work's memory and keeps the work alive.

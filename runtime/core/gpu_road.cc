@@ -198,7 +198,11 @@ Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
 
 Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
   HORON_ASSIGN(const SharedEvent done, stream.Record());
-  for (Entry& entry : bucket.entries()) entry.promise.output().done = done;
+  for (Entry& entry : bucket.entries()) {
+    Output& output = entry.promise.output();
+    output.done = done;
+    if (output.on_gpu) output.on_gpu->WrittenBy(done);
+  }
   return Status::Ok();
 }
 

@@ -41,7 +41,7 @@ Status GpuRoad::SweepOutgrown(Share& share) {
 Status GpuRoad::Retire(Stream& stream, Buffer buffer) {
   if (buffer.data() == nullptr) return Status::Ok();
   HORON_ASSIGN(SharedEvent event, stream.Record());
-  returns_->Add(std::move(event), std::move(buffer));
+  returns_->Add({std::move(event)}, std::move(buffer));
   return Status::Ok();
 }
 

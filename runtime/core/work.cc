@@ -37,7 +37,9 @@ Result<bool> Work::Settled() const {
 Status Work::HoldBack(void* stream) const {
   const Event* last = nullptr;
   for (const Output& output : outputs()) {
-    if (!output.done || output.done.get() == last) continue;
+    if (!output.done) continue;
+    if (output.on_gpu) output.on_gpu->ReadOn(stream);
+    if (output.done.get() == last) continue;
     last = output.done.get();
     HORON_TRY(output.done->HoldBack(stream));
   }

@@ -20,7 +20,7 @@ from horon.torch.tensors import (
     whole_number,
 )
 
-_DEVICE = 3  # place in a request
+_DEVICE, _STREAM = 3, 13  # places in a request
 _POOLED_BYTES = 1 << 20
 _LONGEST_MS = (1 << 31) - 1  # 24 days
 
@@ -28,13 +28,13 @@ _LONGEST_MS = (1 << 31) - 1  # 24 days
 class Handle:
     """Something started by an ..._async function; for poll() and synchronize()."""
 
-    __slots__ = ("_work", "_finish", "_result", "_devices")
+    __slots__ = ("_work", "_finish", "_result", "_lenders")
 
-    def __init__(self, work, finish, result=None, devices=()):
+    def __init__(self, work, finish, result=None, lenders=()):
         self._work = work
         self._finish = finish
         self._result = result
-        self._devices = devices  # CUDA ordinals; -1: the CPU
+        self._lenders = lenders  # CUDA ordinals, -1 for the CPU, and the streams of the tensors
 
     def done(self) -> bool:
         return self._work is None or self._work.done()
@@ -48,12 +48,16 @@ class Handle:
         enqueued, and the current stream waits for the rest."""
         if self._work is not None:
             self._work.wait()
-            for device in self._devices:
+            for device, stream in self._lenders:
                 if device >= 0:
-                    self._work.hold_back(stream_of(device))
+                    self._work.hold_back(stream_of(device), stream)
             self._result = self._finish(self._work, 0)
             self._work = self._finish = None
         return self._result
+
+
+def _lender(request) -> tuple:
+    return request[_DEVICE], request[_STREAM]
 
 
 class Call:
@@ -82,7 +86,7 @@ class Call:
 
     def start(self) -> Handle:
         work = _core.submit(self._request, self._tensors)
-        return Handle(work, self._finish, None, (self._request[_DEVICE],))
+        return Handle(work, self._finish, None, (_lender(self._request),))
 
     def run(self):
         return self._finish(_core.run(self._request, self._tensors), 0)
@@ -118,10 +122,10 @@ class GroupCall:
         tensors = [call._tensors for call in self._calls]
         finishes = [call._finish for call in self._calls]
         work = _core.submit_group(requests, self.group, tensors)
-        devices = {request[_DEVICE] for request in requests}
+        lenders = {_lender(request) for request in requests}
         combine = self._combine or (lambda results: results)
         return Handle(work, lambda work, _: combine([f(work, i) for i, f in enumerate(finishes)]),
-                      None, devices)
+                      None, lenders)
 
     def run(self):
         return self.start().wait()

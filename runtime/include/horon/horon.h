@@ -246,7 +246,9 @@ HORON_API int horon_work_wait(horon_work* work, int timeout_ms);
  * order given; HORON_WAIT_TIMEOUT where a look has ended it. */
 HORON_API int horon_work_wait_all(horon_work* const* works, int count);
 /* What is enqueued on this cudaStream_t from now on starts when the outputs are there. For finished
- * works; does nothing for tensors of the host. Does not block. */
+ * works; does nothing for tensors of the host. Does not block. Outputs that are the work's own are
+ * used again only behind what these streams, and that of the request, have enqueued when the work is
+ * released: the streams live until then. */
 HORON_API int horon_work_hold_back(const horon_work* work, void* stream);
 /* 1 when a finished work's device, too, is done with input and output; always 1 on the host. */
 HORON_API int horon_work_settled(const horon_work* work);

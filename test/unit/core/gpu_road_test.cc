@@ -79,6 +79,61 @@ TEST_CASE("an output that is dropped while it is read is not used again before",
   world.Check();
 }
 
+TEST_CASE("an output that another stream reads is not used again before", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    GpuRank beside(rank.me(), rank.gpu());
+    Bytes seen(32);
+    for (int round = 0; round < 3; ++round) {
+      const auto gather = [&](const std::string& name, int64_t first) {
+        std::byte* const in = rank.Put(Counting(rank.me().rank() * 10 + first, 4));
+        return rank.Submit(GpuRank::Of(name, "allgather", DataType::kFloat32, {4}), in, nullptr)
+            .value();
+      };
+      std::shared_ptr<Work> work = gather("first", round);
+      world.Expect(beside.Synchronize(*work).ok(), "the first");
+      beside.stream().Finish();
+      beside.stream().Hold();
+      beside.Read(work->outputs()[0].data, seen);
+      work.reset();
+      const std::shared_ptr<Work> other = gather("second", -50);
+      world.Expect(rank.Synchronize(*other).ok(), "the second");
+      rank.stream().Finish();
+      beside.stream().Release();
+      beside.stream().Finish();
+      world.Expect(test::Decode(DataType::kFloat32, seen)[0] == round, "what was read");
+    }
+  });
+  world.Check();
+}
+
+TEST_CASE("an output that is dropped unread is not used again before it is written", "[gpu]") {
+  GpuWorld world({2, 0, {kNccl, kNccl}, ""});
+  std::latch over(1);
+  world.Run([&](GpuRank& rank) {
+    const int alone = rank.me().AddProcessSet({0}).value();
+    Request request = GpuRank::Of("both", "allgather", DataType::kFloat32, {4});
+    if (rank.me().rank() == 1) rank.stream().Hold();  // rank 0's device waits for this one
+    std::shared_ptr<Work> work = rank.Submit(request, rank.Put(Counting(0, 4)), nullptr).value();
+    world.Expect(rank.me().Wait(*work).ok(), "enqueued");
+    if (rank.me().rank() == 1) {
+      over.wait();
+      rank.stream().Release();
+    } else {
+      work.reset();
+      rank.stream().Finish();
+      request.name = "alone";
+      request.process_set = alone;
+      request.shape = {8};  // as much
+      work = rank.Submit(request, rank.Put(Counting(0, 8)), nullptr).value();
+      world.Expect(rank.Synchronize(*work).ok(), "of the other set");
+      rank.stream().Finish();
+      over.count_down();
+    }
+  });
+  world.Check();
+}
+
 TEST_CASE("overlapping process sets use the devices in one order", "[gpu]") {
   GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
