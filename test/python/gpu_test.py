@@ -1,6 +1,7 @@
 """horon.torch with tensors of a GPU: as many ranks as wanted share the GPUs that there are."""
 
 import ctypes
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +22,12 @@ def needs_gpu():
         pytest.skip("no NVIDIA driver (libcuda.so.1) on this machine")
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch sees no GPU")
+
+
+@pytest.fixture
+def launch(launch):
+    """A job that hangs leaves time for the others: a GPU is often lent for minutes."""
+    return partial(launch, timeout=100)
 
 
 @pytest.mark.parametrize("np", [1, 2, 4])
@@ -63,3 +70,9 @@ def test_one_rank_a_node(launch, needs_mpi):
     """All between nodes; three of them, so that one folds into another."""
     launch(3, "gpu::device", "gpu::adasum", "gpu::mixing", "gpu::reductions", launcher="mpirun",
            env={"HORON_LOCAL_SIZE": "1"})
+
+
+def test_a_model_on_several_gpus(launch):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this machine has one GPU; optimizer_use has the same test on made-up ones")
+    launch(2, "gpu_models")

@@ -8,6 +8,7 @@ import os
 import torch
 from adasum import adasum_of
 from common import all_values, close, raises, same, values
+from optimizers import batches, loss_of, make_model, sgd
 
 import horon.torch as hvd
 from horon import _core
@@ -126,6 +127,79 @@ def check_adasum():
             assert gap <= bound, (dtype, float(gap))
             rows = hvd.allgather(result.reshape(1, -1), name=f"same.{dtype}.{result.numel()}")
             assert all(torch.equal(row, rows[0]) for row in rows), dtype
+
+
+def check_adasum_by_halves():
+    """Inside a node on the GPUs themselves, and nothing of it through the host."""
+    before = _core.counters()
+    tensors = [torch.full((count,), 2.0, device=device()) for count in (3, 70_001)]
+    for result in hvd.grouped_allreduce(tensors, op=hvd.Adasum, name="halves"):
+        close(result.cpu(), torch.full(result.shape, 2.0))
+    after = _core.counters()
+    ways = {way for way in after if way.startswith("gpu.buckets.") and after[way] > before[way]}
+    if hvd.size() > 1:
+        assert ("gpu.buckets.host" in ways) == (os.environ.get("HORON_NCCL") == "0"), ways
+
+
+def check_adasum_of_an_overflow():
+    """A NaN on every rank, in the tensor that overflows and in no other one of its bucket."""
+    bad = torch.ones(5000, device=device())
+    if hvd.rank() == hvd.size() - 1:
+        bad[10] = float("inf")
+    tensors = [torch.ones(5000, device=device()), bad, torch.ones(17, device=device())]
+    results = hvd.grouped_allreduce(tensors, op=hvd.Adasum, name="overflow")
+    for result in (results[0], results[2]):
+        close(result.cpu(), torch.ones(result.shape))
+    if hvd.size() > 1:
+        assert torch.isnan(results[1]).all()
+
+
+def check_adasum_optimizer_under_a_scaler():
+    """Steps on the GPU are those of a twin on the CPU; where rank 0 overflows no bit changes."""
+    torch.backends.cudnn.allow_tf32 = False  # as exact as the CPU's
+    twins = []
+    for place in (device(), torch.device("cpu")):
+        model = make_model().to(place)
+        names = [(f"{place.type}.{name}", p) for name, p in model.named_parameters()]
+        optimizer = hvd.DistributedOptimizer(sgd(model), names, op=hvd.Adasum)
+        twins.append((model, optimizer, torch.amp.GradScaler(place.type, init_scale=1024.0)))
+    for i, batch in enumerate(batches(hvd.size())):
+        for model, optimizer, scaler in twins:
+            before = [p.detach().clone() for p in model.parameters()]
+            optimizer.zero_grad()
+            loss = loss_of(model, batch[hvd.rank()].to(before[0].device))
+            scaler.scale(loss * (float("inf") if i == 1 and hvd.rank() == 0 else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            stands = all(torch.equal(p, old) for p, old in zip(model.parameters(), before))
+            assert stands == (i == 1), i
+    for ours, theirs in zip(twins[0][0].parameters(), twins[1][0].parameters()):
+        close(ours.detach().cpu(), theirs.detach(), 1e-3)
+
+
+def check_memory_of_a_tensor_that_another_stream_waits_for():
+    """It is not used again before, though its own stream waits for nothing."""
+    own, other = torch.cuda.Stream(), torch.cuda.Stream()
+    for step in range(50):
+        with torch.cuda.stream(own):
+            handle = hvd.allreduce_async(torch.full((1 << 20,), 1.0, device=device()), op=hvd.Sum,
+                                         name="lent")
+        with torch.cuda.stream(other):
+            result = hvd.synchronize(handle)
+        del handle
+        with torch.cuda.stream(own):
+            torch.full((1 << 20,), 1e6, device=device())
+        with torch.cuda.stream(other):
+            assert result.sum().item() == (1 << 20) * hvd.size(), step
+
+
+def check_no_context_on_another_gpu():
+    """A rank has memory on its own GPU alone, also on threads that nobody told which that is."""
+    others = set(range(torch.cuda.device_count())) - {device().index}
+    if not others and hvd.rank() == 0:
+        print("skipped: there is one GPU only", flush=True)
+    for other in others:
+        assert not torch._C._cuda_hasPrimaryContext(other), other
 
 
 def check_streams():

@@ -1,6 +1,8 @@
 // Adasum of GPU tensors on the GPUs: the reference tree, and the host's op, on every layout; nobody
 // waits for the device where a group joins all ranks. Each test ends with no complaint of any GPU
 // about the order of its work.
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 
@@ -134,6 +136,41 @@ TEST_CASE("adasum on GPUs is the reference tree, with the same bits on all ranks
     const Values result = test::Decode(kType, results[0]);
     const double gap = test::GapOf(result, test::AdasumTree(leaves).value, inputs);
     REQUIRE(gap <= 2 * test::AdasumTolerance(kType, layout.size));
+  }
+}
+
+TEST_CASE("an overflow on one rank's GPU is a NaN on all of them, in its tensor alone",
+          "[gpu][adasum]") {
+  for (const Layout& layout : {LayoutOf(3, 0, ""), LayoutOf(4, 2, "")}) {
+    for (const char* op : {kOps[0], kOps[1]}) {
+      if (layout.local_size == 0 && op != kOps[0]) continue;  // a plain average
+      INFO(Describe(layout) << ", " << op);
+      GpuWorld world(layout);
+      world.Run([&](GpuRank& rank) {
+        constexpr DataType kType = DataType::kFloat32;
+        std::vector<std::byte*> tensors;
+        std::vector<std::shared_ptr<Work>> works;
+        for (const char* name : {"good", "bad", "also good"}) {
+          Values values(1000, 1.0);
+          if (name == std::string("bad") && rank.me().rank() == 1) values[10] = INFINITY;
+          tensors.push_back(rank.Put(test::Encode(kType, values)));
+          works.push_back(rank.Submit(GpuRank::Of(name, op, kType, {1000}), tensors.back(),
+                                      tensors.back())
+                              .value());
+        }
+        for (size_t i = 0; i < works.size(); ++i) {
+          world.Expect(rank.Synchronize(*works[i]).ok(), "synchronized");
+          const Values result = test::Decode(kType, rank.Get(tensors[i], 4000));
+          const auto right = [&](double x) {
+            return i == 1 ? std::isnan(x) : std::fabs(x - 1) < 1e-5;
+          };
+          world.Expect(std::all_of(result.begin(), result.end(), right), "of " + std::to_string(i));
+        }
+        auto& counters = rank.me().runtime().counters();
+        world.Expect(counters["gpu.buckets.host"].value() == 0, "some went through the host");
+      });
+      world.Check();
+    }
   }
 }
 
