@@ -47,9 +47,11 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
       const int64_t n = std::min(block, count - done), begin = keep[i].begin + at + done;
       const std::byte* mine = Value(i, begin);
       std::byte *other = theirs + done * element_, *output = Output(i, begin);
-      adasum::Combine(dtype_, weights_[i], first ? mine : other, first ? other : mine, output, n);
-      if (!top) continue;
-      if (scale != 1.0) ScaleInto(dtype_, scale, output, output, n);
+      std::byte* const back = top && scale == 1.0 ? other : nullptr;
+      adasum::Combine(dtype_, weights_[i], first ? mine : other, first ? other : mine, output, n,
+                      back);
+      if (!top || back != nullptr) continue;
+      ScaleInto(dtype_, scale, output, output, n);
       std::memcpy(other, output, static_cast<size_t>(n * element_));
     }
   };

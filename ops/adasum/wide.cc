@@ -94,16 +94,17 @@ Weights WeightsOf(const WideDots& dots, double leaves_a, double leaves_b, ZeroPo
 }
 
 void Combine(DataType dtype, const Weights& weights, const std::byte* a, const std::byte* b,
-             std::byte* out, int64_t count) {
+             std::byte* out, int64_t count, std::byte* copy) {
   const auto [ca, cb] = weights.of;
   if (weights.power_a == 0 && weights.power_b == 0) {
-    CombineInto(dtype, ca, a, cb, b, out, count);
+    CombineInto(dtype, ca, a, cb, b, out, count, copy);
     return;
   }
   for (int64_t at = 0; at < count; at += kDotBlock) {
     const int64_t n = std::min(kDotBlock, count - at), bytes = at * SizeOf(dtype);
     Block x(weights.power_a, a + bytes, n), y(weights.power_b, b + bytes, n);
-    CombineInto(dtype, ca, x.data(), cb, y.data(), out + bytes, n);
+    std::byte* const copy_at = copy == nullptr ? nullptr : copy + bytes;
+    CombineInto(dtype, ca, x.data(), cb, y.data(), out + bytes, n, copy_at);
   }
 }
 

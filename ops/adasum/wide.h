@@ -33,6 +33,6 @@ Weights WeightsOf(const WideDots& dots, double leaves_a, double leaves_b, ZeroPo
 
 // As CombineInto.
 void Combine(DataType dtype, const Weights& weights, const std::byte* a, const std::byte* b,
-             std::byte* out, int64_t count);
+             std::byte* out, int64_t count, std::byte* copy = nullptr);
 
 }  // namespace horon::adasum

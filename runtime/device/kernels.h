@@ -32,9 +32,10 @@ void ScaleInto(DataType dtype, double scale, const std::byte* in, std::byte* out
 bool Supports(ReduceKind kind, DataType dtype, bool scaled);
 
 // out[i] = a*x[i] + b*y[i], in fp32 (double for fp64, and where fp32 cannot hold a or b). Floating
-// dtypes only. In place allowed.
+// dtypes only. In place allowed. The result also goes to `copy` unless that is null, while a cache
+// has it, or a register; it may be an input, too.
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
-                 std::byte* out, int64_t count);
+                 std::byte* out, int64_t count, std::byte* copy = nullptr);
 
 // Inner products of two vectors, in double.
 struct Dots {

@@ -235,7 +235,7 @@ void FromFloatOn(DataType to, const float* in, std::byte* out, int64_t count) {
 
 // Both products are stored before they are added: see isa_host.h on contraction.
 template <Isa isa, typename T, typename Wide>
-void CombineInBlocks(double a, const T* x, double b, const T* y, T* out, int64_t count) {
+void CombineInBlocks(double a, const T* x, double b, const T* y, T* out, int64_t count, T* copy) {
   InBlocks<Wide>(count, [&](int64_t begin, int64_t n) {
     Block<Wide> left, right;
     if constexpr (std::is_same_v<T, Wide>) {
@@ -250,25 +250,29 @@ void CombineInBlocks(double a, const T* x, double b, const T* y, T* out, int64_t
       On<isa>::template Run<FoldLoop<Wide, Sum<Wide>>>(left.at, right.at, left.at, n);
       FromFloatBlock<isa>(left.at, out + begin, n);
     }
+    if (copy != nullptr) Copy(out + begin, copy + begin, n * static_cast<int64_t>(sizeof(T)));
   });
 }
 
 template <Isa isa>
 void Combine(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
-             std::byte* out, int64_t count) {
+             std::byte* out, int64_t count, std::byte* copy) {
   WithFloatType(dtype, [&](auto zero) {
     using T = decltype(zero);
     using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
     if constexpr (std::is_same_v<Wide, float>) {
       constexpr double kMost = std::numeric_limits<float>::max();
       if (std::isfinite(a) && std::isfinite(b) && std::max(std::fabs(a), std::fabs(b)) > kMost) {
-        return CombineInDouble(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+        CombineInDouble(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+        if (copy != nullptr) Copy(out, copy, count * SizeOf(dtype));
+        return;
       }
     }
     if constexpr (Registers<isa>::kHas && std::is_same_v<Wide, float>) {
-      On<isa>::template Run<PairCombineLoop<isa, T>>(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+      On<isa>::template Run<PairCombineLoop<isa, T>>(a, As<T>(x), b, As<T>(y), As<T>(out),
+                                                     As<T>(copy), count);
     } else {
-      CombineInBlocks<isa, T, Wide>(a, As<T>(x), b, As<T>(y), As<T>(out), count);
+      CombineInBlocks<isa, T, Wide>(a, As<T>(x), b, As<T>(y), As<T>(out), count, As<T>(copy));
     }
   });
 }
@@ -356,8 +360,8 @@ bool Supports(ReduceKind, DataType dtype, bool scaled) {
 }
 
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
-                 std::byte* out, int64_t count) {
-  Best().combine(dtype, a, x, b, y, out, count);
+                 std::byte* out, int64_t count, std::byte* copy) {
+  Best().combine(dtype, a, x, b, y, out, count, copy);
 }
 void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
   Best().dots(dtype, a, b, count, sum);

@@ -18,7 +18,7 @@ struct HostKernels {
                  std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                  std::span<std::byte* const> copies);
   void (*combine)(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
-                  std::byte* out, int64_t count);
+                  std::byte* out, int64_t count, std::byte* copy);
   void (*dots)(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum);
   void (*to_float)(DataType from, const std::byte* in, float* out, int64_t count);
   void (*from_float)(DataType to, const float* in, std::byte* out, int64_t count);

@@ -27,7 +27,11 @@ struct DotsLoop<HORON_ISA, T> {
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
     Sums sums;
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) Step(a + i, b + i, &sums);
+    for (; i + kLanes <= n; i += kLanes) {
+      FetchAhead(a + i, kLanes);
+      FetchAhead(b + i, kLanes);
+      Step(a + i, b + i, &sums);
+    }
     if (i < n) {
       T x[kLanes] = {}, y[kLanes] = {};
       std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
@@ -43,21 +47,17 @@ struct DotsLoop<HORON_ISA, T> {
 #if HORON_HAS_FLOATS
 
 // Two inputs in one pass: out = scale * (a + b), fp32 or narrower, and copy the same unless it is
-// null. What comes next is fetched ahead: processors do not do so by themselves across pages.
+// null.
 template <typename T>
 struct PairSumLoop<HORON_ISA, T> {
   using R = Registers<HORON_ISA>;
-  [[gnu::always_inline]] HORON_TARGET static void FetchAhead(const T* from) {
-    for (int64_t at = 0; at < R::kFloats * static_cast<int64_t>(sizeof(T)); at += kFetchedBytes)
-      __builtin_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes + at);
-  }
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, double scale, T* out,
                                                      T* copy, int64_t n) {
     const auto s = static_cast<float>(scale);
     int64_t i = 0;
     for (; i + R::kFloats <= n; i += R::kFloats) {
-      FetchAhead(a + i);
-      FetchAhead(b + i);
+      FetchAhead(a + i, R::kFloats);
+      FetchAhead(b + i, R::kFloats);
       typename R::Float a0, a1, b0, b1;
       R::Load(a + i, &a0, &a1);
       R::Load(b + i, &b0, &b1);
@@ -73,16 +73,19 @@ struct PairSumLoop<HORON_ISA, T> {
   }
 };
 
-// out = a x + b y, fp32 or narrower. Both products are rounded before they are added, on every
-// instruction set: the compiler does not know any more that they are products.
+// out = a x + b y, fp32 or narrower, and copy the same unless it is null. Both products are rounded
+// before they are added, on every instruction set: the compiler does not know any more that they
+// are products.
 template <typename T>
 struct PairCombineLoop<HORON_ISA, T> {
   using R = Registers<HORON_ISA>;
   [[gnu::always_inline]] HORON_TARGET static void Go(double a, const T* x, double b, const T* y,
-                                                     T* out, int64_t n) {
+                                                     T* out, T* copy, int64_t n) {
     const auto left = static_cast<float>(a), right = static_cast<float>(b);
     int64_t i = 0;
     for (; i + R::kFloats <= n; i += R::kFloats) {
+      FetchAhead(x + i, R::kFloats);
+      FetchAhead(y + i, R::kFloats);
       typename R::Float u0, u1, v0, v1;
       R::Load(x + i, &u0, &u1);
       R::Load(y + i, &v0, &v1);
@@ -91,12 +94,16 @@ struct PairCombineLoop<HORON_ISA, T> {
       v0 *= right;
       v1 *= right;
       __asm__("" : "+v"(u0), "+v"(u1), "+v"(v0), "+v"(v1));
-      R::Store(u0 + v0, u1 + v1, out + i);
+      u0 += v0;
+      u1 += v1;
+      R::Store(u0, u1, out + i);
+      if (copy != nullptr) R::Store(u0, u1, copy + i);
     }
     for (; i < n; ++i) {
       float u = left * WidenOne(x[i]), v = right * WidenOne(y[i]);
       __asm__("" : "+v"(u), "+v"(v));
       NarrowTo(u + v, out + i);
+      if (copy != nullptr) copy[i] = out[i];
     }
   }
 };

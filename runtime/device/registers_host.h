@@ -41,8 +41,14 @@ struct Vectors<8> {
   using Narrow = float __attribute__((vector_size(32)));
 };
 
-// How far ahead loops over memory fetch what they will read, in steps of a cache line.
+// What a loop over memory reads kAheadBytes after its next `count` elements is fetched meanwhile:
+// processors do not do so by themselves across pages.
 inline constexpr int64_t kAheadBytes = 1024, kFetchedBytes = 64;
+template <typename T>
+[[gnu::always_inline]] inline void FetchAhead(const T* from, int64_t count) {
+  for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(T)); at += kFetchedBytes)
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes + at);
+}
 
 // Loops of loops_isa_host.h.
 template <Isa isa, typename T>

@@ -65,8 +65,8 @@ TEST_CASE("every instruction set gives the same bits", "[kernels]") {
         }
       }
       if (!IsFloat(dtype)) continue;
-      plain.combine(dtype, 0.7, in[0], -1.3, in[1], a.data(), kCount);
-      other->combine(dtype, 0.7, in[0], -1.3, in[1], b.data(), kCount);
+      plain.combine(dtype, 0.7, in[0], -1.3, in[1], a.data(), kCount, nullptr);
+      other->combine(dtype, 0.7, in[0], -1.3, in[1], b.data(), kCount, nullptr);
       CHECK(Differences(dtype, a, b, kCount) == 0);
       // Values of one size, so that sums have ties and dots are finite; in place.
       std::vector<float> near(kCount);
@@ -86,8 +86,8 @@ TEST_CASE("every instruction set gives the same bits", "[kernels]") {
         plain.reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_a, 2}, a.data(), count, {});
         other->reduce(ReduceKind::kSum, dtype, 1.0 / 3, {to_b, 2}, b.data(), count, {});
         CHECK(Differences(dtype, a, b, kCount) == 0);
-        plain.combine(dtype, 0.7, in[1], 1.0 / 3, a.data(), a.data(), count);
-        other->combine(dtype, 0.7, in[1], 1.0 / 3, b.data(), b.data(), count);
+        plain.combine(dtype, 0.7, in[1], 1.0 / 3, a.data(), a.data(), count, nullptr);
+        other->combine(dtype, 0.7, in[1], 1.0 / 3, b.data(), b.data(), count, nullptr);
         CHECK(Differences(dtype, a, b, kCount) == 0);
       }
     }

@@ -287,11 +287,15 @@ TEST_CASE("combinations agree with a reference", "[kernels]") {
                  own(dtype, count, 2);
         std::vector<double> want;
         for (int64_t i = 0; i < count; ++i) want.push_back(0.25 * x.at(i) - 3.0 * y.at(i));
-        Elements& out = over == 0 ? own : over == 1 ? x : y;
-        CombineInto(dtype, 0.25, x.data(), -3.0, y.data(), out.data(), count);
-        int64_t wrong = out.guarded() ? 0 : 1;
-        for (int64_t i = 0; i < count; ++i)
+        // The copy goes over the other input, or nowhere.
+        Elements &out = over == 0 ? own : over == 1 ? x : y, &copy = over == 2 ? x : y;
+        CombineInto(dtype, 0.25, x.data(), -3.0, y.data(), out.data(), count,
+                    over == 0 ? nullptr : copy.data());
+        int64_t wrong = out.guarded() && copy.guarded() ? 0 : 1;
+        for (int64_t i = 0; i < count; ++i) {
           wrong += out.at(i) == want[static_cast<size_t>(i)] ? 0 : 1;
+          wrong += over == 0 || copy.at(i) == out.at(i) ? 0 : 1;
+        }
         INFO(NameOf(dtype) << ", count " << count << ", out " << over);
         CHECK(wrong == 0);
       }
