@@ -13,13 +13,17 @@ namespace {
 std::atomic<int64_t> news{0}, bytes_of_news{0}, largest_new{0}, news_inside{0};
 thread_local bool outside = false;  // this thread is in the test's own code
 
-void* Counted(std::size_t bytes) {
+void* CountedOrNull(std::size_t bytes) noexcept {
   news.fetch_add(1, std::memory_order_relaxed);
   if (!outside) news_inside.fetch_add(1, std::memory_order_relaxed);
   bytes_of_news.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   if (static_cast<int64_t>(bytes) > largest_new.load(std::memory_order_relaxed))
     largest_new.store(static_cast<int64_t>(bytes), std::memory_order_relaxed);
-  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* Counted(std::size_t bytes) {
+  void* const memory = CountedOrNull(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -28,6 +32,12 @@ void* Counted(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return Counted(bytes); }
 void* operator new[](std::size_t bytes) { return Counted(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return CountedOrNull(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return CountedOrNull(bytes);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
