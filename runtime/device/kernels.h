@@ -37,6 +37,12 @@ bool Supports(ReduceKind kind, DataType dtype, bool scaled);
 void CombineInto(DataType dtype, double a, const std::byte* x, double b, const std::byte* y,
                  std::byte* out, int64_t count, std::byte* copy = nullptr);
 
+// A copy that does not overlap. From kPastCachesBytes on it goes past the caches, which would drop
+// it before it is read: what is overwritten is not fetched. All threads that hear of its end see
+// the bytes.
+inline constexpr int64_t kPastCachesBytes = 8 << 20;
+void CopyInto(const std::byte* in, std::byte* out, int64_t bytes);
+
 // Inner products of two vectors, in double.
 struct Dots {
   double ab = 0, aa = 0, bb = 0;

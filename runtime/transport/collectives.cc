@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/device/kernels.h"
 #include "runtime/transport/spans.h"
 
 namespace horon {
@@ -84,9 +85,7 @@ Task Alltoall(Communicator& comm, std::span<const Span> send, std::span<const Sp
     if (in.bytes > 0) HORON_CO_TRY(comm.Receive(pair[0], from, in));
     if (out.bytes > 0) HORON_CO_TRY(comm.Send(pair[1], to, out));
   }
-  if (send[me].bytes > 0 && send[me].data != recv[me].data) {
-    std::memcpy(recv[me].data, send[me].data, static_cast<size_t>(send[me].bytes));
-  }
+  if (send[me].data != recv[me].data) CopyInto(send[me].data, recv[me].data, send[me].bytes);
   for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
   co_return Status::Ok();
 }
