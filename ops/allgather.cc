@@ -24,7 +24,7 @@ class AllgatherOp final : public Op {
 
   bool fusable() const override { return true; }
   WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
-  int64_t FusionBytes(const Request& request, const Agreement& agreed) const override {
+  int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
     const int64_t rows = std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0});
     return rows * RowCount(request.shape) * SizeOf(request.dtype);
   }

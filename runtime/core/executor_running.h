@@ -29,7 +29,7 @@ class Executor::Running final : public GpuBucket, public Recycled {
       traced_ = traced_ || wanted;
       const Request& r = entry.request();
       segments_.push_back(
-          {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, CountOf(r.shape)});
+          {entry.what->tensor_id, &r, &entry.agreed, entry.input, entry.output, entry.what->count});
       if (entry.output == nullptr) continue;
       entry.promise.output().data = entry.output;
       entry.promise.output().users = true;

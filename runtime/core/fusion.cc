@@ -5,18 +5,42 @@ namespace {
 
 bool Alike(const Entry& x, const Entry& y) {
   const Request &a = x.request(), &b = y.request();
-  return a.op == b.op && a.dtype == b.dtype && a.device.kind == b.device.kind &&
+  return x.what->op == y.what->op && a.dtype == b.dtype && a.device.kind == b.device.kind &&
          a.process_set == b.process_set && a.prescale == b.prescale && a.postscale == b.postscale &&
          a.round == b.round && x.agreed.away == y.agreed.away && x.joined == y.joined;
 }
 
+int64_t FusionBytes(const Entry& entry) {
+  return entry.what->op->FusionBytes(entry.what->bytes, entry.request(), entry.agreed);
+}
+
+// Bytes of all, if one bucket takes them; else -1.
+int64_t BytesAsOne(const Entries& batch, const Tuning& tuning) {
+  const Op* const op = batch[0].what->op;
+  const int64_t most = op->fusable() ? op->MostFused(tuning.fusion_bytes) : 0;
+  if (most <= 0) return -1;
+  int64_t bytes = 0;
+  for (const Entry& entry : batch) {
+    if (!Alike(batch[0], entry)) return -1;
+    bytes += FusionBytes(entry);
+    if (bytes > most) return -1;
+  }
+  return bytes;
+}
+
 }  // namespace
 
+// A step of a steady job is one bucket, mostly: its entries stay where they are.
 RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning) {
   RecycledVector<Bucket> buckets;
+  if (batch.empty()) return buckets;
+  if (const int64_t bytes = BytesAsOne(batch, tuning); bytes >= 0) {
+    buckets.push_back({std::move(batch), bytes, tuning});
+    return buckets;
+  }
   RecycledVector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
-    const int64_t bytes = entry.what->op->FusionBytes(entry.request(), entry.agreed);
+    const int64_t bytes = FusionBytes(entry);
     const int64_t fusion_bytes = entry.what->op->MostFused(tuning.fusion_bytes);
     const bool fusable = entry.what->op->fusable() && fusion_bytes > 0;
     size_t kind = 0;

@@ -123,7 +123,7 @@ class Negotiator {
   void ApplyCached(uint64_t id, Batch& batch);
   Status ApplyVerdict(const Verdict& verdict, Batch& batch);
   void Run(Entry&& entry, const Verdict& verdict, Batch& batch);
-  void Run(Entry&& entry, Batch& batch, const Locked& locked = {});
+  void Run(Entry&& entry, Batch& batch);
   bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);

@@ -117,8 +117,8 @@ void Negotiator::Run(Entry&& entry, const Verdict& verdict, Batch& batch) {
   Run(std::move(entry), batch);
 }
 
-void Negotiator::Run(Entry&& entry, Batch& batch, const Locked& locked) {
-  entry.locked = locked;
+void Negotiator::Run(Entry&& entry, Batch& batch) {
+  entry.locked = {};  // a schedule may have started it, and taken it back
   // Before a later verdict removes the set.
   entry.ranks = sets_->Find(entry.request().process_set);
   batch.entries.push_back(std::move(entry));

@@ -26,11 +26,13 @@ void Negotiator::RunSchedule() {
   while (const auto* const items = schedule_.Next()) {
     Batch batch{{}, {}, tuning_};
     batch.entries.reserve(items->size());
+    const ProcessSets::Ranks ranks = sets_->Find(0);
     for (const LockedSchedule::Item& item : *items) {
-      std::optional<Entry> entry = pending_.Take(*item.what);
-      if (!entry) continue;  // cannot be: Next() has counted them
-      entry->agreed = item.agreed;
-      Run(std::move(*entry), batch, schedule_.last());
+      if (!pending_.Take(*item.what, batch.entries)) continue;  // cannot be: Next() counts them
+      Entry& entry = batch.entries.back();
+      entry.agreed = item.agreed;
+      entry.ranks = ranks;
+      entry.locked = schedule_.last();
     }
     locked_tensors_.Add(static_cast<int64_t>(batch.entries.size()));
     batches_.push_back(std::move(batch));

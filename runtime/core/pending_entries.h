@@ -28,9 +28,13 @@ class PendingEntries {
   // Nothing if it does not wait.
   std::optional<Entry> Take(Registration& what) {
     if (what.slot < 0) return std::nullopt;
-    const int slot = std::exchange(what.slot, -1);
-    free_.push_back(slot);
-    return std::move(slots_[static_cast<size_t>(slot)]);
+    return Leave(what);
+  }
+  // To the end of `entries`; whether it waits.
+  bool Take(Registration& what, Entries& entries) {
+    if (what.slot < 0) return false;
+    entries.push_back(Leave(what));
+    return true;
   }
   std::vector<Entry> TakeAll() {
     std::vector<Entry> all;
@@ -61,6 +65,12 @@ class PendingEntries {
   }
 
  private:
+  Entry&& Leave(Registration& what) {
+    const int slot = std::exchange(what.slot, -1);
+    free_.push_back(slot);
+    return std::move(slots_[static_cast<size_t>(slot)]);
+  }
+
   std::vector<Entry> slots_;  // free ones are empty
   std::vector<int> free_;
   std::vector<uint64_t> numbers_;  // by slot

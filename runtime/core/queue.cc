@@ -41,16 +41,13 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
   if (wish != nullptr) *wish = WishFor(submissions);
   for (size_t i = 0; i < submissions.size(); ++i) {
     const Submission& s = submissions[i];
-    entries_.push_back({s.what,
-                        s.input,
-                        s.output,
-                        Promise(work, static_cast<int>(i), s.what),
-                        {},
-                        nullptr,
-                        s.ready,
-                        false,
-                        {},
-                        {now, 0}});
+    Entry& entry = entries_.emplace_back();
+    entry.what = s.what;
+    entry.input = s.input;
+    entry.output = s.output;
+    entry.promise = Promise(work, static_cast<int>(i), s.what);
+    entry.ready = s.ready;
+    entry.stamps.submitted = now;
   }
   return Status::Ok();
 }

@@ -8,7 +8,8 @@ Registration::Registration(Request of, Op* its_op)
     : request(std::move(of)),
       key(KeyOf(request.process_set, request.name)),
       tensor_id(TensorId(request.process_set, request.name)),
-      bytes(CountOf(request.shape) * SizeOf(request.dtype)),
+      count(CountOf(request.shape)),
+      bytes(count * SizeOf(request.dtype)),
       op(its_op) {}
 
 SharedRegistration Registry::Find(int32_t process_set, std::string_view name) {

@@ -25,7 +25,8 @@ class Registration {
   const Request request;
   const std::string key;     // KeyOf(process set, name)
   const uint64_t tensor_id;  // TensorId(process set, name)
-  const int64_t bytes;       // of the input
+  const int64_t count;       // elements of the input
+  const int64_t bytes;       // theirs
   Op* const op;              // of this runtime's table; null for changes of process sets
 
   // Any thread. Whether this call made it pending; it is not, if it is already, or was replaced.

@@ -18,10 +18,6 @@ Result<Agreement> Op::Check(std::span<const Request* const> by_rank,
   return Agreement{};
 }
 
-int64_t Op::FusionBytes(const Request& request, const Agreement&) const {
-  return CountOf(request.shape) * SizeOf(request.dtype);
-}
-
 Task Op::Run(Stage&) {
   co_return Status::Internal("an elementwise op is run by the engine, not step by step");
 }

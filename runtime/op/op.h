@@ -102,8 +102,10 @@ class Op {
   // Whether several tensors may share one bucket. Elementwise ops always may.
   virtual bool fusable() const { return elementwise().has_value(); }
   // What the tensor weighs when buckets are filled; must come out the same on every rank, so an op
-  // whose shapes differ between ranks goes by the agreement. Default: the bytes of its shape.
-  virtual int64_t FusionBytes(const Request& request, const Agreement& agreed) const;
+  // whose shapes differ between ranks goes by the agreement. Default: `bytes`, its input's.
+  virtual int64_t FusionBytes(int64_t bytes, const Request&, const Agreement&) const {
+    return bytes;
+  }
   // Bytes of a bucket of several tensors, at most; 0: each alone. `threshold` is the user's.
   virtual int64_t MostFused(int64_t threshold) const { return threshold; }
   // Whether a locked schedule may run it on the host: it can be taken back while some rank has not
