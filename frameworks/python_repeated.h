@@ -88,6 +88,14 @@ inline PyObject* RepeatedCall(PyObject* self, PyObject* const* all, size_t flags
   return result;
 }
 
+// The short way of a function that waits for a handle, if that is a Started.
+inline PyObject* WaitingCall(PyObject* self, PyObject* const* all, size_t flags,
+                             PyObject* keywords) {
+  const bool alone = PyVectorcall_NARGS(flags) == 1 && keywords == nullptr;
+  if (alone && Py_TYPE(all[0]) == started_type) return StartedWait(all[0], nullptr);
+  return PyObject_Vectorcall(reinterpret_cast<Repeated*>(self)->function, all, flags, keywords);
+}
+
 inline py::dict NamesOf(const py::handle& repeated) {
   return py::reinterpret_borrow<py::dict>(reinterpret_cast<Repeated*>(repeated.ptr())->names);
 }
@@ -132,15 +140,24 @@ inline PyObject* RepeatedGet(PyObject* self, PyObject* object, PyObject*) {
   return object == nullptr || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-inline py::object MakeRepeated(const py::object& function, bool blocking) {
+inline py::object MakeCallable(const py::object& function, bool blocking, vectorcallfunc call) {
   auto* const made = PyObject_New(Repeated, repeated_type);
   if (made == nullptr) throw py::error_already_set();
-  made->call = RepeatedCall;
+  made->call = call;
   made->attributes = PyDict_New();
   made->function = Py_NewRef(function.ptr());
   made->names = PyDict_New();
   made->blocking = blocking;
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
+}
+
+inline py::object MakeRepeated(const py::object& function, bool blocking) {
+  return MakeCallable(function, blocking, RepeatedCall);
+}
+
+// waiting(function): one of a handle, which returns handle.wait().
+inline py::object MakeWaiting(const py::object& function) {
+  return MakeCallable(function, true, WaitingCall);
 }
 
 inline void DefineRepeated(py::module_& module) {
@@ -160,6 +177,7 @@ inline void DefineRepeated(py::module_& module) {
                             {Py_tp_getset, computed}},
                            Py_TPFLAGS_HAVE_VECTORCALL);
   module.def("repeated", &MakeRepeated, py::arg("function"), py::arg("blocking"));
+  module.def("waiting", &MakeWaiting, py::arg("function"));
   module.def("forget", &Forget, py::arg("repeated"), py::arg("name"));
   module.def("remember", &Remember, py::arg("repeated"), py::arg("name"), py::arg("requests"),
              py::arg("tensors"), py::arg("group"), py::arg("process_set"));

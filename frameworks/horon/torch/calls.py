@@ -4,6 +4,7 @@ The functions here turn tensors into requests (horon._core.REQUEST_FIELDS). The 
 reductions.py and exchanges.py start them (a Handle) or run them (blocking, on the caller's thread).
 """
 
+import functools
 import math
 
 import torch
@@ -279,6 +280,12 @@ def _milliseconds(timeout) -> int:
     return math.ceil(min(seconds * 1000, _LONGEST_MS))
 
 
+def _waiting(function):
+    """For function(handle), which returns handle.wait(): one of a repeated call does so at once."""
+    return functools.update_wrapper(_core.waiting(function), function)
+
+
+@_waiting
 def synchronize(handle, timeout=None):
     """Blocks until done; the collective's result. Raises what went wrong, on every rank alike.
 
