@@ -290,6 +290,48 @@ void DotsOf(const double* a, const double* b, int64_t n, Dots* sum) {
   add(b, b, &sum->bb);
 }
 
+// A block's sum in fp32 of 16-bit floats. Without instructions for them they are widened, and
+// products are stored before they are added: see isa_host.h on contraction.
+template <Isa isa, typename T>
+Dots ShortDotsOf(const T* a, const T* b, int64_t n) {
+  Dots sum;
+  if constexpr (Registers<isa>::kHas) {
+    On<isa>::template Run<ShortDotsLoop<isa, T>>(a, b, n, &sum);
+  } else {
+    Block<float> x, y, products;
+    On<isa>::template Run<Widen<isa, T>>(a, x.at, n);
+    On<isa>::template Run<Widen<isa, T>>(b, y.at, n);
+    const auto add = [&](const float* u, const float* v, double* to) {
+      On<isa>::template Run<FoldLoop<float, Product<float>>>(u, v, products.at, n);
+      On<isa>::template Run<ShortSumLoop<T>>(static_cast<const float*>(products.at), n, to);
+    };
+    add(x.at, y.at, &sum.ab);
+    add(x.at, x.at, &sum.aa);
+    add(y.at, y.at, &sum.bb);
+  }
+  return sum;
+}
+
+// Whether fp32 held the products under this square: none has overflowed, and what was lost of the
+// smallest is nothing beside it. (Of zeros nothing was, which cannot be seen.)
+bool HeldInFp32(double square) { return square > 0x1p-80 && std::isfinite(square); }
+
+template <Isa isa, typename T>
+void DotsOf16(const T* a, const T* b, int64_t n, Dots* sum) {
+  const Dots in_fp32 = ShortDotsOf<isa>(a, b, n);
+  if (std::is_same_v<T, Float16> || (HeldInFp32(in_fp32.aa) && HeldInFp32(in_fp32.bb))) {
+    *sum = {sum->ab + in_fp32.ab, sum->aa + in_fp32.aa, sum->bb + in_fp32.bb};
+  } else if constexpr (Registers<isa>::kHas) {
+    On<isa>::template Run<DotsLoop<isa, T>>(a, b, n, sum);
+  } else {
+    Block<float> x, y;
+    On<isa>::template Run<Widen<isa, T>>(a, x.at, n);
+    On<isa>::template Run<Widen<isa, T>>(b, y.at, n);
+    const float *left = x.at, *right = y.at;
+    On<isa>::template Run<DotsLoop<isa, float>>(left, right, n, sum);
+  }
+}
+
 template <Isa isa>
 void AddDotsOn(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
   WithFloatType(dtype, [&](auto zero) {
@@ -300,14 +342,10 @@ void AddDotsOn(DataType dtype, const std::byte* a, const std::byte* b, int64_t c
       const T *left = As<T>(a) + begin, *right = As<T>(b) + begin;
       if constexpr (std::is_same_v<T, double>) {
         DotsOf<isa>(left, right, n, sum);
-      } else if constexpr (std::is_same_v<T, float> || Registers<isa>::kHas) {
+      } else if constexpr (std::is_same_v<T, float>) {
         On<isa>::template Run<DotsLoop<isa, T>>(left, right, n, sum);
       } else {
-        Block<float> x, y;
-        On<isa>::template Run<Widen<isa, T>>(left, x.at, n);
-        On<isa>::template Run<Widen<isa, T>>(right, y.at, n);
-        const float *wide_left = x.at, *wide_right = y.at;
-        On<isa>::template Run<DotsLoop<isa, float>>(wide_left, wide_right, n, sum);
+        DotsOf16<isa>(left, right, n, sum);
       }
     }
   });

@@ -46,6 +46,71 @@ struct DotsLoop<HORON_ISA, T> {
 
 #if HORON_HAS_FLOATS
 
+// The same of at most kDotBlock fp16, or bf16 whose products fp32 can hold.
+template <typename T>
+struct ShortDotsLoop<HORON_ISA, T> {
+  using R = Registers<HORON_ISA>;
+  static constexpr int kSteps = kShortLanes / R::kFloats;
+  struct Lanes {
+    typename R::Float x[kSteps] = {}, y[kSteps] = {};
+
+    [[gnu::always_inline]] HORON_TARGET double Total() const {
+      float pairs[kShortLanes / 2];
+      for (int s = 0; s < kSteps; ++s) {
+        typename R::Float sum;
+        if constexpr (kNeighbours<T> || kSteps == 1)
+          sum = x[s] + y[s];
+        else
+          sum = s == 0 ? x[0] + x[1] : y[0] + y[1];
+        std::memcpy(pairs + s * R::kFloats / 2, &sum, sizeof sum);
+      }
+      return TotalOf(pairs);
+    }
+  };
+  struct Sums {
+    Lanes ab, aa, bb;
+  };
+
+  // What is lost of bf16's smallest products is rounded alike on every instruction set.
+  [[gnu::always_inline]] HORON_TARGET static void Add(typename R::Float product,
+                                                      typename R::Float* sum) {
+    if constexpr (kNeighbours<T>) __asm__("" : "+v"(product));
+    *sum += product;
+  }
+  [[gnu::always_inline]] HORON_TARGET static void Step(const T* a, const T* b, Sums* sums) {
+#pragma GCC unroll 2
+    for (int s = 0; s < kSteps; ++s) {
+      typename R::Float a0, a1, b0, b1;
+      R::Load(a + s * R::kFloats, &a0, &a1);
+      R::Load(b + s * R::kFloats, &b0, &b1);
+      Add(a0 * b0, &sums->ab.x[s]);
+      Add(a1 * b1, &sums->ab.y[s]);
+      Add(a0 * a0, &sums->aa.x[s]);
+      Add(a1 * a1, &sums->aa.y[s]);
+      Add(b0 * b0, &sums->bb.x[s]);
+      Add(b1 * b1, &sums->bb.y[s]);
+    }
+  }
+  [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
+    Sums sums;
+    int64_t i = 0;
+    for (; i + kShortLanes <= n; i += kShortLanes) {
+      FetchAhead(a + i, kShortLanes);
+      FetchAhead(b + i, kShortLanes);
+      Step(a + i, b + i, &sums);
+    }
+    if (i < n) {
+      T x[kShortLanes] = {}, y[kShortLanes] = {};
+      std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
+      std::memcpy(y, b + i, static_cast<size_t>(n - i) * sizeof(T));
+      Step(x, y, &sums);
+    }
+    sum->ab += sums.ab.Total();
+    sum->aa += sums.aa.Total();
+    sum->bb += sums.bb.Total();
+  }
+};
+
 // Two inputs in one pass: out = scale * (a + b), fp32 or narrower, and copy the same unless it is
 // null.
 template <typename T>
@@ -63,8 +128,7 @@ struct PairSumLoop<HORON_ISA, T> {
       R::Load(b + i, &b0, &b1);
       a0 = (a0 + b0) * s;
       a1 = (a1 + b1) * s;
-      R::Store(a0, a1, out + i);
-      if (copy != nullptr) R::Store(a0, a1, copy + i);
+      R::Store(a0, a1, out + i, copy == nullptr ? nullptr : copy + i);
     }
     for (; i < n; ++i) {
       NarrowTo(s * (WidenOne(a[i]) + WidenOne(b[i])), out + i);
@@ -96,8 +160,7 @@ struct PairCombineLoop<HORON_ISA, T> {
       __asm__("" : "+v"(u0), "+v"(u1), "+v"(v0), "+v"(v1));
       u0 += v0;
       u1 += v1;
-      R::Store(u0, u1, out + i);
-      if (copy != nullptr) R::Store(u0, u1, copy + i);
+      R::Store(u0, u1, out + i, copy == nullptr ? nullptr : copy + i);
     }
     for (; i < n; ++i) {
       float u = left * WidenOne(x[i]), v = right * WidenOne(y[i]);

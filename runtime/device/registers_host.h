@@ -54,6 +54,8 @@ template <typename T>
 template <Isa isa, typename T>
 struct DotsLoop;
 template <Isa isa, typename T>
+struct ShortDotsLoop;
+template <Isa isa, typename T>
 struct PairSumLoop;
 template <Isa isa, typename T>
 struct PairCombineLoop;
@@ -97,28 +99,43 @@ struct Registers<Isa::kAvx2> {
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(stored, 16));
     *odd = _mm256_castsi256_ps(_mm256_and_si256(stored, _mm256_set1_epi32(kHigh)));
   }
-  HORON_AVX2 void Store(const __m256& x, const __m256& y, float* to) {
-    _mm256_storeu_ps(to, x);
-    _mm256_storeu_ps(to + 8, y);
+  HORON_AVX2 void Store(const __m256& x, const __m256& y, float* to, float* copy) {
+    for (float* const at : {to, copy}) {
+      if (at == nullptr) continue;
+      _mm256_storeu_ps(at, x);
+      _mm256_storeu_ps(at + 8, y);
+    }
   }
-  HORON_AVX2 void Store(const __m256& x, const __m256& y, Float16* to) {
-    auto* const at = reinterpret_cast<__m128i*>(to);
-    _mm_storeu_si128(at, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-    _mm_storeu_si128(at + 1, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  HORON_AVX2 void Store(const __m256& x, const __m256& y, Float16* to, Float16* copy) {
+    const __m128i low = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i high = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
+    for (Float16* const at : {to, copy}) {
+      if (at == nullptr) continue;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), low);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(at) + 1, high);
+    }
   }
-  HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to) {
-    const __m256i high = _mm256_and_si256(Rounded(odd), _mm256_set1_epi32(kHigh));
-    const __m256i both = _mm256_or_si256(_mm256_srli_epi32(Rounded(even), 16), high);
+  HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to, BFloat16* copy) {
+    __m256i low = Rounded(even), high = Rounded(odd);
+    if (_mm256_movemask_ps(_mm256_cmp_ps(even, odd, _CMP_UNORD_Q)) != 0) [[unlikely]] {
+      low = WithNans(even, low);
+      high = WithNans(odd, high);
+    }
+    const __m256i both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
+    if (copy != nullptr) _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy), both);
   }
-  // A bf16 in the upper half of each word.
+  // A bf16 in the upper half of each word, unless it is a NaN.
   HORON_AVX2 __m256i Rounded(const __m256& value) {
     const __m256i word = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(1));
     const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    const __m256i quiet = _mm256_or_si256(word, _mm256_set1_epi32(0x400000));
+    return _mm256_add_epi32(word, half);
+  }
+  HORON_AVX2 __m256i WithNans(const __m256& value, const __m256i& rounded) {
+    const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(_mm256_add_epi32(word, half), quiet, nan);
+    return _mm256_blendv_epi8(rounded, quiet, nan);
   }
 
   HORON_AVX2 void Load(const float* from, Vectors<4>::Wide* to) {
@@ -154,26 +171,43 @@ struct Registers<Isa::kAvx512> {
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(stored, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(stored, _mm512_set1_epi32(kHigh)));
   }
-  HORON_AVX512 void Store(const __m512& x, const __m512& y, float* to) {
-    _mm512_storeu_ps(to, x);
-    _mm512_storeu_ps(to + 16, y);
+  HORON_AVX512 void Store(const __m512& x, const __m512& y, float* to, float* copy) {
+    for (float* const at : {to, copy}) {
+      if (at == nullptr) continue;
+      _mm512_storeu_ps(at, x);
+      _mm512_storeu_ps(at + 16, y);
+    }
   }
-  HORON_AVX512 void Store(const __m512& x, const __m512& y, Float16* to) {
-    auto* const at = reinterpret_cast<__m256i*>(to);
-    _mm256_storeu_si256(at, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-    _mm256_storeu_si256(at + 1, _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  HORON_AVX512 void Store(const __m512& x, const __m512& y, Float16* to, Float16* copy) {
+    const __m256i low = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i high = _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
+    for (Float16* const at : {to, copy}) {
+      if (at == nullptr) continue;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), low);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at) + 1, high);
+    }
   }
-  HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to) {
-    const __m512i high = _mm512_and_si512(Rounded(odd), _mm512_set1_epi32(kHigh));
-    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_srli_epi32(Rounded(even), 16), high));
+  HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to, BFloat16* copy) {
+    __m512i low = Rounded(even), high = Rounded(odd);
+    if (_mm512_cmp_ps_mask(even, odd, _CMP_UNORD_Q) != 0) [[unlikely]] {
+      low = WithNans(even, low);
+      high = WithNans(odd, high);
+    }
+    constexpr __mmask32 kOdd = 0xaaaaaaaa;
+    const __m512i both = _mm512_mask_mov_epi16(_mm512_srli_epi32(low, 16), kOdd, high);
+    _mm512_storeu_si512(to, both);
+    if (copy != nullptr) _mm512_storeu_si512(copy, both);
   }
   HORON_AVX512 __m512i Rounded(const __m512& value) {
     const __m512i word = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
     const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __m512i quiet = _mm512_or_si512(word, _mm512_set1_epi32(0x400000));
+    return _mm512_add_epi32(word, half);
+  }
+  HORON_AVX512 __m512i WithNans(const __m512& value, const __m512i& rounded) {
+    const __m512i quiet = _mm512_or_si512(_mm512_castps_si512(value), _mm512_set1_epi32(0x400000));
     const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    return _mm512_mask_mov_epi32(_mm512_add_epi32(word, half), nan, quiet);
+    return _mm512_mask_mov_epi32(rounded, nan, quiet);
   }
 
   HORON_AVX512 void Load(const float* from, Vectors<8>::Wide* to) {

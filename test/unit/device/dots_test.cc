@@ -1,4 +1,5 @@
 // Inner products: against long double, the same bits on every instruction set and however cut.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -27,6 +28,26 @@ Elements Random(DataType dtype, int64_t count, unsigned seed) {
   return elements;
 }
 
+// Of all sizes that the dtype has, between one block and the next or within each: zeros, and those
+// whose squares are beyond fp32.
+Elements OfAllSizes(DataType dtype, int64_t count, unsigned seed, bool within_blocks) {
+  Elements elements = Random(dtype, count, seed);
+  const int widest = dtype == DataType::kFloat16 ? 12 : 120;
+  std::mt19937 random(seed + 1);
+  std::uniform_int_distribution<int> powers(-widest, widest);
+  int power = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (within_blocks || i % kDotBlock == 0) power = powers(random);
+    elements.set(i, power % 10 == 0 ? 0.0 : std::ldexp(elements.at(i), power));
+  }
+  return elements;
+}
+
+// Half of the fp32 and narrower ones' bits, or so: of 16-bit floats the sums of a block are fp32's.
+double AllowedOf(DataType dtype, double length_of_both) {
+  return (SizeOf(dtype) == 2 ? 0x1p-21 : 0x1p-45) * length_of_both;
+}
+
 bool SameBits(const Dots& a, const Dots& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 TEST_CASE("dots agree with a sum in long double", "[kernels]") {
@@ -42,11 +63,42 @@ TEST_CASE("dots agree with a sum in long double", "[kernels]") {
       }
       Dots sum;
       AddDots(dtype, a.data(), b.data(), count, &sum);
-      const double allowed = 1e-13 * static_cast<double>(count);
+      const double allowed = AllowedOf(dtype, static_cast<double>(std::max(aa, bb)));
       INFO(NameOf(dtype) << " x " << count);
       CHECK(std::fabs(sum.ab - static_cast<double>(ab)) <= allowed);
       CHECK(std::fabs(sum.aa - static_cast<double>(aa)) <= allowed);
       CHECK(std::fabs(sum.bb - static_cast<double>(bb)) <= allowed);
+    }
+  }
+}
+
+TEST_CASE("dots of values of all sizes agree with a sum in long double", "[kernels]") {
+  for (const DataType dtype : kFloats) {
+    for (const bool within_blocks : {false, true}) {
+      constexpr int64_t kCount = 64 * kDotBlock;
+      const Elements a = OfAllSizes(dtype, kCount, 21, within_blocks);
+      const Elements b = OfAllSizes(dtype, kCount, 31, within_blocks);
+      // Block by block: the largest would hide the others.
+      for (int64_t begin = 0; begin < kCount; begin += kDotBlock) {
+        long double ab = 0, aa = 0, bb = 0;
+        for (int64_t i = begin; i < begin + kDotBlock; ++i) {
+          const long double x = a.at(i), y = b.at(i);
+          ab += x * y;
+          aa += x * x;
+          bb += y * y;
+        }
+        Dots sum;
+        const int64_t skip = begin * SizeOf(dtype);
+        AddDots(dtype, a.data() + skip, b.data() + skip, kDotBlock, &sum);
+        const auto near = [&](double got, long double want, long double length_of_both) {
+          return std::fabs(got - static_cast<double>(want)) <=
+                 AllowedOf(dtype, static_cast<double>(length_of_both));
+        };
+        INFO(NameOf(dtype) << (within_blocks ? ", mixed, " : ", ") << begin);
+        CHECK(near(sum.ab, ab, std::sqrt(aa) * std::sqrt(bb)));
+        CHECK(near(sum.aa, aa, aa));
+        CHECK(near(sum.bb, bb, bb));
+      }
     }
   }
 }
@@ -74,12 +126,17 @@ TEST_CASE("dots have the same bits on every instruction set", "[kernels]") {
     }
     for (const DataType dtype : kFloats) {
       for (const int64_t count : kCounts) {
-        const Elements a = Random(dtype, count, 3), b = Random(dtype, count, 4);
-        Dots x, y;
-        plain.dots(dtype, a.data(), b.data(), count, &x);
-        other->dots(dtype, a.data(), b.data(), count, &y);
-        INFO(NameOf(dtype) << " x " << count << ", instruction set " << static_cast<int>(isa));
-        CHECK(SameBits(x, y));
+        for (const int how : {0, 1, 2}) {
+          const auto values = [&](unsigned seed) {
+            return how == 0 ? Random(dtype, count, seed) : OfAllSizes(dtype, count, seed, how == 1);
+          };
+          const Elements a = values(3), b = values(14);
+          Dots x, y;
+          plain.dots(dtype, a.data(), b.data(), count, &x);
+          other->dots(dtype, a.data(), b.data(), count, &y);
+          INFO(NameOf(dtype) << " x " << count << ", instruction set " << static_cast<int>(isa));
+          CHECK(SameBits(x, y));
+        }
       }
     }
   }
