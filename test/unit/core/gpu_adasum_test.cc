@@ -238,6 +238,54 @@ TEST_CASE("what adasum does not do on GPUs goes through the host", "[gpu][adasum
   }
 }
 
+// A model that lies partly on the GPU: every step submits tensors of both.
+TEST_CASE("adasum of a model's tensors on the host and on a GPU, side by side", "[gpu][adasum]") {
+  constexpr DataType kType = DataType::kFloat32;
+  for (const Layout& layout : {LayoutOf(2, 0, ""), LayoutOf(3, 0, ""), LayoutOf(4, 2, "")}) {
+    INFO(Describe(layout));
+    GpuWorld world(layout);
+    world.Run([&](GpuRank& rank) {
+      const int me = rank.me().rank();
+      for (int step = 0; step < 6; ++step) {
+        std::vector<Bytes> on_host(std::size(kCounts));
+        std::vector<std::byte*> on_gpu(std::size(kCounts));
+        std::vector<std::shared_ptr<Work>> works;
+        for (size_t i = 0; i < std::size(kCounts); ++i) {
+          Request request = GpuRank::Of("w" + std::to_string(i), "adasum", kType, {kCounts[i]});
+          const Bytes gradient = GradientOf(kType, me, kCounts[i]);
+          if (i % 2 == 0) {
+            on_gpu[i] = rank.Put(gradient);
+            works.push_back(rank.Submit(request, on_gpu[i], on_gpu[i]).value());
+          } else {
+            request.device = {};
+            on_host[i] = gradient;
+            works.push_back(
+                rank.me().Submit(request, on_host[i].data(), on_host[i].data()).value());
+          }
+        }
+        for (size_t i = 0; i < works.size(); ++i) {
+          const Status status = rank.Synchronize(*works[i]);
+          world.Expect(status.ok(), status.message());
+          const int64_t bytes = kCounts[i] * SizeOf(kType);
+          const Bytes result = i % 2 == 0 ? rank.Get(on_gpu[i], bytes) : on_host[i];
+          std::vector<Values> inputs;
+          std::vector<test::Summand> leaves;
+          for (int r = 0; r < layout.size; ++r) {
+            inputs.push_back(test::Decode(kType, GradientOf(kType, r, kCounts[i])));
+            leaves.push_back({inputs.back(), 1});
+          }
+          const double gap =
+              test::GapOf(test::Decode(kType, result), test::AdasumTree(leaves).value, inputs);
+          world.Expect(gap <= 2 * test::AdasumTolerance(kType, layout.size),
+                       "w" + std::to_string(i) + " is off by " + std::to_string(gap));
+        }
+      }
+      rank.stream().Finish();
+    });
+    world.Check();
+  }
+}
+
 TEST_CASE("adasum on GPUs in process sets that overlap, and beside sums", "[gpu][adasum]") {
   GpuWorld world(LayoutOf(4, 2, ""));
   world.Run([&](GpuRank& rank) {
