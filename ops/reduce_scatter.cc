@@ -56,7 +56,7 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
   const Segment& segment = stage.segments()[i];
   const Shape& shape = segment.request->shape;
   const int64_t row_count = RowCount(shape);
-  std::vector<Part> parts =
+  RecycledVector<Part> parts =
       NearlyEqualParts(shape[0], comm.size(), comm.size());  // rows, then elements
   const int64_t rows = parts[static_cast<size_t>(comm.rank())].count;
   for (Part& part : parts) part = {part.begin * row_count, part.count * row_count};
@@ -80,7 +80,7 @@ Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
   const Shape& shape = segment.request->shape;
   const int size = stage.comm().size(), me = stage.comm().rank();
   const int64_t element = SizeOf(stage.dtype()), row_count = RowCount(shape);
-  const std::vector<Part> parts = NearlyEqualParts(shape[0], size, size);  // rows
+  const auto parts = NearlyEqualParts(shape[0], size, size);  // rows
   const int64_t rows = parts[static_cast<size_t>(me)].count, longest = parts[0].count * row_count;
   HORON_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
   HORON_ASSIGN(Buffer block, stage.Scratch(longest * element * size));

@@ -18,8 +18,8 @@ namespace horon {
 
 class Recycler {
  public:
-  static constexpr size_t kSmallest = 64, kLargest = 64 << 10;  // bytes, of a free list
-  static constexpr size_t kMostFree = 4 << 20;                  // of all free lists; more is freed
+  static constexpr size_t kSmallest = 64, kLargest = 512 << 10;  // bytes, of a free list
+  static constexpr size_t kMostFree = 8 << 20;                   // of all free lists; more is freed
 
   Recycler() = default;
   ~Recycler();

@@ -33,8 +33,8 @@ void AgreementCache::EvictSet(int32_t process_set, uint64_t now) {
   }
 }
 
-std::vector<uint64_t> AgreementCache::EvictOldest(uint64_t now) {
-  std::vector<uint64_t> evicted;
+RecycledVector<uint64_t> AgreementCache::EvictOldest(uint64_t now) {
+  RecycledVector<uint64_t> evicted;
   while (static_cast<int64_t>(id_of_.size()) > capacity_) {
     const uint64_t id = by_use_.front();
     Evict(id, now);

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/op/request.h"
 
 namespace horon {
@@ -48,7 +49,7 @@ class AgreementCache {
   void Use(uint64_t id);
   void EvictSet(int32_t process_set, uint64_t now);
   // What is beyond the capacity. Gives the ids that every rank must be told of.
-  std::vector<uint64_t> EvictOldest(uint64_t now);
+  RecycledVector<uint64_t> EvictOldest(uint64_t now);
   // Every rank has heard all decisions up to `heard`.
   void ForgetHeard(uint64_t heard);
 

@@ -11,14 +11,14 @@ ControlChannel::ControlChannel(Transport& transport, int peer, Counters& counter
       bytes_(counters["negotiation." + std::string(transport.name()) + ".bytes"]),
       frame_(static_cast<size_t>(kFrameBytes)) {}
 
-void ControlChannel::Send(std::vector<std::byte> message) {
+void ControlChannel::Send(WireBytes message) {
   messages_.Add();
   bytes_.Add(static_cast<int64_t>(message.size()));
   outgoing_.push_back(std::move(message));
 }
 
 Status ControlChannel::StartFrame() {
-  std::vector<std::byte>& message = outgoing_.front();
+  WireBytes& message = outgoing_.front();
   send_header_ = message.size();
   const size_t n = std::min(message.size() - sent_, static_cast<size_t>(kFrameBytes));
   send_.direction = Transfer::Direction::kSend;
@@ -71,9 +71,9 @@ Status ControlChannel::Advance() {
   return Status::Ok();
 }
 
-std::optional<std::vector<std::byte>> ControlChannel::Receive() {
+std::optional<WireBytes> ControlChannel::Receive() {
   if (arrived_.empty()) return std::nullopt;
-  std::vector<std::byte> message = std::move(arrived_.front());
+  WireBytes message = std::move(arrived_.front());
   arrived_.pop_front();
   return message;
 }

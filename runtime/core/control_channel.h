@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/counters.h"
+#include "runtime/core/wire_bytes.h"
 #include "runtime/transport/transport.h"
 
 namespace horon {
@@ -22,11 +23,11 @@ class ControlChannel {
   ControlChannel(Transport& transport, int peer, Counters& counters);
 
   const Transport& transport() const { return *transport_; }
-  void Send(std::vector<std::byte> message);
+  void Send(WireBytes message);
   // Call when the transport made progress. kUnavailable when the peer is gone.
   Status Advance();
   // The next whole message, if one has come.
-  std::optional<std::vector<std::byte>> Receive();
+  std::optional<WireBytes> Receive();
   bool sending() const { return !outgoing_.empty(); }
   // The peer sends nothing more; what is to be sent to it still goes.
   void CloseReceiving() {
@@ -43,13 +44,13 @@ class ControlChannel {
   int peer_;
   Counter& messages_;
   Counter& bytes_;
-  std::deque<std::vector<std::byte>> outgoing_;  // the first is on its way
-  size_t sent_ = 0;                              // bytes of the first that were posted
+  std::deque<WireBytes, Recycling<WireBytes>> outgoing_;  // the first is on its way
+  size_t sent_ = 0;                                       // bytes of the first that were posted
   uint64_t send_header_ = 0;
   uint64_t receive_header_ = 0;  // bytes of the whole message, in every frame
   std::vector<std::byte> frame_;
-  std::vector<std::byte> partial_;
-  std::deque<std::vector<std::byte>> arrived_;
+  WireBytes partial_;
+  std::deque<WireBytes, Recycling<WireBytes>> arrived_;
   bool receiving_ = false, closed_ = false;
   Transfer send_, receive_;  // last: cancelled before the buffers go
 };

@@ -22,9 +22,9 @@ int ControlTree::ParentOf(int rank) const {
   return topology_.nodes() > 1 && leader != rank ? leader : 0;
 }
 
-void ControlTree::SendReport(Bytes report) { bundle_.Add(rank_, report); }
+void ControlTree::SendReport(WireBytes report) { bundle_.Add(rank_, report); }
 
-Status ControlTree::SendDecision(const Bytes& decision) { return SendDown(decision); }
+Status ControlTree::SendDecision(const WireBytes& decision) { return SendDown(decision); }
 
 // Whether nobody is left behind this child: a leader still carries what is for its node.
 bool ControlTree::NoMore(int rank) const {
@@ -34,7 +34,7 @@ bool ControlTree::NoMore(int rank) const {
                      [&](int r) { return gone_[static_cast<size_t>(r)]; });
 }
 
-Status ControlTree::SendDown(const Bytes& decision) {
+Status ControlTree::SendDown(const WireBytes& decision) {
   for (auto& child : children_) {
     if (child->gone) continue;
     child->channel.Send(decision);
@@ -102,16 +102,16 @@ bool ControlTree::sending() const {
                      [](const auto& child) { return child->channel.sending(); });
 }
 
-std::optional<std::pair<int, ControlTree::Bytes>> ControlTree::NextReport() {
+std::optional<RankReport> ControlTree::NextReport() {
   if (reports_.empty()) return std::nullopt;
   auto next = std::move(reports_.front());
   reports_.pop_front();
   return next;
 }
 
-std::optional<ControlTree::Bytes> ControlTree::NextDecision() {
+std::optional<WireBytes> ControlTree::NextDecision() {
   if (decisions_.empty()) return std::nullopt;
-  Bytes next = std::move(decisions_.front());
+  WireBytes next = std::move(decisions_.front());
   decisions_.pop_front();
   return next;
 }

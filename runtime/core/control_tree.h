@@ -18,8 +18,6 @@ namespace horon {
 
 class ControlTree {
  public:
-  using Bytes = std::vector<std::byte>;
-
   // `control[r]` reaches rank r, at least this rank's parent and children.
   ControlTree(int rank, const Topology& topology, const std::vector<Transport*>& control,
               Counters& counters);
@@ -33,15 +31,15 @@ class ControlTree {
     return topology_.members(topology_.node_of(rank));
   }
 
-  void SendReport(Bytes report);               // not on rank 0
-  Status SendDecision(const Bytes& decision);  // rank 0 only
+  void SendReport(WireBytes report);               // not on rank 0
+  Status SendDecision(const WireBytes& decision);  // rank 0 only
   // Moves messages. kUnavailable when a neighbour is gone, kInternal when what it says is broken.
   Status Advance();
   // Whether anything came or went on since the last call.
   bool moved() { return std::exchange(moved_, false); }
   bool sending() const;
-  std::optional<std::pair<int, Bytes>> NextReport();  // on rank 0: whose, and what
-  std::optional<Bytes> NextDecision();                // elsewhere
+  std::optional<RankReport> NextReport();   // on rank 0: whose, and what
+  std::optional<WireBytes> NextDecision();  // elsewhere
   // This rank has left the job: it reports nothing more, and gets nothing after what was sent.
   void Gone(int rank);
   bool gone(int rank) const { return gone_[static_cast<size_t>(rank)]; }
@@ -55,7 +53,7 @@ class ControlTree {
   int ParentOf(int rank) const;
   Status HearChildren();
   Status HearParent();
-  Status SendDown(const Bytes& decision);
+  Status SendDown(const WireBytes& decision);
   bool NoMore(int rank) const;
 
   int rank_;
@@ -63,8 +61,8 @@ class ControlTree {
   std::unique_ptr<ControlChannel> parent_;  // null on rank 0
   std::vector<std::unique_ptr<Child>> children_;
   Bundle bundle_;  // to go up with the next Advance
-  std::deque<std::pair<int, Bytes>> reports_;
-  std::deque<Bytes> decisions_;
+  std::deque<RankReport, Recycling<RankReport>> reports_;
+  std::deque<WireBytes, Recycling<WireBytes>> decisions_;
   std::vector<bool> gone_;  // by rank
   bool moved_ = false;
 };

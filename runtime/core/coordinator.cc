@@ -36,7 +36,7 @@ Result<SharedRequest> Coordinator::Remembered(int rank, uint64_t cache_id) const
 Status Coordinator::Hear(int rank, Report report) {
   heard_[static_cast<size_t>(rank)] = report.heard;
   const int joined = join_ != nullptr ? join_->reported : 0;
-  std::vector<Row*> heard;
+  RecycledVector<Row*> heard;
   for (uint64_t id : report.bits) {
     if (HearAgain(rank, id, heard)) continue;
     HORON_ASSIGN(SharedRequest request, Remembered(rank, id));
@@ -57,7 +57,7 @@ Status Coordinator::Hear(int rank, Report report) {
 
 // The usual case in a steady job: all that there is to do is to tick the rank off. False if it
 // takes a closer look.
-bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard) {
+bool Coordinator::HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& heard) {
   if (!gone_.empty() || join_ != nullptr || !owed_names_.empty() || !owed_groups_.empty()) return false;
   const auto it = row_of_.find(cache_id);
   if (it == row_of_.end()) return false;
@@ -75,7 +75,7 @@ bool Coordinator::HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& hear
 }
 
 void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
-                          std::vector<Row*>& heard) {
+                          RecycledVector<Row*>& heard) {
   std::string key = KeyOf(request->process_set, request->name);
   if (AnswerOwed(rank, *request, key)) return;
   const ProcessSets::Ranks ranks = sets_->Find(request->process_set);

@@ -85,8 +85,8 @@ class Coordinator {
   // coordinator.cc: from reports to decisions.
   static int IndexOf(const std::vector<int>& ranks, int rank);
   Result<SharedRequest> Remembered(int rank, uint64_t cache_id) const;
-  bool HearAgain(int rank, uint64_t cache_id, std::vector<Row*>& heard);
-  void HearOne(int rank, SharedRequest request, uint64_t cache_id, std::vector<Row*>& heard);
+  bool HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& heard);
+  void HearOne(int rank, SharedRequest request, uint64_t cache_id, RecycledVector<Row*>& heard);
   void Consider(Row& row);
   void Judge(Row& row);
   Status CheckRow(const Row& row, Agreement* agreed);
@@ -138,7 +138,7 @@ class Coordinator {
   // Keys of groups are KeyOf(set, group).
   std::map<std::string, std::vector<Row*>> group_ready_;  // with hash -> judged members
   std::map<std::string, Owed> owed_names_, owed_groups_;
-  std::vector<Row*> ready_;  // in the order they became ready
+  RecycledVector<Row*> ready_;  // in the order they became ready
   std::vector<Verdict> failed_;
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;

@@ -202,7 +202,7 @@ Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* bloc
                              Reduction reduction) {
   const int64_t element = SizeOf(reduction.dtype);
   const auto size = static_cast<size_t>(across.size()), me = static_cast<size_t>(across.rank());
-  const std::vector<Part> parts = NearlyEqualParts(count, across.size(), across.size());
+  const auto parts = NearlyEqualParts(count, across.size(), across.size());
   const auto place = [&](size_t of) {
     return Span{block + parts[of].begin * element, parts[of].count * element};
   };

@@ -19,7 +19,7 @@ bool LockedSchedule::Fits(const ResponseCache::Line& line) const {
          line.what->op != nullptr && line.what->op->lockable(request);
 }
 
-void LockedSchedule::Observe(uint64_t sequence, const std::vector<uint64_t>& order, bool plain,
+void LockedSchedule::Observe(uint64_t sequence, const RecycledVector<uint64_t>& order, bool plain,
                              bool allowed, ResponseCache& cache) {
   if (!possible_ || locked()) return;
   const bool fits = plain && std::all_of(order.begin(), order.end(), [&](uint64_t id) {

@@ -57,7 +57,7 @@ class LockedSchedule {
 
   // A decision ran these cache ids (0: not from the cache), and nothing else happened in it iff
   // `plain`. `allowed`: rank 0 wants schedules. Locks it when that makes the job steady.
-  void Observe(uint64_t sequence, const std::vector<uint64_t>& order, bool plain, bool allowed,
+  void Observe(uint64_t sequence, const RecycledVector<uint64_t>& order, bool plain, bool allowed,
                ResponseCache& cache);
   // Cache ids were taken from their tensors.
   void ForgetIds() {

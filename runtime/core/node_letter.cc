@@ -104,7 +104,8 @@ std::vector<std::byte> Encode(NodeLetter letter) {
   if (auto* const answer = std::get_if<NodeAnswer>(&letter)) Shorten(answer->view);
   WireWriter out;
   std::visit([&](const auto& one) { Write(out, one); }, letter);
-  return out.Take();
+  const WireBytes bytes = out.Take();
+  return {bytes.begin(), bytes.end()};
 }
 
 Result<NodeLetter> DecodeNodeLetter(std::span<const std::byte> bytes, int ranks) {

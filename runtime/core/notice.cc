@@ -23,7 +23,8 @@ std::vector<std::byte> Encode(const Notice& notice) {
   out.Number(notice.calls);
   out.Number(notice.judge);
   out.Numbers(notice.answers);
-  return out.Take();
+  const WireBytes bytes = out.Take();
+  return {bytes.begin(), bytes.end()};
 }
 
 std::optional<Notice> Decode(std::span<const std::byte> bytes) {

@@ -4,7 +4,7 @@
 
 namespace horon {
 
-ScheduleFinder::Batches ScheduleFinder::Observe(const std::vector<uint64_t>& order) {
+ScheduleFinder::Batches ScheduleFinder::Observe(const RecycledVector<uint64_t>& order) {
   ++decision_;
   for (uint64_t id : order) {
     if (now_.contains(id)) EndPeriod();

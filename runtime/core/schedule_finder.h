@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/recycler.h"
+
 namespace horon {
 
 class ScheduleFinder {
@@ -19,7 +21,7 @@ class ScheduleFinder {
 
   // The cache ids that the next decision runs. A schedule, if the period that ends with it is as
   // long as wanted the same as those before it; else nothing.
-  Batches Observe(const std::vector<uint64_t>& order);
+  Batches Observe(const RecycledVector<uint64_t>& order);
   // Something else than a steady step happened.
   void Reset();
 

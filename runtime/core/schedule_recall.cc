@@ -14,7 +14,7 @@ void ScheduleRecall::Remember(Batches batches) {
   }
 }
 
-ScheduleRecall::Batches ScheduleRecall::Observe(const std::vector<uint64_t>& order) {
+ScheduleRecall::Batches ScheduleRecall::Observe(const RecycledVector<uint64_t>& order) {
   if (batches_.empty()) return {};
   for (uint64_t id : order) {
     const auto found = batch_of_.find(id);

@@ -27,7 +27,7 @@ class ScheduleRecall {
 
   // The cache ids that the next decision runs. The schedule, if all of it has run since the last
   // interruption, each once; it begins with the batch that came first. Else nothing.
-  Batches Observe(const std::vector<uint64_t>& order);
+  Batches Observe(const RecycledVector<uint64_t>& order);
 
  private:
   Batches batches_;

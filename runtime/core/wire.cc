@@ -89,7 +89,7 @@ Verdict ReadVerdict(WireReader& in, int ranks) {
 
 }  // namespace
 
-std::vector<std::byte> Encode(const Report& report) {
+WireBytes Encode(const Report& report) {
   WireWriter out;
   out.Number(report.number);
   out.Number(report.heard);
@@ -137,7 +137,7 @@ void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
   said_.back().ranks.push_back(rank);
 }
 
-std::vector<std::byte> Bundle::Take() {
+WireBytes Bundle::Take() {
   WireWriter out;
   for (const Said& said : std::exchange(said_, {})) {
     out.Numbers(said.ranks);
@@ -146,14 +146,14 @@ std::vector<std::byte> Bundle::Take() {
   return out.Take();
 }
 
-Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks) {
+Result<RecycledVector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks) {
   WireReader in(bytes);
-  std::vector<RankReport> reports;
+  RecycledVector<RankReport> reports;
   while (!in.AtEnd()) {
-    const std::vector<int32_t> from = in.Numbers<int32_t>();
+    const auto from = in.Numbers<int32_t, RecycledVector<int32_t>>();
     if (from.empty() || from.size() > static_cast<size_t>(ranks))
       in.Fail("a report is of no rank, or of more than there are");
-    const std::vector<std::byte> report = in.Bytes();
+    const WireBytes report = in.Bytes();
     for (int32_t rank : from) {
       if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
       reports.emplace_back(rank, report);
@@ -163,7 +163,7 @@ Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, i
   return reports;
 }
 
-std::vector<std::byte> Encode(const Decision& decision) {
+WireBytes Encode(const Decision& decision) {
   WireWriter out;
   out.Number(decision.sequence);
   Write(out, decision.tuning);

@@ -8,20 +8,24 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/base/status.h"
 #include "runtime/core/activity.h"
 #include "runtime/core/timeline_order.h"
 #include "runtime/core/tuning.h"
+#include "runtime/core/wire_bytes.h"
 #include "runtime/op/request.h"
 
 namespace horon {
+
+using CacheIds = RecycledVector<uint64_t>;
 
 // From a rank to the coordinator.
 struct Report {
   uint64_t number = 0;  // 1, 2, ... of this rank: one that is missing was lost on the way
   // Decisions this rank has applied: until then evicted cache ids are remembered.
   uint64_t heard = 0;
-  std::vector<uint64_t> bits;     // cache ids of requests equal to the ones remembered
+  CacheIds bits;                  // of requests equal to the ones remembered
   std::vector<Request> requests;  // all others
   bool leaving = false;
   bool ask = false;                  // something here waits in vain: why?
@@ -48,11 +52,11 @@ struct Verdict {
 
 // From the coordinator to every rank, the same bytes for all.
 struct Decision {
-  uint64_t sequence = 0;          // 1, 2, ...
-  Tuning tuning;                  // rank 0's, of what this decision runs: plans must come out alike
-  std::vector<uint64_t> evicted;  // cache ids to forget, after the verdicts
+  uint64_t sequence = 0;  // 1, 2, ...
+  Tuning tuning;          // rank 0's, of what this decision runs: plans must come out alike
+  CacheIds evicted;       // to forget, after the verdicts
   // In which every rank runs them: cache ids of requests agreed before; 0: the next verdict.
-  std::vector<uint64_t> order;
+  CacheIds order;
   std::vector<Verdict> verdicts;
   std::vector<int32_t> left;  // ranks that have left the job
   bool inquire = false;       // every rank is to answer with its activity
@@ -69,25 +73,25 @@ struct Decision {
   int64_t clock_told = 0;           // what rank 0's clock said when these were sent
 };
 
-std::vector<std::byte> Encode(const Report& report);
-std::vector<std::byte> Encode(const Decision& decision);
+WireBytes Encode(const Report& report);
+WireBytes Encode(const Decision& decision);
 // Reports on their way up, each with the rank that it is from. What several ranks say in a row in
 // the same words, each once, travels once: in a steady step that is what a whole node says.
 class Bundle {
  public:
   void Add(int32_t rank, std::span<const std::byte> report);
   bool empty() const { return said_.empty(); }
-  std::vector<std::byte> Take();  // encoded; empty afterwards
+  WireBytes Take();  // encoded; empty afterwards
 
  private:
   struct Said {
-    std::vector<int32_t> ranks;
-    std::vector<std::byte> report;
+    RecycledVector<int32_t> ranks;
+    WireBytes report;
   };
-  std::vector<Said> said_;
+  RecycledVector<Said> said_;
 };
-using RankReport = std::pair<int, std::vector<std::byte>>;
-Result<std::vector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks);
+using RankReport = std::pair<int, WireBytes>;
+Result<RecycledVector<RankReport>> DecodeBundle(std::span<const std::byte> bytes, int ranks);
 // kInternal with what is wrong. `ranks` bounds rank numbers.
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<Decision> DecodeDecision(std::span<const std::byte> bytes, int ranks);

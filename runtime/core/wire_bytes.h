@@ -7,9 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/recycler.h"
 #include "runtime/base/status.h"
 
 namespace horon {
+
+using WireBytes = RecycledVector<std::byte>;
 
 class WireWriter {
  public:
@@ -23,8 +26,8 @@ class WireWriter {
     const auto* from = reinterpret_cast<const std::byte*>(text.data());
     bytes_.insert(bytes_.end(), from, from + text.size());
   }
-  template <typename T>
-  void Numbers(const std::vector<T>& values) {
+  template <typename T, typename Allocator>
+  void Numbers(const std::vector<T, Allocator>& values) {
     Number(static_cast<uint32_t>(values.size()));
     const auto* from = reinterpret_cast<const std::byte*>(values.data());
     bytes_.insert(bytes_.end(), from, from + values.size() * sizeof(T));
@@ -33,10 +36,10 @@ class WireWriter {
     Number(static_cast<uint32_t>(bytes.size()));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  std::vector<std::byte> Take() { return std::move(bytes_); }
+  WireBytes Take() { return std::move(bytes_); }
 
  private:
-  std::vector<std::byte> bytes_;
+  WireBytes bytes_;
 };
 
 // After the first error every read gives zeros; the caller looks at ok() once, at the end.
@@ -59,7 +62,7 @@ class WireReader {
     at_ += size;
     return text;
   }
-  std::vector<std::byte> Bytes() {
+  WireBytes Bytes() {
     const auto size = Number<uint32_t>();
     if (!Has(size)) return {};
     const auto from = bytes_.begin() + static_cast<std::ptrdiff_t>(at_);
@@ -67,10 +70,10 @@ class WireReader {
     return {from, from + size};
   }
   bool AtEnd() const { return at_ == bytes_.size(); }
-  template <typename T>
-  std::vector<T> Numbers() {
+  template <typename T, typename Values = std::vector<T>>
+  Values Numbers() {
     const auto size = Number<uint32_t>();
-    std::vector<T> values;
+    Values values;
     if (!Has(uint64_t{size} * sizeof(T))) return values;
     values.resize(size);
     if (size > 0) std::memcpy(values.data(), bytes_.data() + at_, size * sizeof(T));

@@ -7,7 +7,7 @@
 namespace horon {
 
 // Ids of one step lie close together: a base and a bitmap, or the plain list when that is shorter.
-void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
+void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   const uint64_t base = ids.empty() ? 0 : ids.front();
@@ -18,7 +18,7 @@ void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
     out.Numbers(ids);
     return;
   }
-  std::vector<uint64_t> map(words);
+  RecycledVector<uint64_t> map(words);
   for (uint64_t id : ids) map[(id - base) / 64] |= uint64_t{1} << ((id - base) % 64);
   out.Number(base);
   out.Numbers(map);
@@ -27,13 +27,13 @@ void WriteIds(WireWriter& out, std::vector<uint64_t> ids) {
 // Ids count up from 1. Those at the very end have no bitmap.
 constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
 
-std::vector<uint64_t> ReadIds(WireReader& in) {
-  std::vector<uint64_t> ids;
+RecycledVector<uint64_t> ReadIds(WireReader& in) {
+  RecycledVector<uint64_t> ids;
   if (in.Number<uint8_t>() == 0) {
-    ids = in.Numbers<uint64_t>();
+    ids = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
   } else {
     const auto base = in.Number<uint64_t>();
-    const std::vector<uint64_t> map = in.Numbers<uint64_t>();
+    const RecycledVector<uint64_t> map = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
     if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
       in.Fail("a cache id is too large");
     for (size_t w = 0; w < map.size(); ++w) {
@@ -48,8 +48,8 @@ std::vector<uint64_t> ReadIds(WireReader& in) {
 }
 
 // A list in which neighbours often differ by one, as runs.
-void WriteOrder(WireWriter& out, const std::vector<uint64_t>& order) {
-  std::vector<uint64_t> runs;  // first number, length, ...
+void WriteOrder(WireWriter& out, const RecycledVector<uint64_t>& order) {
+  RecycledVector<uint64_t> runs;  // first number, length, ...
   for (uint64_t id : order) {
     const bool next = !runs.empty() && id != 0 && id == runs[runs.size() - 2] + runs.back();
     if (next && runs[runs.size() - 2] != 0) {
@@ -63,10 +63,10 @@ void WriteOrder(WireWriter& out, const std::vector<uint64_t>& order) {
 
 constexpr uint64_t kLongestOrder = 1 << 22;
 
-std::vector<uint64_t> ReadOrder(WireReader& in) {
-  const std::vector<uint64_t> runs = in.Numbers<uint64_t>();
+RecycledVector<uint64_t> ReadOrder(WireReader& in) {
+  const RecycledVector<uint64_t> runs = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
   if (runs.size() % 2 != 0) in.Fail("a run has no length");
-  std::vector<uint64_t> order;
+  RecycledVector<uint64_t> order;
   for (size_t i = 0; i + 1 < runs.size(); i += 2) {
     if (runs[i + 1] > kLongestOrder - order.size()) {
       in.Fail("an order is too long");

@@ -15,11 +15,11 @@ namespace horon {
 
 inline constexpr size_t kLeastRequest = 60;  // bytes
 
-void WriteIds(WireWriter& out, std::vector<uint64_t> ids);
-std::vector<uint64_t> ReadIds(WireReader& in);
+void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids);
+RecycledVector<uint64_t> ReadIds(WireReader& in);
 
-void WriteOrder(WireWriter& out, const std::vector<uint64_t>& order);
-std::vector<uint64_t> ReadOrder(WireReader& in);
+void WriteOrder(WireWriter& out, const RecycledVector<uint64_t>& order);
+RecycledVector<uint64_t> ReadOrder(WireReader& in);
 
 void Write(WireWriter& out, const std::vector<std::string>& texts);
 std::vector<std::string> ReadTexts(WireReader& in);

@@ -36,8 +36,8 @@ int64_t PartBegin(int64_t count, int parts, int i) {
   return count / parts * i + std::min<int64_t>(i, count % parts);
 }
 
-std::vector<Part> NearlyEqualParts(int64_t count, int parts, int size) {
-  std::vector<Part> all;
+RecycledVector<Part> NearlyEqualParts(int64_t count, int parts, int size) {
+  RecycledVector<Part> all;
   for (int i = 0; i < size; ++i) {
     const int64_t begin = PartBegin(count, parts, std::min(i, parts));
     all.push_back({begin, PartBegin(count, parts, std::min(i + 1, parts)) - begin});
@@ -45,8 +45,8 @@ std::vector<Part> NearlyEqualParts(int64_t count, int parts, int size) {
   return all;
 }
 
-std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype) {
-  std::vector<Part> bytes;
+RecycledVector<Part> InBytes(std::span<const Part> parts, DataType dtype) {
+  RecycledVector<Part> bytes;
   for (const Part& part : parts) {
     bytes.push_back({part.begin * SizeOf(dtype), part.count * SizeOf(dtype)});
   }

@@ -29,9 +29,9 @@ struct Part {
 // count % parts parts have one more (Horovod's rule for reducescatter).
 int64_t PartBegin(int64_t count, int parts, int i);
 // The `parts` parts of `count` elements, followed by empty ones up to `size` in all.
-std::vector<Part> NearlyEqualParts(int64_t count, int parts, int size);
+RecycledVector<Part> NearlyEqualParts(int64_t count, int parts, int size);
 // The same parts in bytes.
-std::vector<Part> InBytes(std::span<const Part> parts, DataType dtype);
+RecycledVector<Part> InBytes(std::span<const Part> parts, DataType dtype);
 
 // Whether a transport reduces blocks of this group itself. The bucket's whole group only, and its
 // buckets one after the other: such collectives match by their order.

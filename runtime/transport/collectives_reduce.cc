@@ -141,8 +141,8 @@ Task FlatAllreduce(Communicator& comm, const std::byte* input, std::byte* output
   if (count * SizeOf(reduction.dtype) <= kOneStepBytes) {
     co_return co_await OneStepAllreduce(comm, input, output, count, reduction);
   }
-  const std::vector<Part> parts = NearlyEqualParts(count, comm.size(), comm.size());
-  const std::vector<Part> parts_bytes = InBytes(parts, reduction.dtype);
+  const auto parts = NearlyEqualParts(count, comm.size(), comm.size());
+  const auto parts_bytes = InBytes(parts, reduction.dtype);
   std::byte* const mine = output + parts_bytes[static_cast<size_t>(comm.rank())].begin;
   HORON_CO_TRY(co_await ReduceScatter(comm, input, parts, mine, reduction));
   co_return co_await Allgather(comm, output, parts_bytes);
@@ -202,7 +202,7 @@ Task OverNodes(Communicator& comm, const std::byte* input, std::byte* output, in
   }
   HORON_CO_TRY(co_await ReduceScatter(node, input, parts, part, inside));
   if (local < owners) {
-    std::vector<int> members;
+    RecycledVector<int> members;
     for (const auto& others : nodes) members.push_back(others[local]);
     Communicator across = comm.Part(members);
     HORON_CO_TRY(co_await between(across, part, parts[local].count));
@@ -222,8 +222,7 @@ Task Allreduce(Communicator& comm, const std::byte* input, std::byte* output, in
   if (ReducesWhole(comm, reduction)) {
     BlockReduction whole = WholeBlock(comm, input, output, count, reduction);
     HORON_CO_TRY(co_await comm.only_transport()->ReduceBlock(std::move(whole)));
-    if (reduction.scale != 1.0)
-      ScaleInto(reduction.dtype, reduction.scale, output, output, count);
+    if (reduction.scale != 1.0) ScaleInto(reduction.dtype, reduction.scale, output, output, count);
     co_return Status::Ok();
   }
   if (comm.one_node() || comm.all_apart())

@@ -51,16 +51,16 @@ class Job {
         report.requests.push_back(requests_[t]);
       }
     }
-    const std::vector<std::byte> bytes = Encode(report);
+    const WireBytes bytes = Encode(report);
     step.report = static_cast<int64_t>(bytes.size());
     for (int node = 0; node < nodes_; ++node) {
       Bundle bundle;
       for (int i = 0; i < each_; ++i) bundle.Add(node * each_ + i, bytes);
-      const std::vector<std::byte> up = bundle.Take();
+      const WireBytes up = bundle.Take();
       step.bytes_up = static_cast<int64_t>(up.size());
       Time(step, [&] { Hear(up); });
     }
-    std::vector<std::byte> down;
+    WireBytes down;
     Time(step, [&] { down = Encode(coordinator_.Decide()); });
     step.bytes_down = static_cast<int64_t>(down.size());
     step.messages_between = 2 * (nodes_ - 1);
@@ -77,7 +77,7 @@ class Job {
     step.coordinator_ms +=
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   }
-  void Hear(const std::vector<std::byte>& bundle) {
+  void Hear(const WireBytes& bundle) {
     auto reports = DecodeBundle(bundle, nodes_ * each_);
     for (auto& [rank, bytes] : reports.value()) {
       const Status heard = coordinator_.Hear(rank, DecodeReport(bytes).value());

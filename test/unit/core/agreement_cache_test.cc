@@ -6,7 +6,7 @@
 namespace horon {
 namespace {
 
-using Ids = std::vector<uint64_t>;
+using Ids = RecycledVector<uint64_t>;
 
 std::vector<SharedRequest> OfTwoRanks(int32_t process_set = 0) {
   Request request;

@@ -92,7 +92,7 @@ TEST_CASE("remembered agreements outlive a join, and are not used during it") {
   f.Hear(1, Join());
   f.Hear(0, bit);
   Decision decision = f.coordinator.Decide();
-  REQUIRE(decision.order == std::vector<uint64_t>{0});
+  REQUIRE(decision.order == CacheIds{0});
   CHECK(decision.verdicts[0].name == "a");
   CHECK(decision.verdicts[0].cache_id == 0);
   f.Hear(0, Join());
@@ -100,7 +100,7 @@ TEST_CASE("remembered agreements outlive a join, and are not used during it") {
   for (int r = 0; r < 2; ++r) f.Hear(r, bit);
   decision = f.coordinator.Decide();
   CHECK(decision.verdicts.empty());
-  CHECK(decision.order == std::vector<uint64_t>{id});
+  CHECK(decision.order == CacheIds{id});
 }
 
 TEST_CASE("a bit sent before its rank joined is answered") {

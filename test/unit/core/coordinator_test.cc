@@ -49,7 +49,7 @@ TEST_CASE("a remembered agreement is repeated by its id alone") {
   for (int r = 0; r < 2; ++r) f.Hear(r, bit);
   const Decision decision = f.coordinator.Decide();
   CHECK(decision.verdicts.empty());
-  CHECK(decision.order == std::vector<uint64_t>{id});
+  CHECK(decision.order == CacheIds{id});
   CHECK(f.coordinator.Pending().empty());
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("an evicted id is understood until every rank has heard of the evictio
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("a")}));
   const uint64_t a = f.coordinator.Decide().verdicts.at(0).cache_id;
   for (int r = 0; r < 2; ++r) f.Hear(r, Of({Named("b")}));
-  CHECK(f.coordinator.Decide().evicted == std::vector<uint64_t>{a});
+  CHECK(f.coordinator.Decide().evicted == CacheIds{a});
   Report late;  // rank 1 has heard decision 1 only
   late.heard = 1;
   late.bits = {a};

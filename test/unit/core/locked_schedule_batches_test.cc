@@ -23,11 +23,11 @@ class Job {
     }
   }
   // Each is agreed alone, in this order.
-  void Step(const std::vector<uint64_t>& ids) {
+  void Step(const RecycledVector<uint64_t>& ids) {
     for (uint64_t id : ids) schedule.Observe(++decisions_, {id}, true, true, cache_);
   }
-  std::vector<uint64_t> all() const {
-    std::vector<uint64_t> ids;
+  RecycledVector<uint64_t> all() const {
+    RecycledVector<uint64_t> ids;
     for (int id = 1; id <= tensors_; ++id) ids.push_back(static_cast<uint64_t>(id));
     return ids;
   }
@@ -42,7 +42,7 @@ class Job {
     schedule.SawArrivals();
   }
   // How many tensors each batch has that starts when these come.
-  std::vector<size_t> Started(const std::vector<uint64_t>& ids) {
+  std::vector<size_t> Started(const RecycledVector<uint64_t>& ids) {
     std::vector<size_t> sizes;
     for (uint64_t id : ids) {
       Arrive(id);
@@ -103,15 +103,15 @@ TEST_CASE("locked batches: what a rank waits for by itself is cut off, once") {
     INFO("it comes " << (last ? "last" : "first"));
     Job job(5, kAll);
     job.Settle();
-    const std::vector<uint64_t> others =
-        last ? std::vector<uint64_t>{1, 2, 3, 4} : std::vector<uint64_t>{2, 3, 4, 5};
+    const RecycledVector<uint64_t> others =
+        last ? RecycledVector<uint64_t>{1, 2, 3, 4} : RecycledVector<uint64_t>{2, 3, 4, 5};
     const uint64_t alone = last ? 5 : 1;
     CHECK(job.Started(others).empty());
     CHECK(job.GiveUp() == (last ? 5u : 2u));
     job.Step(job.all());  // one step brings it back
     REQUIRE(job.schedule.locked());
     for (int step = 0; step < 3; ++step) {
-      std::vector<uint64_t> order = others;
+      RecycledVector<uint64_t> order = others;
       order.insert(last ? order.end() : order.begin(), alone);
       CHECK(job.Started(order) == (last ? Sizes{4, 1} : Sizes{1, 4}));
     }

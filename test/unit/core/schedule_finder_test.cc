@@ -5,7 +5,7 @@
 namespace horon {
 namespace {
 
-using Ids = std::vector<uint64_t>;
+using Ids = RecycledVector<uint64_t>;
 using Batches = ScheduleFinder::Batches;
 
 TEST_CASE("a schedule is found when the same has run three times") {

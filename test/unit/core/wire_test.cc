@@ -26,7 +26,7 @@ Request Sample(int i) {
   return r;
 }
 
-Report SampleReport(std::vector<uint64_t> bits) {
+Report SampleReport(CacheIds bits) {
   Report report;
   report.number = 4;
   report.heard = 12;
@@ -73,9 +73,9 @@ Decision SampleDecision() {
 }
 
 TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
-  std::vector<uint64_t> dense, sparse = {1, 1000000, uint64_t{1} << 62};
+  CacheIds dense, sparse = {1, 1000000, uint64_t{1} << 62};
   for (uint64_t i = 100; i < 300; ++i) dense.push_back(i);
-  for (const auto& bits : {std::vector<uint64_t>{}, std::vector<uint64_t>{7}, dense, sparse}) {
+  for (const auto& bits : {CacheIds{}, CacheIds{7}, dense, sparse}) {
     const Report report = SampleReport(bits);
     const auto back = DecodeReport(Encode(report));
     REQUIRE(back.ok());
@@ -100,7 +100,7 @@ TEST_CASE("a report comes back as it was sent, whatever its cache ids") {
 TEST_CASE("cache ids that come twice count once, and those at the end of all numbers are refused") {
   const auto back = DecodeReport(Encode(SampleReport({1, 1, 1, 200})));
   REQUIRE(back.ok());
-  CHECK(back.value().bits == std::vector<uint64_t>{1, 200});
+  CHECK(back.value().bits == CacheIds{1, 200});
   CHECK(Encode(back.value()) == Encode(SampleReport({1, 1, 1, 200})));
   const uint64_t last = UINT64_MAX - 64;
   CHECK(DecodeReport(Encode(SampleReport({last}))).ok());
@@ -110,13 +110,13 @@ TEST_CASE("cache ids that come twice count once, and those at the end of all num
 }
 
 TEST_CASE("a bundle gives back each rank's reports in order, and refuses ranks that are none") {
-  const std::vector<std::byte> first(3, std::byte{7}), second(5, std::byte{9}), none;
+  const WireBytes first(3, std::byte{7}), second(5, std::byte{9}), none;
   Bundle bundle;
   CHECK(bundle.empty());
-  const std::vector<RankReport> reports = {{2, first},  {0, none},   {0, first}, {1, first},
-                                           {2, second}, {1, second}, {0, first}};
+  const RecycledVector<RankReport> reports = {{2, first},  {0, none},   {0, first}, {1, first},
+                                              {2, second}, {1, second}, {0, first}};
   for (const auto& [rank, report] : reports) bundle.Add(rank, report);
-  std::vector<std::byte> bytes = bundle.Take();
+  WireBytes bytes = bundle.Take();
   CHECK(bundle.empty());
   CHECK(bundle.Take().empty());
   const auto back = DecodeBundle(bytes, 3);
@@ -128,16 +128,16 @@ TEST_CASE("a bundle gives back each rank's reports in order, and refuses ranks t
 }
 
 TEST_CASE("what all ranks of a node say alike travels once") {
-  const std::vector<std::byte> report = Encode(SampleReport({1, 2, 3}));
+  const WireBytes report = Encode(SampleReport({1, 2, 3}));
   Bundle bundle;
   for (int rank = 8; rank < 16; ++rank) bundle.Add(rank, report);
-  const std::vector<std::byte> bytes = bundle.Take();
+  const WireBytes bytes = bundle.Take();
   CHECK(bytes.size() == report.size() + 8 + 8 * sizeof(int32_t));
   CHECK(DecodeBundle(bytes, 16).value().size() == 8);
 }
 
 TEST_CASE("a rank may say the same more often than there are ranks") {
-  const std::vector<RankReport> reports(5, {1, Encode(SampleReport({1, 2, 3}))});
+  const RecycledVector<RankReport> reports(5, {1, Encode(SampleReport({1, 2, 3}))});
   Bundle bundle;
   for (const auto& [rank, report] : reports) bundle.Add(rank, report);
   const auto back = DecodeBundle(bundle.Take(), 2);
@@ -194,10 +194,10 @@ TEST_CASE("a step in the usual order is a few bytes, and no length is believed")
   for (uint64_t id = 1; id <= 1000; ++id) decision.order.push_back(id);
   const size_t least = Encode(Decision()).size();
   CHECK(Encode(decision).size() == least + 16);
-  std::vector<std::byte> bytes = Encode(decision);
+  WireBytes bytes = Encode(decision);
   bool refused = false;
   for (size_t at = 0; at + 8 <= bytes.size(); ++at) {  // wherever the run's length is
-    std::vector<std::byte> broken = bytes;
+    WireBytes broken = bytes;
     std::fill_n(broken.begin() + static_cast<std::ptrdiff_t>(at), 8, std::byte{0x7f});
     const auto back = DecodeDecision(broken, 2);
     refused = refused || !back.ok();
@@ -230,7 +230,7 @@ TEST_CASE("random bytes and random damage give a message or a status, never more
   const auto decision = Encode(SampleDecision());
   int decoded = 0;
   for (int i = 0; i < 40000; ++i) {  // libFuzzer does more, in test/fuzz
-    std::vector<std::byte> bytes;
+    WireBytes bytes;
     if (i % 4 == 0) {
       bytes.resize(random() % 200);
       for (auto& b : bytes) b = static_cast<std::byte>(random());

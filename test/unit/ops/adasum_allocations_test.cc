@@ -4,6 +4,7 @@
 #include <barrier>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 #include <tuple>
 
 #include "test/support/road.h"
@@ -53,15 +54,27 @@ using test::WorldOptions;
 
 constexpr int kWarm = 8, kSteps = 16;
 
+// How its steps differ from those that a locked schedule runs.
+struct Way {
+  const char* name = "locked";
+  bool lock = true;      // HORON_LOCK_SCHEDULE
+  bool own_set = false;  // one rank more than the process set has
+  double prescale = 1.0;
+};
+
 // A rank's equal steps: `tensors` at once, in place.
 class Steps {
  public:
-  Steps(Rank& me, const std::string& op, int tensors, int64_t count)
+  Steps(Rank& me, const std::string& op, int tensors, int64_t count, double prescale = 1.0,
+        int set = 0)
       : me_(me),
         values_(static_cast<size_t>(tensors), std::vector<float>(static_cast<size_t>(count), 1)),
         works_(values_.size()) {
-    for (size_t t = 0; t < values_.size(); ++t)
+    for (size_t t = 0; t < values_.size(); ++t) {
       requests_.push_back(Tensor("t" + std::to_string(t), op, {count}));
+      requests_.back().prescale = prescale;
+      requests_.back().process_set = set;
+    }
   }
   void Submit() {
     for (size_t t = 0; t < values_.size(); ++t)
@@ -110,13 +123,17 @@ Taken TakenBy(int ranks, const std::string& op, int tensors, int64_t count) {
 // Steps until the runtime has taken nothing from the heap for kSteps of them, on the background
 // threads or on those that wait; the least that it took.
 int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int tensors,
-                    int64_t count) {
+                    int64_t count, const Way& way = {}) {
   constexpr int kTries = 200;  // the schedule is left for a while when a thread is kept waiting
   std::atomic<int64_t> least{INT64_MAX};
-  std::barrier together(ranks);
-  World(ranks, std::move(options)).Run([&](Rank& me) {
+  const int all = ranks + (way.own_set ? 1 : 0);
+  std::vector<int> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  std::barrier together(all);
+  World(all, std::move(options)).Run([&](Rank& me) {
     outside = true;
-    Steps steps(me, op, tensors, count);
+    const int set = way.own_set ? me.AddProcessSet(members).value() : 0;
+    Steps steps(me, op, me.rank() < ranks ? tensors : 0, count, way.prescale, set);
     for (int i = 0; i < kTries && least > 0; ++i) {
       together.arrive_and_wait();
       const int64_t before = news_inside;
@@ -136,9 +153,9 @@ int64_t LeastInside(int ranks, WorldOptions options, const std::string& op, int 
 }
 
 TEST_CASE("in the steady state the runtime takes nothing from the heap for adasum", "[adasum]") {
-  const std::string op = GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling",
-                                  "adasum:algo=tree", "adasum:algo=ring", "adasum:local=average",
-                                  "adasum:local=sum");
+  const std::string op =
+      GENERATE("adasum", "adasum:algo=halving", "adasum:algo=doubling", "adasum:algo=tree",
+               "adasum:algo=ring", "adasum:local=average", "adasum:local=sum");
   const auto [ranks, nodes] = GENERATE(std::pair{2, 1}, std::pair{4, 1}, std::pair{3, 1},
                                        std::pair{2, 2}, std::pair{4, 2}, std::pair{3, 2});
   const bool lend = GENERATE(false, true);
@@ -149,6 +166,28 @@ TEST_CASE("in the steady state the runtime takes nothing from the heap for adasu
     INFO(op << ", " << ranks << " ranks on " << nodes << " nodes, " << tensors << " tensors of "
             << count << (lend ? ", by who waits" : ", in the background"));
     CHECK(LeastInside(ranks, options, op, tensors, count) == 0);
+  }
+}
+
+TEST_CASE("nor in steps that are negotiated, or of very many tensors", "[adasum]") {
+  const auto [ranks, nodes] =
+      GENERATE(std::pair{2, 1}, std::pair{3, 1}, std::pair{4, 2}, std::pair{3, 2});
+  const bool lend = GENERATE(false, true);
+  const Way way = GENERATE(Way{}, Way{"negotiated", false}, Way{"a process set", true, true},
+                           Way{"prescaled", true, false, 0.5});
+  WorldOptions options;
+  options.local_size = (ranks + nodes - 1) / nodes;
+  options.configure = [lend, way](Config& config) {
+    config.lend = lend;
+    config.lock_schedule = way.lock;
+  };
+  for (const std::string op : {"adasum", "adasum:local=average"}) {
+    for (const auto& [tensors, count] :
+         {std::pair{1, 1}, std::pair{20, 400}, std::pair{300, 400}}) {
+      INFO(op << ", " << way.name << ", " << ranks << " ranks on " << nodes << " nodes, " << tensors
+              << " tensors of " << count << (lend ? ", by who waits" : ", in the background"));
+      CHECK(LeastInside(ranks, options, op, tensors, count, way) == 0);
+    }
   }
 }
 

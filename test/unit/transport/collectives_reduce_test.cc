@@ -142,7 +142,7 @@ TEST_CASE("reduce-scatter leaves each part with its owner and the rest alone", "
     const int size = topology.size();
     for (const int64_t count : {0L, 1L, 3L, 17L, 1000L, 300'007L}) {
       LoopWorld world(topology, 11);
-      const std::vector<Part> parts = NearlyEqualParts(count, size, size);
+      const auto parts = NearlyEqualParts(count, size, size);
       auto blocks = Inputs(DataType::kInt32, size, count);
       const auto before = blocks;
       RequireOk(world.Run([&](Communicator& comm) {

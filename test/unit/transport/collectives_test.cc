@@ -28,7 +28,7 @@ TEST_CASE("parts: the first ones have one element more", "[collectives]") {
   REQUIRE(PartBegin(10, 4, 4) == 10);
   constexpr int64_t kHuge = int64_t{1} << 61;
   REQUIRE(PartBegin(kHuge + 1, 3, 3) == kHuge + 1);
-  const std::vector<Part> parts = NearlyEqualParts(5, 2, 4);  // two owners of four
+  const auto parts = NearlyEqualParts(5, 2, 4);  // two owners of four
   REQUIRE(
       (parts[0].count == 3 && parts[1].count == 2 && parts[2].count == 0 && parts[3].count == 0));
 }
