@@ -7,7 +7,7 @@
 // on the thread that trains.
 #pragma once
 
-#include "frameworks/python_repeat.h"
+#include "frameworks/python_gathered.h"
 
 namespace horon_python {
 
@@ -17,6 +17,7 @@ struct GradientHook {
   long left;            // backward passes until the reduction starts
   PyObject* pending;    // what is under way, it has a wait(); or None
   PyObject* otherwise;  // callable(parameter): the long way
+  PyObject* gatherer;   // of the reducer whose hook it is
   PyObject* view;       // tensor that the gradient shall be (gradient_views.py); or None
   Known* known;         // how it was submitted; null: not known
 };
@@ -39,8 +40,10 @@ inline bool Adopt(PyObject* parameter, PyObject* gradient, PyObject* view) {
 
 // Whether it has started; false also with an error set.
 inline bool StartedLikeBefore(GradientHook& hook, PyObject* parameter) {
-  if (hook.known == nullptr || hook.left != 1 || hook.pending != Py_None || !SameSet(*hook.known))
-    return false;
+  if (hook.known == nullptr || hook.left != 1 || hook.pending != Py_None) return false;
+  Gatherer& gatherer = GathererOf(hook.gatherer);
+  if (!SameSetAs(gatherer, *hook.known)) return false;
+  DroppedWorks().Sweep();  // may run Python's code, so before the gradient is looked at
   py::object gradient =
       py::reinterpret_steal<py::object>(PyObject_GetAttr(parameter, attribute::grad));
   if (!gradient || gradient.is_none()) return false;
@@ -48,11 +51,15 @@ inline bool StartedLikeBefore(GradientHook& hook, PyObject* parameter) {
     if (!Adopt(parameter, gradient.ptr(), hook.view)) return false;
     gradient = py::reinterpret_borrow<py::object>(hook.view);
   }
-  py::object started = py::reinterpret_steal<py::object>(StartAgain(*hook.known, gradient.ptr()));
-  if (!started || started.is_none()) return false;
-  hook.left = 0;
-  hook.pending = started.release().ptr();
+  void* place = nullptr;
+  if (!Fits(hook.known->members[0], gradient.ptr(), place)) {
+    PyErr_Clear();
+    return false;
+  }
+  if (place == nullptr) return false;  // no elements
+  hook.pending = StartInto(gatherer, *hook.known, gradient.ptr(), place).release().ptr();
   Py_DECREF(Py_None);
+  hook.left = 0;
   return true;
 }
 
@@ -60,9 +67,11 @@ inline PyObject* GradientHookCall(PyObject* self, PyObject* const* given, size_t
                                   PyObject* keywords) {
   GradientHook& hook = HookOf(self);
   const bool plain = PyVectorcall_NARGS(flags) == 1 && keywords == nullptr;
-  if (plain && StartedLikeBefore(hook, given[0])) Py_RETURN_NONE;
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  return PyObject_Vectorcall(hook.otherwise, given, flags, keywords);
+  return InPython([&]() -> PyObject* {
+    if (plain && StartedLikeBefore(hook, given[0])) Py_RETURN_NONE;
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    return PyObject_Vectorcall(hook.otherwise, given, flags, keywords);
+  });
 }
 
 // remember(request, gradient, process_set): the call that reduces the gradient in place.
@@ -91,6 +100,7 @@ inline int GradientHookTraverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(HookOf(self).pending);
   Py_VISIT(HookOf(self).otherwise);
+  Py_VISIT(HookOf(self).gatherer);
   Py_VISIT(HookOf(self).view);
   return 0;
 }
@@ -98,6 +108,7 @@ inline int GradientHookTraverse(PyObject* self, visitproc visit, void* arg) {
 inline int GradientHookClear(PyObject* self) {
   Py_CLEAR(HookOf(self).pending);
   Py_CLEAR(HookOf(self).otherwise);
+  Py_CLEAR(HookOf(self).gatherer);
   Py_CLEAR(HookOf(self).view);
   return 0;
 }
@@ -111,14 +122,16 @@ inline void GradientHookFree(PyObject* self) {
   Py_DECREF(type);
 }
 
-// gradient_hook(otherwise): with nothing pending and one pass left.
-inline py::object MakeGradientHook(const py::object& otherwise) {
+// gradient_hook(otherwise, gatherer): with nothing pending and one pass left.
+inline py::object MakeGradientHook(const py::object& otherwise, const py::object& gatherer) {
+  if (Py_TYPE(gatherer.ptr()) != gatherer_type) throw py::type_error("a gatherer is wanted");
   auto* const hook = PyObject_GC_New(GradientHook, gradient_hook_type);
   if (hook == nullptr) throw py::error_already_set();
   hook->call = GradientHookCall;
   hook->left = 1;
   hook->pending = Py_NewRef(Py_None);
   hook->otherwise = Py_NewRef(otherwise.ptr());
+  hook->gatherer = Py_NewRef(gatherer.ptr());
   hook->view = Py_NewRef(Py_None);
   hook->known = nullptr;
   PyObject_GC_Track(hook);
@@ -144,7 +157,7 @@ inline void DefineGradientHook(py::module_& module) {
                 {Py_tp_clear, reinterpret_cast<void*>(GradientHookClear)},
                 {Py_tp_members, places}},
                Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC);
-  module.def("gradient_hook", &MakeGradientHook, py::arg("otherwise"));
+  module.def("gradient_hook", &MakeGradientHook, py::arg("otherwise"), py::arg("gatherer"));
 }
 
 }  // namespace horon_python

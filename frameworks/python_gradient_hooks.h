@@ -36,43 +36,34 @@ inline bool Untouched(const py::dict& hooks, long passes) {
   return untouched;
 }
 
-// What is under way, each once: the members of a group have the same. The hooks have nothing under
-// way afterwards, and so many passes left.
+// What is under way, each once: members of a group have the same, and those that are gathered, to
+// which nothing is added any more. The hooks have nothing under way afterwards, and so many passes
+// left.
 inline py::list TakePending(const py::dict& hooks, long passes) {
   py::list taken;
   std::unordered_set<PyObject*> seen;
+  PyObject* last = nullptr;
   ForEachHook(hooks, [&](GradientHook& hook) {
     hook.left = passes;
     if (hook.pending == Py_None) return;
     const auto pending =
         py::reinterpret_steal<py::object>(std::exchange(hook.pending, Py_NewRef(Py_None)));
-    if (Py_TYPE(pending.ptr()) == started_type || seen.insert(pending.ptr()).second)
-      taken.append(pending);
+    if (pending.ptr() == last || !seen.insert(pending.ptr()).second) return;
+    last = pending.ptr();
+    if (Py_TYPE(last) == gathered_type) Close(GathererOf(hook.gatherer));
+    taken.append(pending);
   });
   return taken;
-}
-
-// Blocks until all that are plain works are done, whatever becomes of them.
-inline void WaitForStarted(const py::list& pending) {
-  std::vector<horon_work*> works;
-  works.reserve(pending.size());
-  for (const py::handle one : pending) {
-    if (Py_TYPE(one.ptr()) == started_type)
-      works.push_back(reinterpret_cast<Started*>(one.ptr())->work.get());
-  }
-  if (works.size() > 1)
-    Released([&] { return horon_work_wait_all(works.data(), static_cast<int>(works.size())); });
 }
 
 // Blocks until all are done, whatever becomes of them; the first Exception, or None. What is no
 // Exception, such as KeyboardInterrupt, breaks it off.
 inline py::object WaitForAll(const py::list& pending) {
   py::object failure = py::none();
-  WaitForStarted(pending);  // as one: the runtime is not left between two of them
   for (const py::handle one : pending) {
     try {
-      if (Py_TYPE(one.ptr()) == started_type) {
-        reinterpret_cast<Started*>(one.ptr())->work.Wait(-1);
+      if (Py_TYPE(one.ptr()) == gathered_type) {
+        reinterpret_cast<Gathered*>(one.ptr())->work.Wait(-1);
       } else {
         one.attr("wait")();
       }
@@ -94,6 +85,7 @@ inline bool SameObjects(const py::list& one, const py::list& other) {
 }
 
 inline void DefineGradientHooks(py::module_& module) {
+  DefineGatherer(module);
   DefineGradientHook(module);
   module.def("count_pending", &CountPending, py::arg("hooks"));
   module.def("untouched", &Untouched, py::arg("hooks"), py::arg("passes"));

@@ -22,7 +22,6 @@ struct Started {
   PyObject_HEAD;
   PyWork work;
   PyObject* result;  // the tensor, or the list of them; also what keeps them alive
-  const void* place;  // of the tensor's elements; null for a list
 };
 
 struct Repeat {
@@ -67,20 +66,6 @@ inline PyObject* StartedDone(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Started*>(self)->work.done() ? 1 : 0);
 }
 
-// What two of these calls work on, of those that are Started: its address; 0 if each has its own.
-inline uintptr_t CommonPlace(const py::list& calls) {
-  std::vector<const void*> places;
-  places.reserve(calls.size());
-  for (const py::handle call : calls) {
-    if (Py_TYPE(call.ptr()) != started_type) continue;
-    const void* const place = reinterpret_cast<Started*>(call.ptr())->place;
-    if (place != nullptr) places.push_back(place);
-  }
-  std::sort(places.begin(), places.end());
-  const auto twice = std::adjacent_find(places.begin(), places.end());
-  return twice == places.end() ? 0 : reinterpret_cast<uintptr_t>(*twice);
-}
-
 inline void StartedFree(PyObject* self) {
   auto* const started = reinterpret_cast<Started*>(self);
   PyTypeObject* const type = Py_TYPE(self);
@@ -110,12 +95,12 @@ PyObject* SubmitAgain(const Known& known, PyObject* given, bool will_wait, F&& u
     }
     horon_work* const work =
         known.group ? StartGroup(known, places, will_wait) : StartOne(known, place, will_wait);
-    return use(work, kept, place);
+    return use(work, kept);
   });
 }
 
 inline PyObject* StartAgain(const Known& known, PyObject* given) {
-  return SubmitAgain(known, given, false, [](horon_work* work, const py::object& kept, void* place) {
+  return SubmitAgain(known, given, false, [](horon_work* work, const py::object& kept) {
     auto* const started = PyObject_New(Started, started_type);
     if (started == nullptr) {
       const PyWork dropped(work, kept);
@@ -123,13 +108,12 @@ inline PyObject* StartAgain(const Known& known, PyObject* given) {
     }
     new (&started->work) PyWork(work, kept);
     started->result = Py_NewRef(kept.ptr());
-    started->place = place;
     return reinterpret_cast<PyObject*>(started);
   });
 }
 
 inline PyObject* RunAgain(const Known& known, PyObject* given) {
-  return SubmitAgain(known, given, true, [](horon_work* work, const py::object& kept, void*) {
+  return SubmitAgain(known, given, true, [](horon_work* work, const py::object& kept) {
     PyWork(work, kept).Wait(-1);
     return Py_NewRef(kept.ptr());
   });
@@ -180,13 +164,8 @@ inline void DefineRepeat(py::module_& module) {
       {"done", StartedDone, METH_NOARGS, "Whether wait() would return at once."},
       {nullptr, nullptr, 0, nullptr}};
   static PyMethodDef of_repeat[] = {{nullptr, nullptr, 0, nullptr}};
-  static PyMemberDef in_started[] = {
-      {"place", T_ULONG, offsetof(Started, place), READONLY, "Address; 0 of a list of tensors."},
-      {nullptr, 0, 0, 0, nullptr}};
-  started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started,
-                          {{Py_tp_members, in_started}});
+  started_type = MakeType("horon._core.Started", sizeof(Started), StartedFree, of_started);
   repeat_type = MakeType("horon._core.Repeat", sizeof(Repeat), RepeatFree, of_repeat);
-  module.def("common_place", &CommonPlace, py::arg("calls"));
   module.attr("Started") = py::handle(reinterpret_cast<PyObject*>(started_type));
 }
 

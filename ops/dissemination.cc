@@ -59,6 +59,7 @@ class Dissemination final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool fills_output() const override { return true; }
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));

@@ -268,6 +268,22 @@ int horon_start_all(horon_tensor* const* tensors, const void* const* inputs, voi
                   will_wait == 0, work);
 }
 
+int horon_start_into(horon_tensor* tensor, const void* input, void* output, horon_work** work) {
+  return Command([&](Runtime& runtime) -> Status {
+    if (*work != nullptr) {
+      if ((*work)->life != Life())
+        return Status::Aborted("a work that was begun before Horon was shut down takes no tensors");
+      return StartInto(runtime, *tensor, input, output, (*work)->self);
+    }
+    const auto made = std::make_shared<horon_work>(Work::Gathers());
+    HORON_TRY(StartInto(runtime, *tensor, input, output, made));
+    *work = Handle(made);
+    return Status::Ok();
+  });
+}
+
+void horon_work_close(horon_work* work) { work->Close(); }
+
 int horon_run(const horon_request* request, horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, {request, 1}, nullptr, false));

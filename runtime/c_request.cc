@@ -202,6 +202,29 @@ Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* co
   });
 }
 
+Status StartInto(Runtime& runtime, horon_tensor& tensor, const void* input, void* output,
+                 const std::shared_ptr<Work>& work) {
+  if (!work->open())
+    return Status::InvalidArgument("a tensor cannot be added to a work that is complete");
+  if (output == nullptr || tensor.request.device.kind != DeviceKind::kHost)
+    return Status::InvalidArgument(
+        "tensor '" + tensor.request.name +
+        "': a work that others join later takes tensors on the host, with outputs");
+  Submission one;
+  Status status;
+  do {
+    HORON_ASSIGN(SharedRegistration what, tensor.With(runtime));
+    if (!what->op->fills_output())
+      return Status::InvalidArgument("Op '" + what->request.op + "' for tensor '" +
+                                     what->request.name +
+                                     "' makes an output of its own, which a work that others join "
+                                     "later cannot hold");
+    HORON_ASSIGN(one, MakeSubmission(runtime, std::move(what), input, output, tensor.stream));
+    status = runtime.Submit({&one, 1}, work, true);
+  } while (!status.ok() && one.what->replaced());
+  return status;
+}
+
 }  // namespace horon
 
 using namespace horon;  // NOLINT: what follows is C's

@@ -35,5 +35,8 @@ Result<std::vector<Request>> ReadGroup(std::span<const horon_request> requests, 
 // Submit of registered tensors, each on its own.
 Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* const> tensors,
                                     const void* const* inputs, void* const* outputs, bool wake);
+// One more tensor of a work that gathers.
+Status StartInto(Runtime& runtime, horon_tensor& tensor, const void* input, void* output,
+                 const std::shared_ptr<Work>& work);
 
 }  // namespace horon

@@ -93,6 +93,7 @@ class Adasum final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool fills_output() const override { return true; }
   // A bucket is gone through several times: small ones stay in the caches meanwhile, and take
   // little scratch. 1 MiB by default.
   int64_t MostFused(int64_t threshold) const override { return threshold / 128; }

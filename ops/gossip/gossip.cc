@@ -45,6 +45,7 @@ class Gossip final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool fills_output() const override { return true; }
 
   bool TakesLane(Stage& stage) const override {
     return !hierarchical_ && gossip::MixesOverLane(stage);

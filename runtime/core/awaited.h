@@ -25,11 +25,12 @@ class Awaited {
   Work& first() const { return next_ < works_.size() ? *works_[next_] : *works_.back(); }
 
   // From here on, and over all pieces of the wait, this thread counts as blocked on the first that
-  // is not done; false if it does so already.
+  // is not done, on its first tensor that is pending; false if it does so already.
   bool Mark(Callers& callers) {
-    if (marked_ == &first()) return false;
+    const SharedRegistration& what = first().first();
+    if (marked_ == &first() && marked_on_ == what.get()) return false;
     marked_ = &first();
-    const SharedRegistration& what = marked_->first();
+    marked_on_ = what.get();
     waiting_.reset();
     if (what) waiting_.emplace(callers, Callers::Key(what, &what->key));
     return what != nullptr;  // else an order to the windows' engine
@@ -40,6 +41,7 @@ class Awaited {
   std::span<Work* const> works_;
   size_t next_ = 0;
   const Work* marked_ = nullptr;
+  const Registration* marked_on_ = nullptr;
   std::optional<Callers::Waiting> waiting_;
 };
 

@@ -12,7 +12,8 @@ constexpr std::chrono::seconds kHopeLook{1};  // a wait looks this often whether
 
 // Once, however often this thread comes back to it.
 void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
-  if (recorder) recorder->AddOnce(EventKind::kWaits, work.first()->key, work.number());
+  const SharedRegistration& what = work.first();
+  if (recorder) recorder->AddOnce(EventKind::kWaits, what->key, work.number() + what->tensor_id);
 }
 }  // namespace
 

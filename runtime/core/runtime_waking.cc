@@ -20,10 +20,14 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
   for (const Submission& s : submissions)
     Record(recorder_, EventKind::kSubmitted, s.what->request.name, s.what->bytes);
   const SharedRegistration& first = submissions[0].what;
-  work->set_first(first);
+  work->Expect(first);
   callers_.Submitted(Callers::Key(first, &first->key));
   Queue::Wish wish = Queue::Wish::kNothing;
-  HORON_TRY(queue_.Push(submissions, work, wake ? &wish : nullptr, timeline_.Stamp()));
+  Status pushed = queue_.Push(submissions, work, wake ? &wish : nullptr, timeline_.Stamp());
+  if (!pushed.ok()) {
+    work->Unexpect();
+    return pushed;
+  }
   if (wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold()))
     bell_->Ring();
   return Status::Ok();

@@ -1,5 +1,8 @@
 #include "runtime/core/work.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/base/futex.h"
 
 namespace horon {
@@ -14,6 +17,41 @@ bool Work::WaitFor(std::chrono::nanoseconds limit) const {
     FutexWait(state_, kAwaited, ~0u, left);
   }
   return true;
+}
+
+void Work::Expect(const SharedRegistration& what) {
+  if (gathers_) remaining_.fetch_add(1, std::memory_order_relaxed);
+  if (first_) {
+    later_.push_back(what);
+  } else {
+    first_ = what;
+  }
+}
+
+void Work::Unexpect() {
+  if (gathers_) remaining_.fetch_sub(1, std::memory_order_relaxed);  // not the last: it is open
+  if (later_.empty()) {
+    first_.reset();
+  } else {
+    later_.pop_back();
+  }
+}
+
+void Work::Close() {
+  if (!gathers_ || std::exchange(closed_, true)) return;
+  FinishOne();
+}
+
+const SharedRegistration& Work::first() const {
+  if (later_.empty()) return first_;
+  const bool over = done();
+  const auto stands = [&](const SharedRegistration& what) {
+    if (!over) return what->pending();
+    return std::find(failed_.begin(), failed_.end(), what.get()) != failed_.end();
+  };
+  if (stands(first_)) return first_;
+  const auto found = std::find_if(later_.begin(), later_.end(), stands);
+  return found == later_.end() ? first_ : *found;
 }
 
 uint64_t Work::number() const {
@@ -46,11 +84,13 @@ Status Work::HoldBack(void* stream) const {
   return Status::Ok();
 }
 
-void Work::FinishOne(Status status) {
-  if (!status.ok()) {
-    MutexLock lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
-  }
+void Work::Fail(Status status, const SharedRegistration& what) {
+  MutexLock lock(mutex_);
+  if (status_.ok()) status_ = std::move(status);
+  if (gathers_) failed_.push_back(what.get());
+}
+
+void Work::FinishOne() {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) FutexWake(state_, ~0u);
 }
@@ -66,13 +106,14 @@ Promise& Promise::operator=(Promise&& other) noexcept {
 
 void Promise::Finish(Status status) {
   if (!work_) return;
+  if (!status.ok()) work_->Fail(std::move(status), what_);
   if (what_) {
     what_->Release();
     output().of = std::move(what_);
   }
   const std::shared_ptr<Work> work = std::move(work_);
   work_.reset();
-  work->FinishOne(std::move(status));
+  work->FinishOne();
 }
 
 }  // namespace horon

@@ -1,7 +1,8 @@
 // Work: the handle of something pending, shared by the user and the runtime; and Promise, the
 // runtime's half. A Work of a group has one promise per member and finishes with the last of them,
-// with the first failure if there was one. A promise that is destroyed unkept fails its member:
-// every Work finishes exactly once, at shutdown and on errors too.
+// with the first failure if there was one; so does one that gathers, which gets its members one by
+// one until it is closed. A promise that is destroyed unkept fails its member: every Work finishes
+// exactly once, at shutdown and on errors too.
 //
 // Work: any thread. Promise: the holder of the baton.
 #pragma once
@@ -37,29 +38,40 @@ struct Output {
 
 class Work {
  public:
+  struct Gathers {};
   explicit Work(int members) : remaining_(members) {
     if (members != 1) of_group_.resize(static_cast<size_t>(members));
   }
+  explicit Work(Gathers) : gathers_(true), remaining_(1) {}
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Blocks until finished or the time is over; whether it is finished.
   bool WaitFor(std::chrono::nanoseconds limit) const;
   const Status& status() const { return status_; }  // once done
-  // Its first tensor, which it stands for. Set before it is submitted.
-  void set_first(SharedRegistration first) { first_ = std::move(first); }
-  const SharedRegistration& first() const { return first_; }
+  // Before a tensor of it is submitted; of one that gathers, before each.
+  void Expect(const SharedRegistration& what);
+  // That one was refused.
+  void Unexpect();
+  // Of one that gathers: no more come. Any other, and one that is closed, stays as it is. On the
+  // thread that submits.
+  void Close();
+  // Whether it gathers, and more may come. On the thread that submits.
+  bool open() const { return gathers_ && !closed_; }
+  // Its first tensor, which it stands for; of one that gathers, the first that is pending, if any,
+  // and once done the first that failed, if any. Null before there is one. On the threads that
+  // submit and wait.
+  const SharedRegistration& first() const;
   // No other work of this process ever has it. Never 0; any thread.
   uint64_t number() const;
   // Whether the device, too, has finished with all of it. Once done.
   Result<bool> Settled() const;
   // What is enqueued on this stream of the framework from now on sees the outputs. Once done.
   Status HoldBack(void* stream) const;
-  std::span<Output> outputs() {  // user: once done and ok
-    return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
+  // User: once done and ok. One that gathers has none to show.
+  std::span<Output> outputs() {
+    return of_group_.empty() ? std::span(&alone_, gathers_ ? 0 : 1) : std::span(of_group_);
   }
-  std::span<const Output> outputs() const {
-    return of_group_.empty() ? std::span(&alone_, 1) : std::span(of_group_);
-  }
+  std::span<const Output> outputs() const { return const_cast<Work*>(this)->outputs(); }
   // The user is through with the outputs. What a GPU holds goes back behind what the user's stream
   // has enqueued so far: now, because the runtime may hold its part of the work a moment longer
   // than the user keeps the stream. Once done.
@@ -69,17 +81,26 @@ class Work {
 
  private:
   friend class Promise;
-  void FinishOne(Status status);
+  void FinishOne();
+  // One of its tensors, which is not yet finished.
+  void Fail(Status status, const SharedRegistration& what);
+  Output& output(int member) {
+    return of_group_.empty() ? alone_ : of_group_[static_cast<size_t>(member)];
+  }
 
   static constexpr uint32_t kPending = 0, kDone = 1, kAwaited = 2;  // awaited: somebody sleeps
 
+  const bool gathers_ = false;
+  bool closed_ = false;
   SharedRegistration first_;
+  std::vector<SharedRegistration> later_;  // of one that gathers: its other tensors
   mutable std::atomic<uint32_t> state_{kPending};
   mutable std::atomic<uint64_t> number_{0};  // 0: nobody has asked for it
   std::atomic<int> remaining_;
-  Mutex mutex_;  // guards status_ until done
+  Mutex mutex_;  // guards the next two until done
   Status status_;
-  Output alone_;  // most works are of one tensor
+  std::vector<const Registration*> failed_;  // of one that gathers
+  Output alone_;  // most works are of one tensor; where one gathers, all write here, in turn
   std::vector<Output> of_group_;
 };
 
@@ -95,7 +116,7 @@ class Promise {
 
   // Once; later calls and the destructor do nothing. The name is free before the waiter wakes.
   void Finish(Status status);
-  Output& output() { return work_->outputs()[static_cast<size_t>(member_)]; }
+  Output& output() { return work_->output(member_); }
 
  private:
   // Entries move on from stage to stage: most promises that die have been moved away.

@@ -101,6 +101,9 @@ class Op {
   virtual std::optional<Elementwise> elementwise() const { return std::nullopt; }
   // Whether several tensors may share one bucket. Elementwise ops always may.
   virtual bool fusable() const { return elementwise().has_value(); }
+  // Whether it fills the output that a caller gives, which has the shape of the input. If not, the
+  // Work owns whatever it makes.
+  virtual bool fills_output() const { return elementwise().has_value(); }
   // What the tensor weighs when buckets are filled; must come out the same on every rank, so an op
   // whose shapes differ between ranks goes by the agreement. Default: `bytes`, its input's.
   virtual int64_t FusionBytes(int64_t bytes, const Request&, const Agreement&) const {

@@ -69,6 +69,7 @@ World::World(int size, WorldOptions options)
     parts.counters = std::make_shared<Counters>();
     parts.gpus = options_.gpus(r);
     parts.losses = options_.losses;
+    if (r == 0) parts.recorder = options_.recorder;
     parts.segment = nodes_[static_cast<size_t>(topology_.node_of(r))];
     parts.transports.push_back(std::make_unique<SelfTransport>(r));
     parts.transports.push_back(options_.wrap(

@@ -1,4 +1,5 @@
 // Registered tensors through the C API, in a job of one rank.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,92 @@ TEST_CASE("many registered tensors share a work; none is started if one cannot b
   for (const auto& v : values) REQUIRE(v[7] == 2.0f);
   horon_shutdown();
   for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+}
+
+TEST_CASE("registered tensors join a work one by one; one that is refused harms no other") {
+  REQUIRE(horon_init() == HORON_OK);
+  float values[3][8];
+  for (auto& row : values) std::fill(std::begin(row), std::end(row), 1.0f);
+  horon_tensor* tensors[3];
+  for (int i = 0; i < 3; ++i) tensors[i] = Register(("joins." + std::to_string(i)).c_str(), 8);
+  for (int turn = 0; turn < 2; ++turn) {
+    horon_work* work = nullptr;
+    CHECK(horon_start_into(tensors[0], values[0], nullptr, &work) == HORON_INVALID_ARGUMENT);
+    CHECK(work == nullptr);
+    for (int i = 0; i < 3; ++i) {
+      CHECK(horon_start_into(tensors[i], nullptr, values[i], &work) == HORON_INVALID_ARGUMENT);
+      REQUIRE(horon_start_into(tensors[i], values[i], values[i], &work) == HORON_OK);
+    }
+    CHECK(horon_work_wait(work, 1) == HORON_WAIT_TIMEOUT);
+    horon_work_close(work);
+    REQUIRE(horon_work_wait(work, -1) == HORON_OK);
+    CHECK(horon_work_output(work, 0) == nullptr);
+    horon_work_close(work);
+    CHECK(horon_start_into(tensors[0], values[0], values[0], &work) == HORON_INVALID_ARGUMENT);
+    horon_work_release(work);
+  }
+  for (const auto& row : values) CHECK(row[7] == 4.0f);
+  horon_work* lone = nullptr;
+  REQUIRE(horon_start(tensors[0], values[0], values[0], 1, &lone) == HORON_OK);
+  CHECK(horon_start_into(tensors[1], values[1], values[1], &lone) == HORON_INVALID_ARGUMENT);
+  horon_work_close(lone);
+  REQUIRE(horon_work_wait(lone, -1) == HORON_OK);
+  horon_work_release(lone);
+  for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+  horon_shutdown();
+}
+
+TEST_CASE("no tensor joins a work with an op that makes its own output, or after the close") {
+  REQUIRE(horon_init() == HORON_OK);
+  float values[4] = {1, 1, 1, 1}, result[4] = {};
+  horon_work* work = nullptr;
+  for (const char* op : {"allgather", "alltoall", "reduce_scatter", "neighbor_allgather"}) {
+    INFO(op);
+    horon_tensor* const tensor = Register((std::string("own.") + op).c_str(), 4, op);
+    CHECK(horon_start_into(tensor, values, result, &work) == HORON_INVALID_ARGUMENT);
+    CHECK(std::string(horon_last_error()).find(op) != std::string::npos);
+    CHECK(work == nullptr);
+    horon_tensor_release(tensor);
+  }
+  std::vector<horon_tensor*> tensors;
+  for (const char* op : {"sum", "adasum", "topk:ratio=1"}) {
+    INFO(op);
+    tensors.push_back(Register((std::string("given.") + op).c_str(), 1, op));
+    const size_t i = tensors.size() - 1;
+    const int code = horon_start_into(tensors[i], &values[i], &result[i], &work);
+    INFO(horon_last_error());
+    REQUIRE(code == HORON_OK);
+  }
+  horon_tensor* const late = Register("late", 4);
+  horon_work_close(work);
+  CHECK(horon_start_into(late, values, values, &work) == HORON_INVALID_ARGUMENT);
+  CHECK(horon_work_wait(work, -1) == HORON_OK);
+  for (int i = 0; i < 3; ++i) CHECK(result[i] == 2.0f);
+  horon_work_release(work);
+  for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+  horon_tensor_release(late);
+  horon_shutdown();
+}
+
+TEST_CASE("no tensor joins a work of an earlier job") {
+  float values[2] = {1, 1};
+  horon_tensor* const tensors[2] = {Register("life.0", 1), Register("life.1", 1)};
+  REQUIRE(horon_init() == HORON_OK);
+  horon_work* old = nullptr;
+  REQUIRE(horon_start_into(tensors[0], &values[0], &values[0], &old) == HORON_OK);
+  horon_shutdown();
+  CHECK(horon_start_into(tensors[1], &values[1], &values[1], &old) == HORON_ABORTED);
+  REQUIRE(horon_init() == HORON_OK);
+  CHECK(horon_start_into(tensors[1], &values[1], &values[1], &old) == HORON_ABORTED);
+  horon_work* work = nullptr;
+  REQUIRE(horon_start_into(tensors[1], &values[1], &values[1], &work) == HORON_OK);
+  for (horon_work* one : {old, work}) horon_work_close(one);
+  CHECK(horon_work_done(old) == 1);
+  CHECK(horon_work_wait(work, -1) == HORON_OK);
+  CHECK(values[1] == 2.0f);
+  for (horon_work* one : {old, work}) horon_work_release(one);
+  for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
+  horon_shutdown();
 }
 
 TEST_CASE("a registered group is started as one, and refused whole") {

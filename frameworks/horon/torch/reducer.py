@@ -51,6 +51,7 @@ class GradientReducer:
         self._names = name_parameters(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
+        self._gatherer = _core.gatherer()  # of the hooks
         self._seen, self._frozen = [], []  # parameters, at the last look; those that want no hook
         self._sparse = set()  # parameters whose gradient is, or was, sparse somewhere
         self._unknown = set()  # those of which no rank has had a gradient yet
@@ -123,10 +124,8 @@ class GradientReducer:
             for parameter, hook in self._hooks.items():
                 if hook.pending is None:
                     self._start(parameter, hook)
-        clash = self._clash
-        pending = self._take_pending()
-        clash = clash or _core.common_place(pending)
-        failure = _core.wait_for_all(pending)
+        clash = self._clash or self._gatherer.common_place()
+        failure = _core.wait_for_all(self._take_pending())
         if failure is not None:
             raise failure
         if clash:
@@ -151,7 +150,7 @@ class GradientReducer:
         self._frozen = [parameter for parameter in parameters if parameter not in self._hooks]
 
     def _hook(self, parameter):
-        hook = _core.gradient_hook(self._ready)
+        hook = _core.gradient_hook(self._ready, self._gatherer)
         hook.left = self._passes
         hook.view = self._views.of(parameter) if self._views else None
         self._hooks[parameter] = hook
@@ -182,7 +181,7 @@ class GradientReducer:
         shared = self._shares(parameter, held=2 if in_backward else 1)
         if shared:
             place = _place(parameter.grad)
-            if any(getattr(hook.pending, "place", None) == place for hook in self._hooks.values()):
+            if self._gatherer.holds(place):
                 self._clash = place  # too late
             else:
                 parameter.grad = parameter.grad.clone()

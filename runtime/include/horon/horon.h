@@ -216,6 +216,16 @@ HORON_API int horon_start(horon_tensor* tensor, const void* input, void* output,
  * is enqueued unless all are. */
 HORON_API int horon_start_all(horon_tensor* const* tensors, const void* const* inputs,
                               void* const* outputs, int count, int will_wait, horon_work** work);
+/* horon_start of tensors that come one by one and are waited for as one, such as a model's
+ * gradients: `*work` null makes a work, to which later calls with it add a tensor each, until
+ * horon_work_close, and it is not done before. It has the first failure, and no outputs to ask for.
+ * Tensors on the host only, each with an `output`, and ops that fill it: HORON_INVALID_ARGUMENT for
+ * those that make one of their own (allgather, alltoall, reduce_scatter, neighbor_allgather), and
+ * once the work is closed. HORON_ABORTED if the work was begun before the last horon_init: close it
+ * and begin another. One thread at a time for one work. */
+HORON_API int horon_start_into(horon_tensor* tensor, const void* input, void* output,
+                               horon_work** work);
+HORON_API void horon_work_close(horon_work* work); /* again, or of another work: does nothing */
 
 /* This rank has no more tensors until all ranks have joined: then the work is done, and the one
  * number of its received splits is the rank that joined last. Until then what the other ranks

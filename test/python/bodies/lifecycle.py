@@ -1,12 +1,13 @@
 """Before init, after shutdown, again."""
 
+import contextlib
 import gc
 import os
 import weakref
 
 import every_call
 import torch
-from common import raises, same
+from common import close, raises, same
 
 import horon
 import horon.torch as hvd
@@ -131,6 +132,32 @@ def check_repeated_calls_again():
         hvd.shutdown()
         with raises(*NOT_INITIALIZED):
             hvd.allreduce_(torch.ones(6), name="again", op=hvd.Sum)
+
+
+def check_a_step_goes_on_in_the_next_job():
+    """What has started in the last one may have failed with it; nothing else does."""
+    hvd.init()
+    early, late = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([early, late], lr=1.0),
+                                         [("early", early), ("late", late)])
+    for _ in range(2):
+        optimizer.zero_grad()
+        (early + late).sum().backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    early.sum().backward()
+    hvd.shutdown()
+    hvd.init()
+    (late.sum() * (hvd.rank() + 1)).backward()
+    with contextlib.suppress(hvd.HoronAborted):
+        optimizer.synchronize()
+    close(late.grad, torch.full((3,), (hvd.size() + 1) / 2))
+    optimizer.zero_grad()
+    ((early + late).sum() * (hvd.rank() + 1)).backward()
+    optimizer.step()
+    for parameter in (early, late):
+        close(parameter.grad, torch.full((3,), (hvd.size() + 1) / 2))
+    hvd.shutdown()
 
 
 def check_windows_keep_their_tensors_until_the_end():

@@ -222,6 +222,21 @@ def check_parameters_without_gradient():
             optimizer.step()
 
 
+def check_parameters_without_elements():
+    for views in (False, True):
+        empty = torch.nn.Parameter(torch.zeros(3, 0))
+        bias = torch.nn.Parameter(torch.zeros(3))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([empty, bias], lr=1.0), [("empty", empty), ("bias", bias)],
+            gradient_as_bucket_view=views)
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.nn.functional.linear(torch.ones(2, 0), empty, bias).sum().backward()
+            optimizer.step()
+            assert empty.grad.shape == (3, 0)
+            close(bias.detach(), torch.full((3,), -2.0 * (step + 1)))
+
+
 def check_late_requires_grad():
     model = make_model()
     frozen = list(model.parameters())[:2]

@@ -1,7 +1,11 @@
 // Blocking calls run the cycle themselves, and leave the background thread asleep.
 #include <algorithm>
+#include <latch>
+#include <list>
 #include <string>
+#include <thread>
 
+#include "test/support/recorded.h"
 #include "test/support/steady.h"
 
 namespace horon {
@@ -90,6 +94,46 @@ TEST_CASE("lending: what one of several works waits for in vain ends the wait fo
     if (alone) EXPECT(alone->status().code() == Code::kAborted, alone->status().message());
   });
   RequireNone(verdicts);
+}
+
+// A post-mortem goes by the last wait of each thread.
+TEST_CASE("lending: of a work that gathers, what was lost is recorded as waited for") {
+  WorldOptions options;
+  options.recorder = Recorder::InMemory(1024).value();
+  Verdicts verdicts;
+  World world(2, options);
+  std::latch passed(1);
+  world.Run([&](Rank& me) {
+    if (me.rank() == 1) {
+      std::vector<float> values(3, 1);
+      EXPECT(me.Reduce("done", "sum", values).ok(), "what both ranks have");
+      passed.wait();
+      world.MarkDead(1, "rank 1 was killed");
+      return;
+    }
+    const auto work = std::make_shared<Work>(Work::Gathers());
+    std::list<std::vector<float>> places;
+    for (const char* const name : {"done", "lost", "more"}) {
+      auto& tensor = places.emplace_back(3, 1.0f);
+      auto* const place = reinterpret_cast<std::byte*>(tensor.data());
+      const Submission one{me.runtime().registry().Of(test::Tensor(name, "sum", {3})).value(),
+                           place, place};
+      EXPECT(me.runtime().Submit({&one, 1}, work, true).ok(), name);
+    }
+    work->Close();
+    while (work->first()->request.name == "done") {
+      me.runtime().Nudge();
+      std::this_thread::yield();
+    }
+    passed.count_down();
+    EXPECT(!me.Wait(*work).ok(), "the loss of a rank went unnoticed");
+  });
+  RequireNone(verdicts);
+  std::string last;
+  for (const auto& [number, event] : test::ReadAll(*options.recorder)) {
+    if (event.kind == EventKind::kWaits) last = event.text;
+  }
+  CHECK(last == "0/lost");
 }
 
 }  // namespace
