@@ -89,13 +89,16 @@ TEST_CASE("what was found before is taken over by all ranks, and nothing is meas
       EXPECT(me.runtime().StartConfiguredTuning().ok(), "tuning does not start");
       std::vector<float> first(1, 1);  // the next decision may still be of before
       EXPECT(me.Reduce("first", "sum", first).ok(), "first");
-      const int64_t before = Count(me, "executor.buckets");
+      // A locked schedule may take buckets back and begin them again: both counters count that.
+      const auto fused = [&] { return Count(me, "executor.tensors") - Count(me, "executor.buckets"); };
+      const int64_t before = fused();
       Step step(10, 7'001);
       for (int i = 0; i < 20; ++i) {
         step.Submit(me, static_cast<float>(i));
         EXPECT(step.Wait(me, static_cast<float>(i)), "wrong sum");
       }
-      EXPECT(Count(me, "executor.buckets") - before == 200, "each tensor is alone");
+      EXPECT(Count(me, "executor.tensors") >= 200, "all have run");
+      EXPECT(fused() == before, "each tensor is alone");
       EXPECT(Count(me, "autotune.samples") == 0, "nothing is measured");
     });
     RequireNone(verdicts);
