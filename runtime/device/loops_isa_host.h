@@ -4,6 +4,30 @@
 
 namespace horon {
 
+// The steps of a DotsLoop or ShortDotsLoop, the last one filled up with zeros, and their totals.
+template <typename Loop, int kStep>
+struct DotsInSteps<HORON_ISA, Loop, kStep> {
+  template <typename T>
+  [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
+    typename Loop::Sums sums;
+    int64_t i = 0;
+    for (; i + kStep <= n; i += kStep) {
+      FetchAhead(a + i, kStep);
+      FetchAhead(b + i, kStep);
+      Loop::Step(a + i, b + i, &sums);
+    }
+    if (i < n) {
+      T x[kStep] = {}, y[kStep] = {};
+      std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
+      std::memcpy(y, b + i, static_cast<size_t>(n - i) * sizeof(T));
+      Loop::Step(x, y, &sums);
+    }
+    sum->ab += sums.ab.Total();
+    sum->aa += sums.aa.Total();
+    sum->bb += sums.bb.Total();
+  }
+};
+
 // Adds a.b, a.a and b.b of n elements, fp32 or narrower, to *sum.
 template <typename T>
 struct DotsLoop<HORON_ISA, T> {
@@ -25,22 +49,7 @@ struct DotsLoop<HORON_ISA, T> {
   }
 
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
-    Sums sums;
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-      FetchAhead(a + i, kLanes);
-      FetchAhead(b + i, kLanes);
-      Step(a + i, b + i, &sums);
-    }
-    if (i < n) {
-      T x[kLanes] = {}, y[kLanes] = {};
-      std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
-      std::memcpy(y, b + i, static_cast<size_t>(n - i) * sizeof(T));
-      Step(x, y, &sums);
-    }
-    sum->ab += sums.ab.Total();
-    sum->aa += sums.aa.Total();
-    sum->bb += sums.bb.Total();
+    DotsInSteps<HORON_ISA, DotsLoop, kLanes>::Go(a, b, n, sum);
   }
 };
 
@@ -92,22 +101,7 @@ struct ShortDotsLoop<HORON_ISA, T> {
     }
   }
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, int64_t n, Dots* sum) {
-    Sums sums;
-    int64_t i = 0;
-    for (; i + kShortLanes <= n; i += kShortLanes) {
-      FetchAhead(a + i, kShortLanes);
-      FetchAhead(b + i, kShortLanes);
-      Step(a + i, b + i, &sums);
-    }
-    if (i < n) {
-      T x[kShortLanes] = {}, y[kShortLanes] = {};
-      std::memcpy(x, a + i, static_cast<size_t>(n - i) * sizeof(T));
-      std::memcpy(y, b + i, static_cast<size_t>(n - i) * sizeof(T));
-      Step(x, y, &sums);
-    }
-    sum->ab += sums.ab.Total();
-    sum->aa += sums.aa.Total();
-    sum->bb += sums.bb.Total();
+    DotsInSteps<HORON_ISA, ShortDotsLoop, kShortLanes>::Go(a, b, n, sum);
   }
 };
 

@@ -51,6 +51,8 @@ template <typename T>
 }
 
 // Loops of loops_isa_host.h.
+template <Isa isa, typename Loop, int kStep>
+struct DotsInSteps;
 template <Isa isa, typename T>
 struct DotsLoop;
 template <Isa isa, typename T>
