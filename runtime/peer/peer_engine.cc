@@ -13,7 +13,7 @@ constexpr std::chrono::microseconds kSlotWait{50};  // a slot's holder wakes nob
 // "PUT: 1, 3; not reached: 3"
 std::string DescribeOrder(const Order& order, const std::vector<int64_t>& unreached) {
   constexpr const char* kNames[] = {"PUT",    "ACCUMULATE", "GET",  "UPDATE", "LOCK",
-                                    "UNLOCK", "PUBLISH",    "PAIR", "STEP"};
+                                    "UNLOCK", "PUBLISH",    "PAIR", "STEP",   "ROUND"};
   std::string text = kNames[static_cast<size_t>(order.kind)];
   const char* between = ": ";
   for (const auto& [rank, weight] : order.ranks) {

@@ -358,6 +358,9 @@ def check_gossip_is_there():
         window.pair_async(right, 0.5).wait()
         window.step(torch.zeros(1000))
         window.free()
+        mixed = hvd.Window(x, "mixed", topology.Ring(n), in_rounds=True)
+        mixed.mix()
+        mixed.free()
     distance = hvd.consensus_distance([x])
     assert hvd.counter("gossip.consensus.nano") == round(distance * 1e9)
     hvd.barrier()
@@ -370,3 +373,4 @@ def check_gossip_is_there():
             done = sorted(e["name"] for e in spans[rank, "window.seen"])
             assert done == sorted([f"PUT: {near}", f"UPDATE: {near}", f"PAIR: {(rank + 1) % n}",
                                    f"ANSWER: {(rank - 1) % n}", "STEP"]), done
+            assert [e["name"] for e in spans[rank, "window.mixed"]] == ["ROUND"]
