@@ -21,18 +21,21 @@ namespace horon_python {
 class PyWindow {
  public:
   // `graph`: of a window that mixes in rounds; else empty. `values` is the address of a contiguous
-  // tensor, which `keep` keeps.
-  PyWindow(const py::str& name, int dtype, const std::vector<int64_t>& shape, uintptr_t values,
-           const std::vector<int>& in, const std::vector<int>& out, bool zero, bool gets,
-           const std::string& graph, int64_t first_round, bool push_sum, py::object keep)
+  // tensor on `device`, which `keep` keeps and `stream` makes.
+  PyWindow(const py::str& name, int dtype, int device, const std::vector<int64_t>& shape,
+           uintptr_t values, uintptr_t stream, const std::vector<int>& in,
+           const std::vector<int>& out, bool zero, bool gets, const std::string& graph,
+           int64_t first_round, bool push_sum, py::object keep)
       : keep_(std::move(keep)) {
     horon_window_spec spec{};
     spec.struct_bytes = sizeof(spec);
     spec.name = CText(name.ptr(), "a window's name");
     spec.dtype = dtype;
+    spec.device = device;
     spec.shape = shape.data();
     spec.ndim = static_cast<int>(shape.size());
     spec.values = reinterpret_cast<void*>(values);
+    spec.stream = reinterpret_cast<void*>(stream);
     spec.in = in.data();
     spec.in_count = static_cast<int>(in.size());
     spec.out = out.data();
@@ -55,7 +58,8 @@ class PyWindow {
   std::unique_ptr<PyWork> Start(int act, const std::vector<int>& ranks,
                                 const std::vector<double>& weights, double self_weight,
                                 bool push_sum, bool reset, bool with_mutex, uintptr_t input,
-                                uintptr_t output, bool will_wait, py::object keep) {
+                                uintptr_t output, uintptr_t stream, bool will_wait,
+                                py::object keep) {
     DroppedWorks().Sweep();
     horon_window_order order{};
     order.struct_bytes = sizeof(order);
@@ -69,6 +73,7 @@ class PyWindow {
     order.with_mutex = with_mutex ? 1 : 0;
     order.input = reinterpret_cast<const void*>(input);
     order.output = reinterpret_cast<void*>(output);
+    order.stream = reinterpret_cast<void*>(stream);
     horon_work* work = nullptr;
     CheckSubmit(horon_window_start(window_.get(), &order, will_wait ? 1 : 0, &work));
     return std::make_unique<PyWork>(work, std::move(keep));
@@ -89,7 +94,7 @@ class PyWindow {
 
 inline void DefineWindow(py::module_& module) {
   py::class_<PyWindow>(module, "Window")
-      .def(py::init<const py::str&, int, const std::vector<int64_t>&, uintptr_t,
+      .def(py::init<const py::str&, int, int, const std::vector<int64_t>&, uintptr_t, uintptr_t,
                     const std::vector<int>&, const std::vector<int>&, bool, bool,
                     const std::string&, int64_t, bool, py::object>())
       .def("free", &PyWindow::Free)

@@ -58,16 +58,12 @@ struct Group {  // empty name: alone
   uint64_t hash = 0;
 };
 
-Device DeviceOf(const horon_request& r) {
-  return r.device < 0 ? Device{} : Device{DeviceKind::kCuda, r.device};
-}
-
 Request RequestOf(const horon_request& r, const Group& group) {
   Request request;
   request.name = r.name;
   request.op = r.op;
   request.dtype = static_cast<DataType>(r.dtype);
-  request.device = DeviceOf(r);
+  request.device = DeviceOf(r.device);
   request.shape.assign(r.shape, r.shape + r.ndim);
   request.prescale = r.prescale == 0 ? 1.0 : r.prescale;
   request.postscale = r.postscale == 0 ? 1.0 : r.postscale;
@@ -87,7 +83,7 @@ bool IsOf(const Request& request, const horon_request& r, const Group& group) {
     return static_cast<int>(known.size()) == count && std::equal(known.begin(), known.end(), given);
   };
   return r.op != nullptr && request.op == r.op && request.dtype == static_cast<DataType>(r.dtype) &&
-         request.device == DeviceOf(r) && same(request.shape, r.shape, r.ndim) &&
+         request.device == DeviceOf(r.device) && same(request.shape, r.shape, r.ndim) &&
          request.prescale == (r.prescale == 0 ? 1.0 : r.prescale) &&
          request.postscale == (r.postscale == 0 ? 1.0 : r.postscale) && request.round == r.round &&
          request.group_size == group.size && request.group_hash == group.hash &&
@@ -105,26 +101,12 @@ Result<SharedRegistration> Find(Runtime& runtime, const horon_request& r, const 
   return runtime.registry().Of(RequestOf(r, group));
 }
 
-// When the input on a GPU may be read: after what its stream has been given so far.
-Result<SharedEvent> ReadyOn(Runtime& runtime, const Request& request, void* stream) {
-  const auto record = [&]() -> Result<SharedEvent> {
-    HORON_ASSIGN(const std::shared_ptr<Gpu> gpu, runtime.GpuOf(request.device));
-    return gpu->Record(stream);
-  };
-  Result<SharedEvent> ready = record();
-  if (ready.ok()) return ready;
-  return Status(ready.status().code(),
-                "tensor '" + request.name + "': " + ready.status().message());
-}
-
 Result<Submission> MakeSubmission(Runtime& runtime, SharedRegistration what, const void* input,
                                   void* output, void* stream) {
   if (input == nullptr && what->bytes > 0)
     return Status::InvalidArgument("tensor '" + what->request.name + "': input is null");
-  SharedEvent ready;
-  if (what->request.device.kind != DeviceKind::kHost) {
-    HORON_ASSIGN(ready, ReadyOn(runtime, what->request, stream));
-  }
+  HORON_ASSIGN(SharedEvent ready, ReadyOn(runtime, what->request.device, stream,
+                                          [&] { return "tensor '" + what->request.name + "'"; }));
   return Submission{std::move(what), static_cast<const std::byte*>(input),
                     static_cast<std::byte*>(output), std::move(ready)};
 }
@@ -167,6 +149,22 @@ Result<Group> GroupOf(std::span<const horon_request> requests, const char* name)
 }
 
 }  // namespace
+
+Device DeviceOf(int ordinal) {
+  return ordinal < 0 ? Device{} : Device{DeviceKind::kCuda, ordinal};
+}
+
+Result<SharedEvent> ReadyOn(Runtime& runtime, Device device, void* stream,
+                            const std::function<std::string()>& subject) {
+  if (device.kind == DeviceKind::kHost) return SharedEvent();
+  const auto record = [&]() -> Result<SharedEvent> {
+    HORON_ASSIGN(const std::shared_ptr<Gpu> gpu, runtime.GpuOf(device));
+    return gpu->Record(stream);
+  };
+  Result<SharedEvent> ready = record();
+  if (ready.ok()) return ready;
+  return Status(ready.status().code(), subject() + ": " + ready.status().message());
+}
 
 Result<Request> ReadRequest(const horon_request& r) {
   HORON_TRY(CheckTensor(r));

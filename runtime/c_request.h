@@ -3,8 +3,10 @@
 // Called by c_api.cc, on the user's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "runtime/core/runtime.h"
 #include "runtime/include/horon/horon.h"
@@ -21,6 +23,13 @@ struct horon_tensor {
 };
 
 namespace horon {
+
+// As callers name it: -1 is the host.
+Device DeviceOf(int ordinal);
+// When memory of a GPU may be read: after what its stream has been given so far. Null on the host.
+// `subject`: whose memory it is, for an error.
+Result<SharedEvent> ReadyOn(Runtime& runtime, Device device, void* stream,
+                            const std::function<std::string()>& subject);
 
 // Enqueues all of `requests` under one work, or none: kInvalidArgument, kUnsupported with the
 // tensor's name, or why the runtime takes nothing. `group` may be null: tensors on their own.

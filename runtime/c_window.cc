@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "runtime/c_exchange.h"
 #include "runtime/c_work.h"
 #include "runtime/peer/round_slot.h"
+#include "runtime/peer/staged_values.h"
 #include "runtime/peer/window_row.h"
 
 namespace horon {
@@ -25,9 +27,26 @@ Status CheckNeighbors(const Runtime& runtime, std::vector<int>& ranks) {
       ToString(Shape(ranks.begin(), ranks.end())));
 }
 
+constexpr std::chrono::microseconds kDeviceWait{50};  // the device wakes nobody
+
+// What works on a tensor of a GPU, with its values; null for one of the host.
+Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor& tensor,
+                                            int64_t bytes) {
+  std::shared_ptr<StagedValues> staged;
+  if (tensor.device.kind == DeviceKind::kHost) return staged;
+  HORON_ASSIGN(std::shared_ptr<Gpu> gpu, runtime.GpuOf(tensor.device));
+  HORON_ASSIGN(staged, StagedValues::Make(std::move(gpu), tensor.values, bytes));
+  HORON_ASSIGN(const SharedEvent there, staged->TakeIn(tensor.ready.get()));
+  for (;;) {
+    HORON_ASSIGN(const bool done, there->Done());
+    if (done) return staged;
+    std::this_thread::sleep_for(kDeviceWait);
+  }
+}
+
 // This rank's part: it answers for the window from now on.
-Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape, std::byte* values,
-                                         bool zero, uint64_t epoch) {
+Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape,
+                                         const WindowTensor& tensor, bool zero, uint64_t epoch) {
   if (!IsFloat(shape.dtype))
     return Status::Unsupported("a window holds floating-point numbers, not " +
                                std::string(NameOf(shape.dtype)));
@@ -36,6 +55,8 @@ Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape, st
   const int64_t bytes = CountOf(shape.shape) * SizeOf(shape.dtype);
   const int slots = 1 + static_cast<int>(shape.in.size());
   HORON_ASSIGN(auto memory, WindowMemory::Make(slots, bytes));
+  HORON_ASSIGN(auto staged, Stage(runtime, tensor, bytes));
+  std::byte* const values = staged ? staged->values() : tensor.values;
   for (int i = 0; i < slots; ++i) {
     const Slot slot = memory->slot(i);
     slot.head().empty = i > 0 ? zero : !shape.gets;
@@ -46,7 +67,8 @@ Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape, st
   if (shape.rounds) {
     for (int i = 1; i < slots; ++i) RoundSlot(memory->slot(i)).Free(shape.rounds->first);
   }
-  auto window = std::make_shared<Window>(std::move(shape), values, std::move(memory), epoch);
+  auto window = std::make_shared<Window>(std::move(shape), values, std::move(memory), epoch,
+                                         std::move(staged));
   HORON_TRY(runtime.peers().Open(window));
   return window;
 }
@@ -123,6 +145,10 @@ Status CheckOrder(const Runtime& runtime, const Order& order) {
     return Status::InvalidArgument("the own weight for " + name + " is no number");
   if (order.kind == OrderKind::kGet && !window.shape().gets)
     return Status::InvalidArgument(name + " was made without gets: it publishes nothing");
+  const bool pairs = order.kind == OrderKind::kPair || order.kind == OrderKind::kStep;
+  if (pairs && window.staged() != nullptr)
+    return Status::Unsupported("averages of pairs change " + name +
+                               " at any time: its tensor must be on the host");
   if (order.kind == OrderKind::kPair && order.ranks.size() != 1)
     return Status::InvalidArgument("an average of a pair names one rank");
   if (order.reset && order.output != nullptr)
@@ -134,8 +160,8 @@ Status CheckOrder(const Runtime& runtime, const Order& order) {
 
 }  // namespace
 
-Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, std::byte* values,
-                                           bool zero) {
+Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape,
+                                           const WindowTensor& tensor, bool zero) {
   const std::string name = shape.name;
   WindowRow mine;
   mine.dtype = shape.dtype;
@@ -143,7 +169,7 @@ Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, 
   mine.gets = shape.gets = shape.gets && !shape.rounds;
   if (shape.rounds) mine.rounds = shape.rounds->Describe();
   const uint64_t epoch = runtime.peers().NextEpoch(name);
-  const auto window = MakePart(runtime, std::move(shape), values, zero, epoch);
+  const auto window = MakePart(runtime, std::move(shape), tensor, zero, epoch);
   mine.made = window.ok();
   if (window.ok()) {
     mine.in = window.value()->shape().in;

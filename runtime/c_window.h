@@ -8,9 +8,16 @@
 
 namespace horon {
 
+// A window's tensor: where it lies, and, on a GPU, when it may be read.
+struct WindowTensor {
+  std::byte* values = nullptr;
+  Device device = {};
+  SharedEvent ready = nullptr;
+};
+
 // Collective over all ranks; blocks. `zero`: slots begin as zeros, not as copies of the values.
-Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape, std::byte* values,
-                                           bool zero);
+Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape,
+                                           const WindowTensor& tensor, bool zero);
 // Collective over all ranks; blocks. kInvalidArgument, and the window stays, where a rank still has
 // orders under way.
 Status FreeWindow(Runtime& runtime, const std::shared_ptr<Window>& window);

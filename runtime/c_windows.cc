@@ -5,6 +5,7 @@
 
 #include "runtime/c_current.h"
 #include "runtime/c_error.h"
+#include "runtime/c_request.h"
 #include "runtime/c_rounds.h"
 #include "runtime/c_window.h"
 #include "runtime/c_work.h"
@@ -12,6 +13,7 @@
 
 struct horon_window {
   std::shared_ptr<horon::Window> window;
+  horon::Device device;  // of its tensor
 };
 
 namespace horon {
@@ -48,7 +50,8 @@ Status ReadRounds(const Runtime& runtime, const horon_window_spec& spec, WindowS
                    spec.push_sum != 0, shape);
 }
 
-Result<Order> ReadOrder(const horon_window& window, const horon_window_order& given) {
+Result<Order> ReadOrder(Runtime& runtime, const horon_window& window,
+                        const horon_window_order& given) {
   if (given.struct_bytes != sizeof(given) || given.act < HORON_WINDOW_PUT ||
       given.act > HORON_WINDOW_ROUND)
     return Status::InvalidArgument("an order to a window needs struct_bytes and a known act");
@@ -63,6 +66,9 @@ Result<Order> ReadOrder(const horon_window& window, const horon_window_order& gi
   order.with_mutex = given.with_mutex != 0;
   order.input = static_cast<const std::byte*>(given.input);
   order.output = static_cast<std::byte*>(given.output);
+  const std::string& name = window.window->shape().name;
+  HORON_ASSIGN(order.ready, ReadyOn(runtime, window.device, given.stream,
+                                    [&] { return "the window '" + name + "'"; }));
   return order;
 }
 
@@ -77,9 +83,11 @@ int horon_window_create(const horon_window_spec* spec, horon_window** window) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
     HORON_TRY(ReadRounds(runtime, *spec, &shape));
-    HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape),
-                                       static_cast<std::byte*>(spec->values), spec->zero != 0));
-    *window = new horon_window{std::move(made)};
+    WindowTensor tensor{static_cast<std::byte*>(spec->values), DeviceOf(spec->device)};
+    HORON_ASSIGN(tensor.ready, ReadyOn(runtime, tensor.device, spec->stream,
+                                       [&] { return "the window '" + shape.name + "'"; }));
+    HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape), tensor, spec->zero != 0));
+    *window = new horon_window{std::move(made), tensor.device};
     return Status::Ok();
   });
 }
@@ -95,7 +103,7 @@ void horon_window_release(horon_window* window) {
 int horon_window_start(horon_window* window, const horon_window_order* order, int will_wait,
                        horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
-    HORON_ASSIGN(Order made, ReadOrder(*window, *order));
+    HORON_ASSIGN(Order made, ReadOrder(runtime, *window, *order));
     HORON_ASSIGN(auto started, StartOrder(runtime, std::move(made), will_wait == 0));
     *work = Handle(started);
     return Status::Ok();

@@ -35,8 +35,10 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
 
 Status Runtime::Submit(Order order, const std::shared_ptr<Work>& work, bool wake) {
   const auto promise = std::make_shared<Promise>(work, 0, nullptr);
-  order.done = [promise](const Status& status, std::vector<int64_t> unreached) {
+  order.done = [promise](const Status& status, std::vector<int64_t> unreached,
+                         SharedEvent written) {
     promise->output().received_splits = std::move(unreached);
+    promise->output().done = std::move(written);
     promise->Finish(status);
   };
   HORON_TRY(peers_.Submit(std::move(order)));

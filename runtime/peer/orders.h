@@ -25,6 +25,7 @@ class PeerEngine::Running {
   Order order;
   Clock::time_point deadline;
   std::vector<int64_t> unreached, open;
+  bool paid = false;  // the window's values have changed by what was owed
   RootTask task;  // last: its frames use the others
 
  private:

@@ -19,7 +19,7 @@ int64_t PeerEngine::Expected(int from, const PeerHeader& header) {
   if (!window) return -1;
   const bool round = header.kind == PeerKind::kRound;
   if (round != (window->shape().rounds != nullptr)) return -1;
-  if (header.kind == PeerKind::kPropose) return window->bytes();
+  if (header.kind == PeerKind::kPropose) return window->staged() ? -1 : window->bytes();
   if (!round && header.kind != PeerKind::kPut && header.kind != PeerKind::kAdd) return 0;
   return window->slot_of(from) > 0 ? window->bytes() : -1;
 }

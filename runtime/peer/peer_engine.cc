@@ -161,7 +161,7 @@ bool PeerEngine::AdvanceOrders() {
       Note(over->window(), DescribeOrder(over->order, over->unreached), over->order.begun);
     const auto done = std::move(over->order.done);
     over->order.window->pending.fetch_sub(1);
-    done(status, std::move(over->unreached));
+    done(status, std::move(over->unreached), std::move(over->order.written));
   }
   return moved;
 }
@@ -232,7 +232,7 @@ void PeerEngine::FailAll(const Status& why) {
   }
   for (Order& order : waiting) {
     order.window->pending.fetch_sub(1);
-    order.done(why, {});
+    order.done(why, {}, nullptr);
   }
 }
 

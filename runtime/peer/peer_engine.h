@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/device/stream.h"
 #include "runtime/peer/link.h"
 #include "runtime/peer/window.h"
 #include "runtime/transport/communicator.h"
@@ -43,9 +44,12 @@ struct Order {
   bool with_mutex = false;  // holds the ranks' mutexes meanwhile (kUpdate: its own)
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // kUpdate: null: in place
-  int64_t begun = 0;            // the engine's: when it was submitted, where somebody records
+  // Of a window on a GPU, as are input and output: when they may be read; and when what the order
+  // wrote there may be, which the engine sets.
+  SharedEvent ready = nullptr, written = nullptr;
+  int64_t begun = 0;  // the engine's: when it was submitted, where somebody records
   // Called once. `unreached`: ranks whose part was left out.
-  std::function<void(const Status&, std::vector<int64_t> unreached)> done;
+  std::function<void(const Status&, std::vector<int64_t> unreached, SharedEvent written)> done;
 };
 
 // Who records what an engine does. Each from the thread of what is recorded.
@@ -86,6 +90,8 @@ class PeerEngine final : private Answerer {
  private:
   class Running;
   class NextCycle;
+  class Turn;
+  class Reached;
   class MixingRound;
   using Shared = std::shared_ptr<Window>;
 
@@ -102,8 +108,10 @@ class PeerEngine final : private Answerer {
   void Unlock(Window& window, int rank);
   void GrantNext(Window& window);
 
-  // Orders: peer_orders.cc, peer_locks.cc, peer_update.cc, peer_rounds.cc.
+  // Orders: peer_orders.cc, peer_staging.cc, peer_locks.cc, peer_update.cc, peer_rounds.cc.
   Task Run(Running& running);
+  Task RunStaged(Running& running);
+  Task RunOnHost(Running& running);
   Task RunLocked(Running& running);
   Task Give(Running& running);
   Task GiveNear(Running& running, int rank, double weight);

@@ -7,6 +7,10 @@
 namespace horon {
 
 Task PeerEngine::Run(Running& running) {
+  return running.window().staged() != nullptr ? RunStaged(running) : RunOnHost(running);
+}
+
+Task PeerEngine::RunOnHost(Running& running) {
   if (!running.order.with_mutex || running.order.kind == OrderKind::kLock) {
     Task task = RunLocked(running);
     co_return co_await task;
@@ -24,7 +28,10 @@ Task PeerEngine::RunLocked(Running& running) {
   const OrderKind kind = running.order.kind;
   const bool locks = kind == OrderKind::kLock || kind == OrderKind::kUnlock;
   if (kind == OrderKind::kRound) LoadInput(running.order);
-  if (!locks) HORON_CO_TRY(TakeOwed(running.window()));
+  if (!locks) {
+    running.paid = !running.window().owed.empty();
+    HORON_CO_TRY(TakeOwed(running.window()));
+  }
   Task task;
   switch (kind) {
     case OrderKind::kPut:

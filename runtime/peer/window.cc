@@ -14,8 +14,9 @@ uint64_t HashOf(const std::string& text) {  // FNV-1a: the same in every process
 }  // namespace
 
 Window::Window(WindowShape shape, std::byte* values, std::shared_ptr<WindowMemory> memory,
-               uint64_t epoch)
+               uint64_t epoch, std::shared_ptr<StagedValues> staged)
     : shape_(std::move(shape)),
+      staged_(std::move(staged)),
       values_(values),
       memory_(std::move(memory)),
       epoch_(epoch),

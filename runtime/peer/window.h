@@ -20,6 +20,8 @@
 
 namespace horon {
 
+class StagedValues;
+
 struct WindowShape {
   std::string name;
   DataType dtype = DataType::kFloat32;
@@ -32,9 +34,10 @@ struct WindowShape {
 
 class Window {
  public:
-  // `values` is the rank's own tensor, lent until the window is freed.
+  // `values` is the rank's own tensor, lent until the window is freed; `staged`, of one on a GPU,
+  // has them.
   Window(WindowShape shape, std::byte* values, std::shared_ptr<WindowMemory> memory,
-         uint64_t epoch);
+         uint64_t epoch, std::shared_ptr<StagedValues> staged = nullptr);
 
   const WindowShape& shape() const { return shape_; }
   int64_t count() const { return count_; }
@@ -42,6 +45,7 @@ class Window {
   uint64_t set() const { return set_; }  // a hash of what must be equal on all ranks
   uint64_t epoch() const { return epoch_; }
   std::byte* values() const { return values_; }
+  StagedValues* staged() const { return staged_.get(); }  // null: the tensor lies on the host
   const std::shared_ptr<WindowMemory>& memory() const { return memory_; }
 
   Slot published() const { return memory_->slot(0); }
@@ -77,6 +81,7 @@ class Window {
 
  private:
   WindowShape shape_;
+  std::shared_ptr<StagedValues> staged_;
   std::byte* values_;
   std::shared_ptr<WindowMemory> memory_;
   uint64_t epoch_;

@@ -30,7 +30,7 @@ class RoundRank {
     shape.shape = {static_cast<int64_t>(begin.size())};
     status = SetRounds(of.graph, me.size(), me.rank(), of.first, of.push_sum, &shape);
     if (!status.ok()) return;
-    auto made = MakeWindow(me.runtime(), std::move(shape), bytes.data(), true);
+    auto made = MakeWindow(me.runtime(), std::move(shape), {bytes.data()}, true);
     status = made.status();
     if (made.ok()) window = made.value();
   }

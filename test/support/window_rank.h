@@ -30,7 +30,7 @@ class WindowRank {
     shape.out = std::move(out);
     shape.gets = gets;
     auto made = MakeWindow(me.runtime(), std::move(shape),
-                           reinterpret_cast<std::byte*>(values.data()), zero);
+                           {reinterpret_cast<std::byte*>(values.data())}, zero);
     status = made.status();
     if (made.ok()) window = made.value();
   }

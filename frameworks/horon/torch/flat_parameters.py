@@ -1,7 +1,8 @@
-"""FlatParameters: an optimizer's parameters as flat tensors of the CPU, which windows work on.
+"""FlatParameters: an optimizer's parameters as flat tensors, which windows work on.
 
-One for each dtype that sums are kept in: float64 for itself, float32 for all narrower ones; or, not
-widened, one for each of the parameters' own. On the training thread.
+One for each dtype that sums are kept in, on the CPU: float64 for itself, float32 for all narrower
+ones; or, not widened, one for each of the parameters' own, on their GPU if they are all on one. On
+the training thread.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ class FlatParameters:
     at one place of the flat tensors is mixed. `op`: how, which must be the same as well."""
 
     def __init__(self, param_groups, named_parameters=None, op="", widened=True):
+        self._widened = widened
         self._parameters = {}  # by the dtype of their flat tensor
         for parameter in (p for group in param_groups for p in group["params"]):
             if not parameter.is_floating_point():
@@ -36,11 +38,16 @@ class FlatParameters:
         return list(self._parameters)
 
     def empty(self) -> list:
-        """Flat tensors with anything in them, one for each of dtypes(); pinned where parameters are
-        on a GPU, which copies pinned ones faster."""
-        return [torch.empty(sum(p.numel() for p in parameters), dtype=dtype,
-                            pin_memory=any(p.is_cuda for p in parameters))
-                for dtype, parameters in self._parameters.items()]
+        """Flat tensors with anything in them, one for each of dtypes(); those of the CPU are pinned
+        where parameters are on a GPU, which copies pinned ones faster."""
+        return [self._empty(dtype, parameters) for dtype, parameters in self._parameters.items()]
+
+    def _empty(self, dtype, parameters) -> torch.Tensor:
+        count = sum(p.numel() for p in parameters)
+        devices = {p.device for p in parameters}
+        if not self._widened and len(devices) == 1:
+            return torch.empty(count, dtype=dtype, device=devices.pop())
+        return torch.empty(count, dtype=dtype, pin_memory=any(d.type == "cuda" for d in devices))
 
     def new(self) -> list:
         """Those with the parameters' values."""

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 
 from horon import _core
-from horon.errors import HoronInvalidArgument, HoronUnavailable, HoronUnsupported
+from horon.errors import HoronInvalidArgument, HoronUnavailable
 from horon.gossip import graph_of
 from horon.runtime import rank, size, when_left
 from horon.torch.calls import Handle
-from horon.torch.tensors import dtype_and_device
+from horon.torch.tensors import dtype_and_device, stream_of
 
 _PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP, _ROUND = range(10)
 
@@ -34,7 +34,9 @@ def _unreached(work, index) -> tuple:
 
 
 class Window:
-    """A window over a contiguous floating-point tensor of the CPU, whose memory it works on.
+    """A window over a contiguous floating-point tensor, whose memory it works on. Of one on a GPU
+    each call copies the values to the host and brings back what it has changed, behind the current
+    stream, which then waits for them as after any collective: the program does not.
 
     Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
     deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.
@@ -57,25 +59,24 @@ class Window:
         elif sources is None or destinations is None:
             graph = graph_of(topology, size())
             destinations, sources = graph.peers(rank())
-        dtype, device = dtype_and_device(tensor, name)
-        if device >= 0:
-            raise HoronUnsupported(f"window '{name}': its tensor must be on the CPU")
+        dtype, self._device = dtype_and_device(tensor, name)
         if not tensor.is_contiguous():
             raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
         self.name, self.tensor = name, tensor.detach()
         self.sources, self.destinations = sorted(sources), sorted(destinations)
-        self._core = _core.Window(name, dtype, list(tensor.shape), tensor.data_ptr(),
-                                  self.sources, self.destinations, bool(zero_init), bool(gets),
+        self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),
+                                  stream_of(self._device), self.sources, self.destinations, bool(zero_init), bool(gets),
                                   spec, int(first_round), bool(push_sum), self.tensor)
         _lent[name] = self.tensor
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
                output=None, waits=False, finish=_unreached) -> Handle:
         addresses = [0 if t is None else t.data_ptr() for t in (input, output)]
-        weights = dict(weights)
+        weights, stream = dict(weights), stream_of(self._device)
         work = self._core.start(act, list(weights), list(weights.values()), float(own), push_sum,
-                                reset, mutex, *addresses, waits, (self.tensor, input, output))
-        return Handle(work, finish)
+                                reset, mutex, *addresses, stream, waits,
+                                (self.tensor, input, output))
+        return Handle(work, finish, lenders=((self._device, stream),))
 
     def put_async(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> Handle:
         """Each destination's slot for this rank becomes weight * tensor; then the tensor is
@@ -135,7 +136,8 @@ class Window:
 
     def pair_async(self, peer, weight=0.5) -> Handle:
         """tensor += weight * (peer's - tensor), and the peer's the other way round, whatever the
-        peer does meanwhile. The tensor must then be changed and read through step() alone."""
+        peer does meanwhile. The tensor, on the CPU, must then be changed and read through step()
+        alone."""
         return self._start(_PAIR, {peer: weight})
 
     def step(self, change=None, out=None, weight=1.0) -> None:

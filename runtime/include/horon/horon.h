@@ -308,13 +308,15 @@ HORON_API int64_t horon_graph_rounds_for(const horon_graph* graph, int64_t first
 /* A tensor that a rank mixes by itself with what its neighbors deliver, whenever each of them
  * likes: nobody else takes part in an order, and none waits longer than HORON_GOSSIP_TIMEOUT. For
  * each in-neighbor a window has a slot of the tensor's shape, the number of deliveries since it was
- * last taken, and a push-sum weight. Values in a slot are never torn. Floating dtypes, on the host.
- * docs/gossip.md says what each order does. */
+ * last taken, and a push-sum weight. Values in a slot are never torn. Floating dtypes. Of a tensor on
+ * a GPU an order takes a copy to the host, behind `stream`, and brings back what it has changed: the
+ * work is then done as one of horon_submit is. docs/gossip.md says what each order does. */
 typedef struct horon_window horon_window;
 typedef struct horon_window_spec {
   size_t struct_bytes; /* sizeof(horon_window_spec) */
   const char* name;    /* of this window among those that there are; the same on all ranks */
   int dtype;           /* horon_dtype */
+  int device;          /* of the values: -1: host; otherwise a CUDA ordinal */
   const int64_t* shape;
   int ndim;
   void* values;  /* contiguous; lent until the window is freed */
@@ -329,6 +331,7 @@ typedef struct horon_window_spec {
   const char* graph;
   int64_t first_round;
   int push_sum; /* of rounds: 1: weights travel, and what a rank could not give stays with it */
+  void* stream; /* as in horon_request, of the values */
 } horon_window_spec;
 /* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them where they disagree. On
  * success *window is the caller's to free, and then to release. */
@@ -346,8 +349,9 @@ typedef enum horon_window_act {
   HORON_WINDOW_LOCK = 4,       /* takes the mutexes of the ranks; any order of one rank at a time */
   HORON_WINDOW_UNLOCK = 5,
   HORON_WINDOW_PUBLISH = 6, /* what others get from now on; the other orders do it too */
-  HORON_WINDOW_PAIR = 7,    /* values and those of one rank move towards each other by `weight` */
-  HORON_WINDOW_STEP = 8,    /* values += self_weight * input, output = values; one may be null */
+  HORON_WINDOW_PAIR = 7, /* values and those of one rank move towards each other by `weight`; on the
+                          * host only, as the next */
+  HORON_WINDOW_STEP = 8, /* values += self_weight * input, output = values; one may be null */
   /* values = input, unless that is null; then the tensor's next round: they are mixed with those of
    * its in-neighbors in it, for which it waits. The bits are those of the op on the same graph. */
   HORON_WINDOW_ROUND = 9
@@ -363,8 +367,9 @@ typedef struct horon_window_order {
   int push_sum;      /* 1: push-sum weights go along */
   int reset;         /* update: 1 empties the slots that were taken */
   int with_mutex;    /* 1: holds the ranks' mutexes meanwhile; update: this rank's own */
-  const void* input; /* step; round */
+  const void* input; /* step; round; where the values are, as the output */
   void* output;      /* step; update: instead of the values, and then slots stay as they are */
+  void* stream;      /* as in horon_request, of values and input */
 } horon_window_order;
 /* Does not block; `will_wait` as in horon_start. The work's received splits are the ranks whose
  * part was left out because they are gone, or did not answer in time: the others were reached, and

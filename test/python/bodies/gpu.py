@@ -11,7 +11,7 @@ from common import all_values, close, raises, same, values
 from optimizers import batches, loss_of, make_model, sgd
 
 import horon.torch as hvd
-from horon import _core
+from horon import _core, topology
 from horon.errors import HoronInvalidArgument
 
 TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -104,6 +104,53 @@ def check_mixing():
         result = call(tensor.to(device()), f"mixing.{call.__name__}.gpu")
         assert result.is_cuda
         close(result.cpu(), call(tensor, f"mixing.{call.__name__}.cpu"), 1e-5)
+
+
+def check_windows():
+    """Orders to a window on the GPU give what they give on the CPU."""
+    me, graph = hvd.rank(), topology.Ring(hvd.size())
+    if hvd.size() == 1:
+        return
+    values = {}
+    for where in (torch.device("cpu"), device()):
+        x = torch.arange(70_000.0, device=where) + me
+        window = hvd.Window(x, f"on {where.type}", graph, zero_init=True)
+        x.mul_(2)  # a kernel that the next call has to wait for
+        assert window.accumulate(dict.fromkeys(window.destinations, 0.25), 0.5) == ()
+        hvd.barrier()
+        out = torch.empty_like(x)
+        window.update(out=out)
+        window.collect()
+        x.add_(1)  # and one that has to wait for the call
+        hvd.synchronize(window.put_async())
+        hvd.barrier()
+        assert window.get() == ()
+        window.update()
+        hvd.barrier()
+        values[where.type] = x.cpu(), out.cpu()
+        window.free()
+    for on_gpu, on_cpu in zip(values["cuda"], values["cpu"]):
+        same(on_gpu, on_cpu)
+
+
+def check_rounds_between_peers():
+    """Parameters on the GPU are mixed as the negotiated op mixes them."""
+    for algorithm in ("dpsgd", "sgp", "osgp"):
+        trained = []
+        for negotiated in (True, False):
+            model = make_model().to(device())
+            for p in model.parameters():
+                p.data.add_(0.1 * hvd.rank())
+            op = hvd.Gossip(algorithm, negotiated=negotiated)
+            optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op)
+            for batch in batches(hvd.size()):
+                optimizer.zero_grad()
+                loss_of(model, batch[hvd.rank()].to(device())).backward()
+                optimizer.step()
+            optimizer.finish_gossip()
+            optimizer.close_gossip()
+            trained.append(torch.cat([p.detach().reshape(-1).cpu() for p in model.parameters()]))
+        close(*trained, 1e-5)
 
 
 def check_adasum():

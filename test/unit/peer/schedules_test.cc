@@ -133,7 +133,7 @@ class PairRank {
     order.kind = OrderKind::kPair;
     order.window = window_;
     order.ranks = {{with, 0.5}};
-    order.done = [this](const Status& status, const std::vector<int64_t>& unreached) {
+    order.done = [this](const Status& status, const std::vector<int64_t>& unreached, SharedEvent) {
       if (status.ok() && unreached.empty()) ++ended_;
     };
     REQUIRE(engine_->Submit(std::move(order)).ok());

@@ -115,7 +115,7 @@ TEST_CASE("a collect adds what several ranks brought, of doubles and of 16 bits 
     const bool is_wide = dtype == DataType::kFloat64;
     auto* values = is_wide ? reinterpret_cast<std::byte*>(wide.data())
                            : reinterpret_cast<std::byte*>(narrow.data());
-    const auto made = MakeWindow(me.runtime(), std::move(shape), values, true);
+    const auto made = MakeWindow(me.runtime(), std::move(shape), {values}, true);
     EXPECT(made.ok(), made.status().message());
     const auto act = [&](OrderKind kind, double weight, bool reset) {
       Order order;
