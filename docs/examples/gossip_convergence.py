@@ -26,16 +26,19 @@ POINTS = 30  # of a curve
 STEPS = {"digits": 300, "language": 400}
 FIELDS = ("task", "algorithm", "ranks", "seed", "step", "loss", "lowest", "highest", "mean_model",
           "distance")
+CUBE = "one_peer_hypercube,rotate=1"
 OPS = {
     "allreduce": hvd.Average,
     "sgp": hvd.Gossip("sgp"),
     "osgp": hvd.Gossip("osgp"),
     "dpsgd": hvd.Gossip("dpsgd", topology="ring"),
     "adpsgd": hvd.Gossip("adpsgd"),
-    "gossipgrad cube": hvd.Gossip("gossipgrad", topology="one_peer_hypercube,rotate=1"),
-    "gossipgrad dissemination": hvd.Gossip("gossipgrad", topology="one_peer_exponential,rotate=1"),
-    "gossipgrad averaged": hvd.Gossip("gossipgrad", topology="one_peer_exponential,rotate=1",
-                                      global_average_every=16),
+    "gossipgrad cube": hvd.Gossip("gossipgrad", topology=CUBE),
+    "gossipgrad dissemination": hvd.Gossip("gossipgrad"),
+    "gossipgrad cube alone": hvd.Gossip("gossipgrad", topology=CUBE, global_average_every=0),
+    "gossipgrad dissemination alone": hvd.Gossip("gossipgrad", global_average_every=0),
+    "gossipgrad cube both": hvd.Gossip("gossipgrad", topology=CUBE, what="both"),
+    "gossipgrad dissemination both": hvd.Gossip("gossipgrad", what="both"),
 }
 
 

@@ -93,7 +93,7 @@ def draw_ratios(axis, task, algorithms) -> None:
         axis.plot(values, [number] * len(values), "o", color=color, markersize=4)
     axis.axvline(1, color="black", linewidth=1)
     axis.axvline(BOUND, color="red", linewidth=1, linestyle="--", label=f"{BOUND:.2f}")
-    axis.set_yticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
+    axis.set_yticks(range(len(names)), [name.replace(" ", "\n", 1) for name in names], fontsize=7)
     axis.invert_yaxis()
     axis.set(title=task, xlabel=f"best loss over {BASE}'s, by seed")
     axis.set_xlim(lowest - 0.02, highest + 0.02)
@@ -101,7 +101,7 @@ def draw_ratios(axis, task, algorithms) -> None:
 
 
 def draw(found, path) -> None:
-    figure, axes = plt.subplots(len(found), 2, figsize=(10, 3.8 * len(found)), squeeze=False,
+    figure, axes = plt.subplots(len(found), 2, figsize=(10, 4.4 * len(found)), squeeze=False,
                                 layout="constrained")
     for (left, right), (task, algorithms) in zip(axes, found.items()):
         draw_curves(left, task, algorithms)

@@ -11,12 +11,14 @@ from horon.mixing import Lazy, Natural
 from horon.specs import Op
 from horon.topology import Topology
 
-# algorithm: what is gossiped, how it runs beside computing, and whether push-sum weights go along.
+# algorithm: what is gossiped, how it runs beside computing, whether push-sum weights go along; and
+# on which graph, where that is part of the algorithm.
 _ALGORITHMS = {
     "dpsgd": {"what": "parameters", "overlap": False, "push_sum": False},
     "sgp": {"what": "parameters", "overlap": False, "push_sum": True},
     "osgp": {"what": "parameters", "overlap": True, "push_sum": True},
-    "gossipgrad": {"what": "gradients", "overlap": False, "push_sum": False},
+    "gossipgrad": {"what": "gradients", "overlap": False, "push_sum": False,
+                   "topology": "one_peer_exponential,rotate=1"},
     "adpsgd": {"what": "parameters", "overlap": True, "push_sum": False},
     "asgp": {"what": "parameters", "overlap": True, "push_sum": True},
     "gt": {"what": "parameters", "overlap": False, "push_sum": False},
@@ -28,6 +30,8 @@ _WHAT = ("parameters", "gradients", "both")
 _STYLES = ("atc", "cta")
 _STYLED = ("dpsgd", "sgp")
 _BETWEEN_PEERS = ("dpsgd", "sgp", "osgp")
+# global_average_every, where nothing else pulls parameters together (docs/gossip.md has its gain).
+_STEPS_OF_DRIFT = 16
 
 
 class Gossip(Op):
@@ -36,20 +40,22 @@ class Gossip(Op):
 
     "dpsgd": parameters are mixed after each step. "sgp": the same with push-sum, so any weights
     whose columns sum to 1 will do. "osgp": sgp that travels while the next step is computed.
-    "gossipgrad": gradients are mixed before each step (parameters drift apart: give
-    global_average_every, or what="both"). "adpsgd", "asgp": dpsgd by averages of pairs, and sgp, in
-    which no rank waits for another (overlap=False: it waits until its own exchange is done).
+    "gossipgrad": gradients are mixed before each step. "adpsgd", "asgp": dpsgd by averages of
+    pairs, and sgp, in which no rank waits for another (overlap=False: it waits until its own
+    exchange is done).
     "gt" (gradient tracking), "exact_diffusion", "push_diging": reach the optimum of all ranks' data
     also where these differ, with a constant learning rate.
 
     topology: of horon.topology, a name ("ring"), or None: an exact graph, one peer a round where
-    the number of ranks is a power of two. "auto" and nothing else: DistributedOptimizer measures
+    the number of ranks is a power of two ("gossipgrad": dissemination in another order of the ranks
+    each time). "auto" and nothing else: DistributedOptimizer measures
     the links and the first steps, and chooses all (horon.advise).
     mixing: of horon.mixing; None: the topology's own.
     what: "parameters", "gradients" or "both". overlap: mix while the next step is computed (what
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
     before it is waited for and the next one begins. global_average_every: every so many steps
-    parameters are averaged exactly. style, of dpsgd and sgp, whose results it does not change:
+    parameters are averaged exactly; None: every 16 where only gradients are mixed, because the
+    ranks' parameters then drift apart, else (0) never. style, of dpsgd and sgp, whose results it does not change:
     "cta", combine then adapt: what a step sends is taken in by the next forward pass, each module's
     parameters right before it runs; "atc", adapt then combine a parameter at a time while backward
     goes on (no clipping, no GradScaler), taken in by step(), or with overlap=True as "cta" does.
@@ -63,7 +69,7 @@ class Gossip(Op):
                  "negotiated", "_links")
 
     def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
-                 sync_freq=0, global_average_every=0, hierarchical=False, local_op="average",
+                 sync_freq=0, global_average_every=None, hierarchical=False, local_op="average",
                  style=None, negotiated=None):
         self.advised = topology == "auto" and algorithm is None
         if self.advised and any((mixing, what, overlap, sync_freq, global_average_every,
@@ -77,6 +83,8 @@ class Gossip(Op):
         self.overlap = defaults["overlap"] if overlap is None else bool(overlap)
         self.push_sum = defaults["push_sum"]
         self.sync_freq = int(sync_freq)
+        if global_average_every is None:
+            global_average_every = _STEPS_OF_DRIFT if self.what == "gradients" else 0
         self.global_average_every = int(global_average_every)
         self.style = style
         if style is not None:
@@ -94,6 +102,8 @@ class Gossip(Op):
         if mixing is not None and (mixing.matrices or isinstance(topology, Topology)):
             n = topology.n if isinstance(topology, Topology) else len(mixing.matrices[0])
             topology, mixing = graph_of(topology, n, mixing), None
+        if topology is None:
+            topology = defaults.get("topology")
         self.topology, self.mixing = topology, mixing
         self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:

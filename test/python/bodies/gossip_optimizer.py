@@ -210,8 +210,9 @@ def check_loading_drops_the_exchange_under_way():
 
 def check_gradients_are_mixed_before_the_step():
     size = hvd.size()
-    graph = topology.Topology(size)
-    model, optimizer = begin(hvd.Gossip("gossipgrad", global_average_every=1000))
+    op = hvd.Gossip("gossipgrad", global_average_every=1000)
+    graph = op.graph(size)
+    model, optimizer = begin(op)
     models = [make_model() for _ in range(size)]
     optimizers = [sgd(m) for m in models]
     for rank, m in enumerate(models):
@@ -231,11 +232,28 @@ def check_gradients_are_mixed_before_the_step():
     close(flat(model), flat(models[hvd.rank()]), 1e-5)
 
 
-def check_warning_and_refusals():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        begin(hvd.Gossip("gossipgrad"))
-    assert any("drift apart" in str(w.message) for w in caught)
+def check_what_keeps_parameters_together():
+    """By default gossip of gradients averages parameters, too; who wants neither is warned."""
+    for op, every, warned in ((hvd.Gossip("gossipgrad"), 16, False),
+                              (hvd.Gossip("dpsgd", what="gradients"), 16, False),
+                              (hvd.Gossip("gossipgrad", what="both"), 0, False),
+                              (hvd.Gossip("sgp"), 0, False),
+                              (hvd.Gossip("gossipgrad", global_average_every=0), 0, True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            begin(op)
+        assert op.global_average_every == every, op.global_average_every
+        assert any("drift apart" in str(w.message) for w in caught) == warned
+    model, optimizer = begin(hvd.Gossip("gossipgrad"))
+    apart = hvd.consensus_distance(model.parameters())
+    steps = data(16)
+    train(model, optimizer, steps[:15])
+    assert hvd.consensus_distance(model.parameters()) >= apart / 2
+    train(model, optimizer, steps[15:16])
+    assert hvd.consensus_distance(model.parameters()) < 1e-6
+
+
+def check_refusals():
     if hvd.size() > 2:
         with raises(ValueError, words=["use algorithm='sgp'"]):
             begin(hvd.Gossip("dpsgd", topology="star", mixing=mixing.Push()))
@@ -272,7 +290,7 @@ def check_a_scaler_sees_mixed_gradients():
     op = hvd.Gossip("gossipgrad", global_average_every=2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    values, graph = torch.zeros(size, dtype=torch.float64), topology.Topology(size)
+    values, graph = torch.zeros(size, dtype=torch.float64), op.graph(size)
     for step in range(4):
         factors = torch.arange(1.0, size + 1, dtype=torch.float64)
         factors[0] = float("inf") if step == 1 else 1.0
