@@ -34,9 +34,10 @@ Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor
                                             int64_t bytes) {
   std::shared_ptr<StagedValues> staged;
   if (tensor.device.kind == DeviceKind::kHost) return staged;
+  HORON_TRY(tensor.ready.status());
   HORON_ASSIGN(std::shared_ptr<Gpu> gpu, runtime.GpuOf(tensor.device));
   HORON_ASSIGN(staged, StagedValues::Make(std::move(gpu), tensor.values, bytes));
-  HORON_ASSIGN(const SharedEvent there, staged->TakeIn(tensor.ready.get()));
+  HORON_ASSIGN(const SharedEvent there, staged->TakeIn(tensor.ready.value().get()));
   for (;;) {
     HORON_ASSIGN(const bool done, there->Done());
     if (done) return staged;

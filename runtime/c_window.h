@@ -8,11 +8,11 @@
 
 namespace horon {
 
-// A window's tensor: where it lies, and, on a GPU, when it may be read.
+// A window's tensor: where it lies, and, on a GPU, when it may be read, or why nobody can know.
 struct WindowTensor {
   std::byte* values = nullptr;
   Device device = {};
-  SharedEvent ready = nullptr;
+  Result<SharedEvent> ready = SharedEvent();
 };
 
 // Collective over all ranks; blocks. `zero`: slots begin as zeros, not as copies of the values.

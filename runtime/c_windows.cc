@@ -84,8 +84,8 @@ int horon_window_create(const horon_window_spec* spec, horon_window** window) {
     HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
     HORON_TRY(ReadRounds(runtime, *spec, &shape));
     WindowTensor tensor{static_cast<std::byte*>(spec->values), DeviceOf(spec->device)};
-    HORON_ASSIGN(tensor.ready, ReadyOn(runtime, tensor.device, spec->stream,
-                                       [&] { return "the window '" + shape.name + "'"; }));
+    tensor.ready = ReadyOn(runtime, tensor.device, spec->stream,
+                           [&] { return "the window '" + shape.name + "'"; });
     HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape), tensor, spec->zero != 0));
     *window = new horon_window{std::move(made), tensor.device};
     return Status::Ok();

@@ -31,6 +31,17 @@ TEST_CASE("a tensor of a GPU that is not there is refused with its name, and the
   const bool built = horon_cuda_built() == 1;
   REQUIRE(said.find(built ? "no NVIDIA driver" : "no CUDA support") != std::string::npos);
 
+  horon_window_spec spec = {};
+  spec.struct_bytes = sizeof(spec);
+  spec.name = "on a gpu";
+  spec.dtype = HORON_FLOAT32;
+  spec.shape = &count;
+  spec.ndim = 1;
+  spec.values = &value;
+  horon_window* window = nullptr;
+  REQUIRE(horon_window_create(&spec, &window) == HORON_UNSUPPORTED);
+  REQUIRE(std::string(horon_last_error()).find("the window 'on a gpu': this ") == 0);
+
   request.device = -1;
   REQUIRE(horon_submit(&request, &work) == HORON_OK);
   REQUIRE(horon_work_wait(work, -1) == HORON_OK);
