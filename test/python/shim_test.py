@@ -9,7 +9,7 @@ ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients
        "adasum_local_steps", "adasum_properties", "gossip", "gossip_optimizer", "gossip_by_nodes",
        "bluefog"]
 OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
-              "layered_gossip", "tracking", "advice"]
+              "layered_gossip", "tracking", "advice", "end_to_end"]
 
 
 @pytest.mark.parametrize("np", [1, pytest.param(2, marks=in_full_tier), 4])

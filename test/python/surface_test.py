@@ -14,7 +14,7 @@ from conftest import _command, in_full_tier, run_job
 
 ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
        "windows", "async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
-       "layered_gossip", "tracking", "advice"]
+       "layered_gossip", "tracking", "advice", "end_to_end"]
 
 
 @pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])

@@ -1,6 +1,8 @@
 """DistributedOptimizer(op=Gossip): against all ranks computed by hand in one process."""
 
 import copy
+import itertools
+import threading
 import warnings
 from collections import Counter
 
@@ -142,8 +144,8 @@ def staleness():
 
 
 def check_what_arrives_is_no_older_than_promised():
-    """In step t a rank adds 1 to an element of its own: so each sees what its neighbors' news are,
-    and how many steps after they were made."""
+    """O1. In step t a rank adds 1 to an element of its own: so each sees what its neighbors' news
+    are, and how many steps after they were made."""
     size, me, steps = hvd.size(), hvd.rank(), 24
     heard = topology.Ring(size).peers(me)[1]
     for s in (0, 1, 3):
@@ -165,6 +167,28 @@ def check_what_arrives_is_no_older_than_promised():
         assert len(ages) >= len(heard) * (steps // (s + 1) - 1), (s, ages)
         counted = staleness() - before
         assert max(counted, default=0) <= s + 1 and counted.total() >= bool(heard), (s, counted)
+
+
+def check_a_late_rank_is_not_waited_for_too_soon():
+    """O2. While the last rank takes no step the others take sync_freq + 1; it begins when they
+    have."""
+    size, me, late = hvd.size(), hvd.rank(), hvd.size() - 1
+    for negotiated, s in itertools.product((True, False), (0, 1, 3)):
+        op = hvd.Gossip("osgp", topology="ring", sync_freq=s, negotiated=negotiated)
+        model, optimizer = begin(op)
+        told = hvd.Window(torch.zeros(1), "told", sources=range(late) if me == late else [],
+                          destinations=[] if me == late else [late])
+        clock = threading.Event()
+        while me == late and not all(told.versions().values()):
+            clock.wait(0.001)
+        steps = data(2)
+        train(model, optimizer, steps[:s + 1])
+        if me != late:
+            told.put()
+        train(model, optimizer, steps[s + 1:])
+        optimizer.close_gossip()
+        hvd.barrier()
+        told.free()
 
 
 def check_checkpoints_go_on_bit_by_bit():

@@ -1,5 +1,5 @@
-"""Algorithms that reach the optimum of all ranks' data: on least squares and logistic regressions
-with different minima."""
+"""L1. Algorithms that reach the optimum of all ranks' data: on least squares and logistic
+regressions with different minima."""
 
 import copy
 

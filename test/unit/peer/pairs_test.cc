@@ -114,6 +114,36 @@ void Stress(int size, const WorldOptions& options, int turns, size_t count) {
   RequireNone(verdicts);
 }
 
+TEST_CASE("what an average of a pair changes at its ends are opposites, to the bit") {  // P1
+  constexpr size_t kCount = 70'001;
+  const double weight = GENERATE(0.5, 0.25);
+  WorldOptions options;
+  options.local_size = GENERATE(0, 1);
+  const auto begin = [](int rank) {  // numbers whose differences and parts need no rounding
+    std::vector<float> values(kCount);
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (float& value : values)
+      value = static_cast<float>(static_cast<int>(random() % 200'001) - 100'000) / 64;
+    return values;
+  };
+  Verdicts verdicts;
+  World(2, options).Run([&](Rank& me) {
+    const int other = 1 - me.rank();
+    WindowRank w(me, begin(me.rank()), {other}, {other});
+    if (me.rank() == 0) w.Do(w.Make(OrderKind::kPair, {{other, weight}}));
+    EXPECT(w.status.ok(), w.status.message());
+    Total(me, "met", 0);
+    const std::vector<float> mine = begin(me.rank()), theirs = begin(other);
+    bool right = true;
+    for (size_t i = 0; i < kCount; ++i)
+      right = right && w.values[i] - mine[i] == static_cast<float>(weight) * (theirs[i] - mine[i]);
+    EXPECT(right, "a change is not the weight's part of the difference");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+// P2 P3 P4
 TEST_CASE("averages of pairs and steps in random order end and keep the sum, by lost messages") {
   const int size = GENERATE(2, 3, 6, 16);
   INFO(size);

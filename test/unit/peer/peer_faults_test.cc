@@ -29,7 +29,7 @@ using test::WorldOptions;
 
 int Next(const Rank& me, int by = 1) { return (me.rank() + by + me.size()) % me.size(); }
 
-TEST_CASE("lost, doubled, delayed and reordered messages change no sum") {
+TEST_CASE("lost, doubled, delayed and reordered messages change no sum") {  // O3
   const size_t count = GENERATE(3, 70'001);  // one piece, so that a doubled piece is a message; two
   Verdicts verdicts;
   World(3, Between(std::chrono::milliseconds{4000}, 3, 15, 6)).Run([&](Rank& me) {

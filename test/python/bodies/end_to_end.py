@@ -1,0 +1,76 @@
+"""E1. Ops that bring ranks together, each in its own way, all train a small network: it ends near
+the loss of averaged gradients."""
+
+import torch
+import horon.torch as hvd
+
+STEPS, BATCH, CLASSES = 150, 32, 6
+OPS = {
+    "top-k": hvd.TopK(0.3),
+    "dpsgd": hvd.Gossip("dpsgd"),
+    "dpsgd, ring": hvd.Gossip("dpsgd", topology="ring"),
+    "dpsgd, by layers": hvd.Gossip("dpsgd", style="atc"),
+    "dpsgd, by nodes": hvd.Gossip("dpsgd", hierarchical=True),
+    "sgp": hvd.Gossip("sgp"),
+    "sgp, forward": hvd.Gossip("sgp", style="cta"),
+    "sgp, between peers": hvd.Gossip("sgp", negotiated=False),
+    "osgp": hvd.Gossip("osgp", sync_freq=1),
+    "osgp, between peers": hvd.Gossip("osgp", negotiated=False),
+    "adpsgd": hvd.Gossip("adpsgd"),
+    "asgp": hvd.Gossip("asgp"),
+    "gossipgrad": hvd.Gossip("gossipgrad"),
+    "gossipgrad, both": hvd.Gossip("gossipgrad", what="both"),
+    "gt": hvd.Gossip("gt"),
+    "exact_diffusion": hvd.Gossip("exact_diffusion"),
+    "push_diging": hvd.Gossip("push_diging"),
+}
+
+
+class Pictures:
+    """A picture for each class, under noise."""
+
+    def __init__(self):
+        self.plain = torch.randn(CLASSES, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+    def draw(self, count, generator):
+        labels = torch.randint(CLASSES, (count,), generator=generator)
+        noise = torch.randn(count, 1, 8, 8, generator=generator)
+        return self.plain[labels] + 2.0 * noise, labels
+
+
+def small_network():
+    torch.manual_seed(2)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Linear(72, CLASSES))
+
+
+def loss_after_training(op) -> float:
+    """The mean over the ranks, each with its own parameters, on the same pictures never seen."""
+    pictures, model = Pictures(), small_network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                                         model.named_parameters(), op=op)
+    generator = torch.Generator().manual_seed(100 + hvd.rank())
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * (1 - step / STEPS)
+        inputs, labels = pictures.draw(BATCH, generator)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    if hasattr(optimizer, "close_gossip"):
+        optimizer.close_gossip()
+    inputs, labels = pictures.draw(2000, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    return hvd.allreduce(loss, name="loss").item()
+
+
+def check_every_op_ends_near_the_loss_of_averaged_gradients():
+    best = loss_after_training(hvd.Average)
+    assert best < 0.5 * torch.log(torch.tensor(float(CLASSES))), best
+    for name, op in OPS.items():
+        # Where nobody waits, averages of so short steps come late, and never alike.
+        bound = 1.6 if getattr(op, "waits_for_nobody", False) else 1.15
+        loss = loss_after_training(op)
+        assert loss <= bound * best, (name, loss, best)
