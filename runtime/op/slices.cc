@@ -13,14 +13,12 @@ namespace {
 // Of a slice: what each node sends of it should be large beside what a message costs, and the first
 // and last slices small beside the bucket, because they leave one direction of the link idle.
 constexpr int64_t kSliceBytes = 1 << 20, kSliceBytesPerNode = 64 << 10;
-// Enough for the way there and back and for a peer that looks late. Not more: what has been handed
-// over goes to all peers at whatever rate each gets, and links are idle while the last one ends.
-constexpr int64_t kBytesInFlight = 4 << 20, kLeastInFlight = 4, kMostInFlight = 16;
+constexpr int64_t kLeastInFlight = 4, kMostInFlight = 16;
 static_assert(kMostInFlight <= Communicator::kPlaces);
 
-size_t Slots(int64_t slice_bytes) {
+size_t Slots(int64_t bytes_in_flight, int64_t slice_bytes) {
   return static_cast<size_t>(
-      std::clamp(kBytesInFlight / slice_bytes, kLeastInFlight, kMostInFlight));
+      std::clamp(bytes_in_flight / slice_bytes, kLeastInFlight, kMostInFlight));
 }
 
 std::vector<size_t> AllOf(Stage& stage) {
@@ -61,7 +59,7 @@ Slices::Slices(Stage& stage, const std::vector<size_t>& which, Plan plan, Step s
   }
   const bool whole = plan.bytes == 0;
   slice_ = whole ? left_ : std::max(plan.bytes / element_ * element_, element_);
-  slots_.resize(whole ? 1 : Slots(slice_));
+  slots_.resize(whole ? 1 : Slots(plan.bytes_in_flight, slice_));
   if (phases_ == nullptr) return;
   phases_->Begin();
   phases_->Met();  // they have agreed, or passed the gate of a locked schedule

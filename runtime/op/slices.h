@@ -25,6 +25,10 @@ class Slices final : public Waitable {
   struct Plan {
     int64_t bytes = 0;      // of a slice; 0: the whole row is one, on the bucket's own tag
     double prescale = 1.0;  // before the step
+    // Enough for the way there and back and for a peer that looks late. Not more: what has been
+    // handed over goes to all peers at whatever rate each gets, and links are idle while the last
+    // one ends. Four slices at least are under way.
+    int64_t bytes_in_flight = 4 << 20;
   };
 
   // The tensors `which` (indices of stage.segments()), which have their outputs. `stage` outlives
