@@ -158,6 +158,29 @@ inline unsigned BlocksFor(int64_t tiles) {
   return static_cast<unsigned>(std::clamp<int64_t>(tiles, 1, kMostBlocks));
 }
 
+// Has CUDA load a kernel, which it does with the first launch otherwise: while a collective of
+// another library runs, say, and then it may wait for that, whose peers may wait for this rank.
+template <typename Kernel>
+cudaError_t Load(Kernel* kernel) {
+  cudaFuncAttributes unused;
+  return cudaFuncGetAttributes(&unused, kernel);
+}
+
+// Calls f for each of the dtypes until it fails.
+template <typename F>
+cudaError_t ForEach(std::span<const DataType> dtypes, F f) {
+  for (const DataType dtype : dtypes) {
+    if (const cudaError_t error = f(dtype); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+constexpr DataType kFloatTypes[] = {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                    DataType::kFloat64};
+constexpr DataType kElementTypes[] = {DataType::kUInt8,   DataType::kInt8,     DataType::kInt16,
+                                      DataType::kInt32,   DataType::kInt64,    DataType::kBool,
+                                      DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32,
+                                      DataType::kFloat64};
+
 // Calls f with a value of the device's type of a floating dtype.
 template <typename F>
 cudaError_t WithFloat(DataType dtype, F f) {

@@ -294,20 +294,41 @@ class CudaGpu final : public Gpu {
   std::shared_ptr<Events> events_;
 };
 
+// "GPU 0 (NVIDIA A100) has compute capability 8.0"
+std::string Describe(int index, const cudaDeviceProp& properties) {
+  return "GPU " + std::to_string(index) + " (" + properties.name + ") has compute capability " +
+         std::to_string(properties.major) + "." + std::to_string(properties.minor);
+}
+
+// All of them now, some milliseconds, and not each with its first launch.
+Status LoadKernels(int index, const cudaDeviceProp& properties) {
+  const OnDevice current(index);
+  for (auto* const load : {LoadMoves, LoadReductions, LoadPairs}) {
+    const cudaError_t error = load();
+    if (error == cudaErrorNoKernelImageForDevice) {
+      cudaGetLastError();
+      return Status::Unsupported(Describe(index, properties) +
+                                 ", which this build of Horon has no kernels for: build it with "
+                                 "CUDAARCHS=" +
+                                 std::to_string(10 * properties.major + properties.minor));
+    }
+    HORON_TRY(Check(error, "load kernels", index));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
   cudaDeviceProp properties{};
   HORON_TRY(Check(cudaGetDeviceProperties(&properties, index), "be asked about it", index));
   if (properties.major < kLeastMajor) {
-    const std::string has =
-        std::to_string(properties.major) + "." + std::to_string(properties.minor);
-    return Status::Unsupported("GPU " + std::to_string(index) + " (" + properties.name +
-                               ") has compute capability " + has + "; Horon's kernels need " +
+    return Status::Unsupported(Describe(index, properties) + "; Horon's kernels need " +
                                std::to_string(kLeastMajor) +
                                ".0 (A100 and newer): reduce copies on the CPU");
   }
   HORON_TRY(BeginContext(index));
+  HORON_TRY(LoadKernels(index, properties));
   return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name, cublas));
 }
 

@@ -1,6 +1,7 @@
 // The launches of the CUDA kernels, as stream.h promises them. Plain enough for nvcc; included by
 // gpu_cuda.cc and the .cu files alone. Each enqueues on `stream` and gives CUDA's answer; a batch
-// that is longer than a table of kernel arguments is cut into several launches.
+// that is longer than a table of kernel arguments is cut into several launches. The Load functions
+// come first: a launch then loads nothing, and so never waits for the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,10 +15,12 @@ namespace horon::cuda {
 // kernels_move_cuda.cu
 cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece> pieces,
                  cudaStream_t stream);
+cudaError_t LoadMoves();
 // kernels_reduce_cuda.cu
 cudaError_t Reduce(ReduceKind kind, DataType dtype, double scale,
                    std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                    cudaStream_t stream);
+cudaError_t LoadReductions();  // and mixing
 // kernels_pairs_cuda.cu. `partials` is device memory for PartialsFor(pairs) Dots.
 int64_t PartialsFor(std::span<const Pair> pairs);
 cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums,
@@ -28,5 +31,6 @@ cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t st
 cudaError_t Mix(DataType dtype, std::span<const double> weights,
                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                 cudaStream_t stream);
+cudaError_t LoadPairs();
 
 }  // namespace horon::cuda

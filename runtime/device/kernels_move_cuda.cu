@@ -57,43 +57,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename From, typename To, bool kScaled>
-cudaError_t Launch(std::span<const Piece> pieces, double scale, cudaStream_t stream) {
-  const auto cut = [](const Piece& piece, int64_t begin, int64_t count) {
-    constexpr auto kFrom = static_cast<int64_t>(sizeof(From)),
-                   kTo = static_cast<int64_t>(sizeof(To));
-    return Piece{piece.from + begin * kFrom, piece.to + begin * kTo, count};
-  };
-  return InTables<MoveTable>(pieces, cut, [&](const MoveTable& table) {
-    const unsigned blocks = BlocksFor(table.first_tile[table.count]);
-    MoveKernel<From, To, kScaled><<<blocks, kThreads, 0, stream>>>(table, scale);
-    return cudaGetLastError();
-  });
-}
+// A kernel of these.
+template <typename FromType, typename ToType, bool kScaledMove>
+struct Movement {
+  using From = FromType;
+  using To = ToType;
+  static constexpr bool kScaled = kScaledMove;
+  static constexpr auto kKernel = MoveKernel<From, To, kScaled>;
+};
 
-cudaError_t CopyAsBytes(int64_t size, std::span<const Piece> pieces, cudaStream_t stream) {
+template <typename Use>
+cudaError_t WithBytes(int64_t size, Use use) {
   switch (size) {
     case 1:
-      return Launch<uint8_t, uint8_t, false>(pieces, 1.0, stream);
+      return use(Movement<uint8_t, uint8_t, false>{});
     case 2:
-      return Launch<uint16_t, uint16_t, false>(pieces, 1.0, stream);
+      return use(Movement<uint16_t, uint16_t, false>{});
     case 4:
-      return Launch<uint32_t, uint32_t, false>(pieces, 1.0, stream);
+      return use(Movement<uint32_t, uint32_t, false>{});
     default:
-      return Launch<uint64_t, uint64_t, false>(pieces, 1.0, stream);
+      return use(Movement<uint64_t, uint64_t, false>{});
   }
 }
 
-}  // namespace
-
-cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece> pieces,
-                 cudaStream_t stream) {
-  if (from == to && (scale == 1.0 || from == DataType::kBool))
-    return CopyAsBytes(SizeOf(from), pieces, stream);
+// Calls use with the Movement that this takes.
+template <typename Use>
+cudaError_t WithMovement(DataType from, DataType to, bool scaled, Use use) {
+  if (from == to && (!scaled || from == DataType::kBool)) return WithBytes(SizeOf(from), use);
   if (from == to) {
     return WithElement(from, [&](auto zero) {
       using T = decltype(zero);
-      return Launch<T, T, true>(pieces, scale, stream);
+      return use(Movement<T, T, true>{});
     });
   }
   return WithFloat(from, [&](auto from_zero) {
@@ -103,8 +97,44 @@ cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece
       if constexpr (std::is_same_v<From, To>) {
         return cudaErrorInvalidValue;  // done above
       } else {
-        return Launch<From, To, true>(pieces, scale, stream);
+        return use(Movement<From, To, true>{});
       }
+    });
+  });
+}
+
+template <typename M>
+cudaError_t Launch(M, std::span<const Piece> pieces, double scale, cudaStream_t stream) {
+  const auto cut = [](const Piece& piece, int64_t begin, int64_t count) {
+    constexpr auto kFrom = static_cast<int64_t>(sizeof(typename M::From)),
+                   kTo = static_cast<int64_t>(sizeof(typename M::To));
+    return Piece{piece.from + begin * kFrom, piece.to + begin * kTo, count};
+  };
+  return InTables<MoveTable>(pieces, cut, [&](const MoveTable& table) {
+    const unsigned blocks = BlocksFor(table.first_tile[table.count]);
+    M::kKernel<<<blocks, kThreads, 0, stream>>>(table, scale);
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace
+
+cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece> pieces,
+                 cudaStream_t stream) {
+  return WithMovement(from, to, scale != 1.0,
+                      [&](auto movement) { return Launch(movement, pieces, scale, stream); });
+}
+
+cudaError_t LoadMoves() {
+  const auto load = [](auto movement) { return Load(decltype(movement)::kKernel); };
+  const cudaError_t error = ForEach(kElementTypes, [&](DataType dtype) {
+    const cudaError_t plain = WithMovement(dtype, dtype, false, load);
+    return plain != cudaSuccess ? plain : WithMovement(dtype, dtype, true, load);
+  });
+  if (error != cudaSuccess) return error;
+  return ForEach(kFloatTypes, [&](DataType from) {
+    return ForEach(kFloatTypes, [&](DataType to) {
+      return from == to ? cudaSuccess : WithMovement(from, to, true, load);
     });
   });
 }

@@ -190,4 +190,15 @@ cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t st
   });
 }
 
+cudaError_t LoadPairs() {
+  if (const cudaError_t error = Load(AddTilesKernel); error != cudaSuccess) return error;
+  if (const cudaError_t error = Load(WeighKernel); error != cudaSuccess) return error;
+  return ForEach(kFloatTypes, [](DataType dtype) {
+    return WithFloat(dtype, [](auto zero) {
+      const cudaError_t error = Load(DotKernel<decltype(zero)>);
+      return error != cudaSuccess ? error : Load(CombineKernel<decltype(zero)>);
+    });
+  });
+}
+
 }  // namespace horon::cuda

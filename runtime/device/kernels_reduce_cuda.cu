@@ -115,30 +115,51 @@ __global__ void __launch_bounds__(kThreads)
     out[i] = Result<T, 1, Fold>(inputs, i, scale).at[0];
 }
 
-template <typename T, typename Fold>
-cudaError_t Launch(const Inputs& inputs, double scale, std::byte* out, int64_t count,
+// A kernel of these.
+template <typename Element, typename FoldType>
+struct Folding {
+  using T = Element;
+  using Fold = FoldType;
+  static constexpr auto kKernel = FoldKernel<T, Fold>;
+};
+
+template <typename F>
+cudaError_t Launch(F, const Inputs& inputs, double scale, std::byte* out, int64_t count,
                    cudaStream_t stream) {
   const unsigned blocks = BlocksFor(TilesOf(count));
-  FoldKernel<T, Fold>
-      <<<blocks, kThreads, 0, stream>>>(inputs, scale, reinterpret_cast<T*>(out), count);
+  F::kKernel<<<blocks, kThreads, 0, stream>>>(inputs, scale, reinterpret_cast<typename F::T*>(out),
+                                              count);
   return cudaGetLastError();
 }
 
-template <typename T>
-cudaError_t LaunchKind(ReduceKind kind, const Inputs& inputs, double scale, std::byte* out,
-                       int64_t count, cudaStream_t stream) {
+template <typename T, typename Use>
+cudaError_t WithKind(ReduceKind kind, Use use) {
   using W = Wide<T>;
   switch (kind) {
     case ReduceKind::kSum:
-      return Launch<T, SumOf<W>>(inputs, scale, out, count, stream);
+      return use(Folding<T, SumOf<W>>{});
     case ReduceKind::kMin:
-      return Launch<T, MinOf<W>>(inputs, scale, out, count, stream);
+      return use(Folding<T, MinOf<W>>{});
     case ReduceKind::kMax:
-      return Launch<T, MaxOf<W>>(inputs, scale, out, count, stream);
+      return use(Folding<T, MaxOf<W>>{});
     case ReduceKind::kProduct:
-      return Launch<T, ProductOf<W>>(inputs, scale, out, count, stream);
+      return use(Folding<T, ProductOf<W>>{});
   }
   return cudaErrorInvalidValue;
+}
+
+// Calls use with the Folding that this takes.
+template <typename Use>
+cudaError_t WithFolding(ReduceKind kind, DataType dtype, Use use) {
+  if (dtype != DataType::kBool)
+    return WithElement(dtype, [&](auto zero) { return WithKind<decltype(zero)>(kind, use); });
+  if (kind == ReduceKind::kSum || kind == ReduceKind::kMax) return use(Folding<uint8_t, OrOf>{});
+  return use(Folding<uint8_t, AndOf>{});
+}
+
+template <typename Use>
+cudaError_t WithMixing(DataType dtype, Use use) {
+  return WithFloat(dtype, [&](auto zero) { return use(Folding<decltype(zero), void>{}); });
 }
 
 Inputs InputsOf(std::span<const std::byte* const> inputs, const std::byte* out) {
@@ -159,18 +180,14 @@ cudaError_t Reduce(ReduceKind kind, DataType dtype, double scale,
                    cudaStream_t stream) {
   if (inputs.empty() || inputs.size() > Stream::kMostInputs) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  const Inputs made = InputsOf(inputs, out);
-  if (dtype == DataType::kBool) {
-    if (inputs.size() == 1) {
-      const Piece piece{inputs[0], out, count};
-      return Move(dtype, dtype, 1.0, {&piece, 1}, stream);
-    }
-    if (kind == ReduceKind::kSum || kind == ReduceKind::kMax)
-      return Launch<uint8_t, OrOf>(made, 1.0, out, count, stream);
-    return Launch<uint8_t, AndOf>(made, 1.0, out, count, stream);
+  if (dtype == DataType::kBool && inputs.size() == 1) {
+    const Piece piece{inputs[0], out, count};
+    return Move(dtype, dtype, 1.0, {&piece, 1}, stream);
   }
-  return WithElement(dtype, [&](auto zero) {
-    return LaunchKind<decltype(zero)>(kind, made, scale, out, count, stream);
+  const Inputs made = InputsOf(inputs, out);
+  const double applied = dtype == DataType::kBool ? 1.0 : scale;
+  return WithFolding(kind, dtype, [&](auto folding) {
+    return Launch(folding, made, applied, out, count, stream);
   });
 }
 
@@ -182,9 +199,22 @@ cudaError_t Mix(DataType dtype, std::span<const double> weights,
   if (count == 0) return cudaSuccess;
   Inputs made = InputsOf(inputs, out);
   std::copy(weights.begin(), weights.end(), made.weights);
-  return WithFloat(dtype, [&](auto zero) {
-    return Launch<decltype(zero), void>(made, 1.0, out, count, stream);
+  return WithMixing(dtype,
+                    [&](auto folding) { return Launch(folding, made, 1.0, out, count, stream); });
+}
+
+cudaError_t LoadReductions() {
+  const auto load = [](auto folding) { return Load(decltype(folding)::kKernel); };
+  const cudaError_t error = ForEach(kElementTypes, [&](DataType dtype) {
+    for (const ReduceKind kind :
+         {ReduceKind::kSum, ReduceKind::kProduct, ReduceKind::kMax, ReduceKind::kMin}) {
+      const cudaError_t loaded = WithFolding(kind, dtype, load);
+      if (loaded != cudaSuccess) return loaded;
+    }
+    return cudaSuccess;
   });
+  if (error != cudaSuccess) return error;
+  return ForEach(kFloatTypes, [&](DataType dtype) { return WithMixing(dtype, load); });
 }
 
 }  // namespace horon::cuda

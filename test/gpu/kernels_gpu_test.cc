@@ -1,6 +1,12 @@
 // Every kernel of the GPU against the host's: the same bits, but for dots, which are added in
 // another order, and the payload of a NaN.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <mutex>
 #include <random>
 
 #include "test/gpu/gpu_device.h"
@@ -40,6 +46,82 @@ bool SameElements(DataType dtype, const Bytes& a, const Bytes& b) {
 
 std::unique_ptr<Stream> NewStream() {
   return test::the_gpu->MakeStream(PairKernels::kFused).value();
+}
+
+// What a stream is given after this begins when the gate opens: at the end, or after a time that
+// nobody who goes past it should need.
+class Gate {
+ public:
+  explicit Gate(Stream& stream) : memory_(test::the_gpu->MakePinnedMemory()) {
+    auto* const wait = reinterpret_cast<int (*)(void*, uint64_t, uint32_t, unsigned)>(
+        dlsym(RTLD_DEFAULT, "cuStreamWaitValue32_v2"));
+    REQUIRE(wait != nullptr);
+    word_ = reinterpret_cast<std::atomic<uint32_t>*>(memory_->Allocate(kBytes).value());
+    *word_ = 0;
+    REQUIRE(test::the_gpu->Attach().ok());
+    REQUIRE(wait(stream.native(), reinterpret_cast<uint64_t>(word_), 1, 0) == 0);
+    late_ = std::thread([this] {
+      std::unique_lock lock(mutex_);
+      in_time_ = over_.wait_for(lock, std::chrono::seconds(10), [this] { return done_; });
+      *word_ = 1;
+    });
+  }
+  ~Gate() { Open(); }
+  // Whether nothing had to wait for it so far.
+  bool Open() {
+    if (!late_.joinable()) return in_time_;
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    over_.notify_all();
+    late_.join();
+    return in_time_;
+  }
+
+ private:
+  static constexpr int64_t kBytes = 64;
+  std::unique_ptr<Memory> memory_;
+  std::atomic<uint32_t>* word_ = nullptr;  // kept: the stream may look at it later
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool done_ = false, in_time_ = false;
+  std::thread late_;
+};
+
+// The first one here: each kernel is launched for the first time.
+TEST_CASE("a launch waits for no other stream, and loads nothing") {
+  const auto held = NewStream(), stream = NewStream();
+  const Bytes bytes = RandomBits(DataType::kInt64, 1000, 1);
+  OnDevice in(*stream, bytes), out(*stream, bytes), sums(*stream, Bytes(sizeof(Dots)));
+  OnDevice weights(*stream, Bytes(sizeof(Coefficients))), beside(*held, bytes);
+  OnDevice::Wait(*stream);
+  Gate gate(*held);
+  REQUIRE(held->Zero(beside.data(), 1).ok());
+  const std::byte* const inputs[] = {in.data(), out.data()};
+  for (const DataType dtype : test::kAllTypes) {
+    const Piece piece{in.data(), out.data(), 1000};
+    for (const double scale : {1.0, 0.5})
+      REQUIRE(stream->Move(dtype, dtype, scale, {&piece, 1}).ok());
+    for (const auto kind :
+         {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProduct})
+      REQUIRE(stream->Reduce(kind, dtype, 1.0, inputs, out.data(), 1000).ok());
+  }
+  for (const DataType dtype : kFloats) {
+    const Pair pair{in.data(), out.data(), out.data(), 1000};
+    const double mixed[] = {0.5, 0.5};
+    auto* const dots = reinterpret_cast<Dots*>(sums.data());
+    REQUIRE(stream->Dot(dtype, {&pair, 1}, dots).ok());
+    REQUIRE(stream->Weigh({}, dots, 1, 1, reinterpret_cast<Coefficients*>(weights.data())).ok());
+    REQUIRE(stream->Combine(dtype, {&pair, 1}).ok());
+    REQUIRE(stream->Mix(dtype, mixed, inputs, out.data(), 1000).ok());
+    for (const DataType to : kFloats) {
+      const Piece piece{in.data(), out.data(), 500};
+      if (to != dtype) REQUIRE(stream->Move(dtype, to, 1.0, {&piece, 1}).ok());
+    }
+  }
+  OnDevice::Wait(*stream);
+  REQUIRE(gate.Open());
 }
 
 void CheckMove(DataType from, DataType to, double scale, int64_t shift) {
@@ -101,7 +183,8 @@ TEST_CASE("inputs are reduced as on the host") {
           std::vector<const std::byte*> at, of_host;
           for (size_t i = 0; i < inputs; ++i) {
             host.push_back(RandomBits(dtype, count, static_cast<unsigned>(i)));
-            device.push_back(std::make_unique<OnDevice>(*stream, host.back()));
+            const int64_t shift = inputs == 5 ? SizeOf(dtype) : 0;
+            device.push_back(std::make_unique<OnDevice>(*stream, host.back(), shift));
             at.push_back(device.back()->data());
           }
           for (const Bytes& bytes : host) of_host.push_back(bytes.data());
