@@ -53,6 +53,7 @@ class Executor::Running final : public GpuBucket, public Recycled {
   bool on_gpu() const { return entries_[0].request().device.kind == DeviceKind::kCuda; }
   std::span<Entry> entries() override { return entries_; }
   Op& op() override { return *entries_[0].what->op; }
+  int64_t fusion_bytes() const override { return tuning_.fusion_bytes; }
   Pool& pool() { return executor_.gpu_road_.host_pool(on_gpu()); }
   Result<Buffer> Scratch(int64_t bytes) override { return pool().Take(bytes); }
   Status AllocateOutput(size_t i, Shape shape) override {

@@ -29,6 +29,7 @@ class GpuBucket : public Stage {
  public:
   virtual std::span<Entry> entries() = 0;
   virtual Op& op() = 0;
+  virtual int64_t fusion_bytes() const = 0;  // the user's threshold
   // Zeros for a rank that takes part without having asked.
   virtual Status FillMissingInputs() = 0;
 };
@@ -61,7 +62,7 @@ class GpuRoad {
     bool direct = false;     // messages between nodes may come out of the device's memory
     bool registers = false;  // the group registers `fusion`
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
-    Buffer fusion;                             // on the device; grows to the largest bucket
+    Buffer fusion;                             // on the device, of a bucket
     std::deque<std::pair<SharedEvent, Buffer>> outgrown;  // registered still, free once it is done
     std::unique_ptr<GpuGroup> group;  // of all ranks, or of this node's; goes before its memory
   };
@@ -79,7 +80,7 @@ class GpuRoad {
   Status FinishGroup(GpuBucket& bucket, Share& share);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
-  Status Reserve(Share& share, int64_t bytes);
+  Status Reserve(const GpuBucket& bucket, Share& share, int64_t bytes);
   static Status SweepOutgrown(Share& share);
   Status WatchGroups();
   Status Retire(Stream& stream, Buffer buffer);

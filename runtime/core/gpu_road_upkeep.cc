@@ -1,5 +1,7 @@
 // What a GpuRoad does between buckets: its blocks of memory, what the device is done with, and
 // whether it gets on.
+#include <algorithm>
+
 #include "runtime/base/seconds.h"
 #include "runtime/core/gpu_road.h"
 
@@ -11,8 +13,11 @@ constexpr std::chrono::milliseconds kWatchEvery{10};
 
 }  // namespace
 
-Status GpuRoad::Reserve(Share& share, int64_t bytes) {
+// As large as the threshold at once, but for few bytes: to free what is outgrown would be to wait
+// for the device, so it stays in its pool, and is less than an eighth of that.
+Status GpuRoad::Reserve(const GpuBucket& bucket, Share& share, int64_t bytes) {
   if (share.fusion.bytes() >= bytes) return Status::Ok();
+  if (bytes > bucket.fusion_bytes() / 16) bytes = std::max(bytes, bucket.fusion_bytes());
   const bool registers = share.registers && share.group;
   if (!registers) {
     HORON_TRY(Retire(*share.stream, std::move(share.fusion)));

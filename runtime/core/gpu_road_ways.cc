@@ -68,7 +68,7 @@ Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reducti
   if (bucket.segments().size() == 1) return ReduceOne(bucket, share, reduction);
   const DataType dtype = reduction.dtype;
   const BucketPlaces places(bucket);
-  HORON_TRY(Reserve(share, places.count * SizeOf(dtype)));
+  HORON_TRY(Reserve(bucket, share, places.count * SizeOf(dtype)));
   Stream& stream = *share.stream;
   std::byte* const block = share.fusion.data();
   HORON_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
@@ -107,7 +107,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(BeginGroup(bucket, share));
   HORON_CO_TRY(OwnOutputs(bucket));
-  HORON_CO_TRY(Reserve(share, part_bytes * owners));
+  HORON_CO_TRY(Reserve(bucket, share, part_bytes * owners));
   std::byte* const block = share.fusion.data();
   std::byte* const part = block + part_bytes * static_cast<int64_t>(local);
   const int64_t part_count = part_bytes / element;

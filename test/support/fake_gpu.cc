@@ -12,7 +12,7 @@
 namespace horon::test {
 namespace {
 
-constexpr int64_t kRegion = 256 << 20;
+constexpr int64_t kRegion = 1 << 30;  // of addresses; pages when they are touched
 constexpr size_t kMostAccesses = 4096;
 
 void Join(Clock& into, const Clock& other) {
@@ -65,6 +65,11 @@ std::byte* FakeGpu::Take(int64_t bytes) {
   taken_ += (bytes + 255) / 256 * 256;
   if (taken_ > kRegion) std::abort();
   return at;
+}
+
+int64_t FakeGpu::taken() const {
+  std::lock_guard lock(mutex_);
+  return taken_;
 }
 
 std::byte* FakeGpu::Inside(std::byte* device) const {

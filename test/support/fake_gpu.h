@@ -39,6 +39,7 @@ class FakeGpu final : public Gpu {
 
   // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
   std::byte* Take(int64_t bytes);
+  int64_t taken() const;  // bytes of it, by tests and pools; none is given back
   // Where that memory can be read and written: for work on streams alone.
   std::byte* Inside(std::byte* device) const;
   const std::byte* Inside(const std::byte* device) const {

@@ -69,6 +69,24 @@ class GpuRank {
       if (dropped->done()) dropped->DropOutputs();
     });
   }
+  // Floats that are each their own output, in one bucket where it holds them.
+  Result<std::shared_ptr<Work>> SubmitTogether(const std::string& group, const std::string& op,
+                                               const std::vector<std::byte*>& tensors,
+                                               int64_t count) {
+    std::vector<Submission> all;
+    for (std::byte* const tensor : tensors) {
+      Request request = Of(group + std::to_string(all.size()), op, DataType::kFloat32, {count});
+      HORON_TRY(me_.runtime().GpuOf(request.device).status());
+      request.group = group;
+      request.group_size = static_cast<int32_t>(tensors.size());
+      HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
+      HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
+      all.push_back({std::move(what), tensor, tensor, std::move(ready)});
+    }
+    auto work = std::make_shared<Work>(static_cast<int>(all.size()));
+    HORON_TRY(me_.runtime().Submit(all, work, true));
+    return work;
+  }
   // As synchronize does: this stream waits, not the caller.
   Status Synchronize(Work& work) {
     HORON_TRY(me_.Wait(work));

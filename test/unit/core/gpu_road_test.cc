@@ -116,6 +116,30 @@ TEST_CASE("an output that is dropped unread is not used again before it is writt
   world.Check();
 }
 
+TEST_CASE("the block of a process set grows once, but for few bytes", "[gpu]") {
+  test::GpuLayout layout = test::LayoutOf(2, 0, "");
+  constexpr int64_t kFused = 1 << 20;
+  layout.configure_rank = [](int, Config& config) { config.fusion_bytes = kFused; };
+  GpuWorld world(layout);
+  world.Run([&](GpuRank& rank) {
+    std::vector<std::byte*> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(1, 64 << 10)));
+    const int64_t before = rank.gpu().taken();
+    const auto reduce = [&](int64_t count) {
+      const auto work = rank.SubmitTogether("of" + std::to_string(count), "sum", tensors, count);
+      world.Expect(work.ok() && rank.Synchronize(*work.value()).ok(), std::to_string(count));
+      return rank.gpu().taken() - before;
+    };
+    constexpr int64_t kFew = 16 << 10;
+    world.Expect(reduce(1000) == kFew, "12 kB");
+    for (const int64_t count : {8 << 10, 16 << 10, 64 << 10})
+      world.Expect(reduce(count) == kFew + kFused, "up to the most that is fused");
+    const Values sum = test::Decode(DataType::kFloat32, rank.Get(tensors[2], 8));
+    world.Expect(sum == Values{16, 32}, "four sums of two");
+  });
+  world.Check();
+}
+
 TEST_CASE("overlapping process sets use the devices in one order", "[gpu]") {
   GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
