@@ -10,7 +10,7 @@ SHELL := /bin/bash
 ifneq ($(filter 00 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),)
 MAKEFLAGS += --jobs=2
 endif
-.PHONY: demo test test-all faults sanitize bench clean
+.PHONY: demo test test-all faults sanitize bench bench-gpu clean
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -107,6 +107,12 @@ bench: $(VENV)/test.stamp
 	echo "== Adasum"; \
 	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) --json $(BUILD)/adasum.json --markdown $(BUILD)/adasum.md || status=1; \
 	exit $$status
+
+# On a machine with a GPU and nvcc: five minutes. Elsewhere the table without figures, and why.
+bench-gpu: $(VENV)/test.stamp
+	@$(CMAKE) -S . -B $(BUILD) -DHORON_BUILD_TESTS=ON >/dev/null
+	@[ ! -e $(BUILD)/bin/libhoron_cuda.so ] || $(CMAKE) --build $(BUILD) --parallel $(JOBS) --target horon_bench_gpu
+	@$(BIN)/python test/bench/gpu_bench.py --json $(BUILD)/bench-gpu.json --markdown $(BUILD)/bench-gpu.md
 
 clean:
 	rm -rf $(BUILD) $(VENV) *.egg-info

@@ -96,7 +96,7 @@ build() {
     -DPython_EXECUTABLE="$python" > "$folder/cmake.log" || return
   grep plugin "$folder/cmake.log"
   timeout $((limit - SECONDS)) cmake --build "$folder" --parallel "$(nproc)" \
-    --target horon_package horon_gpu_tests horon_bench_gpu_kernels > "$folder/build.log" 2>&1 ||
+    --target horon_package horon_gpu_tests horon_bench_gpu > "$folder/build.log" 2>&1 ||
     { grep -m 20 -A 3 -i 'error' "$folder/build.log"; return 1; }
   site=$folder/site
   rm -rf "$site" && mkdir -p "$site"
@@ -109,8 +109,8 @@ build() {
 run_kernels() { must 150 kernels.log "$folder/bin/horon_gpu_tests"; }
 
 run_bench() {
-  must 100 bench.md "$folder/bin/horon_bench_gpu_kernels"
-  must 60 bench.md "$python" test/bench/gpu_enqueue.py
+  must 300 bench.log "$python" test/bench/gpu_bench.py --program "$folder/bin/horon_bench_gpu" \
+    --markdown "$results/bench.md" --json "$results/bench.json"
 }
 
 run_torch() {

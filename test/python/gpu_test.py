@@ -1,15 +1,16 @@
 """horon.torch with tensors of a GPU: as many ranks as wanted share the GPUs that there are."""
 
 import ctypes
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-# Several ranks of one GPU: each takes itself for a host of its own, over the loopback.
-SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none",
-          "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2", "NCCL_ALGO": "Ring",
-          "NCCL_PROTO": "Simple", "NCCL_DEBUG": "WARN", "HORON_TEST_ONE_GPU": "1"}
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+from one_gpu import SHARED  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
