@@ -7,15 +7,15 @@ import os
 
 import torch
 from adasum import adasum_of
-from common import all_values, close, raises, same, values
+from common import FLOATS, NUMBERS, all_values, close, raises, same, values
 from optimizers import batches, loss_of, make_model, sgd
 
 import horon.torch as hvd
 from horon import _core, topology
 from horon.errors import HoronInvalidArgument
 
-TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-         torch.bfloat16, torch.float32, torch.float64]
+TYPES = [*NUMBERS, torch.bool]
+BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
 COUNTS = [0, 1, 17, 5000]
 
 
@@ -43,7 +43,7 @@ def expected(op, stacked):
 
 def check_reductions():
     for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
-        for dtype in TYPES:
+        for dtype in TYPES if op is not hvd.Average else NUMBERS:
             for count in COUNTS:
                 stacked = all_values(hvd.size(), (count,), dtype, 7)
                 mine = stacked[hvd.rank()].to(device())
@@ -56,38 +56,46 @@ def check_reductions():
 
 def check_moving():
     size, me = hvd.size(), hvd.rank()
-    for dtype in (torch.float32, torch.int64, torch.bool):
+    for dtype in TYPES:
         mine = values(me, (me + 1, 3), dtype).to(device())
         rows = torch.cat([values(r, (r + 1, 3), dtype) for r in range(size)])
         same(hvd.allgather(mine).cpu(), rows)
         for root in range(size):
             told = hvd.broadcast(values(me, (5,), dtype).to(device()), root)
             same(told.cpu(), values(root, (5,), dtype))
-        sent = values(me, (size, 2), dtype).to(device())
-        received, splits = hvd.alltoall(sent, torch.ones(size, dtype=torch.int32))
-        same(received.cpu(), torch.stack([values(r, (size, 2), dtype)[me] for r in range(size)]))
-        assert splits.tolist() == [1] * size
-    whole = all_values(size, (size + 1, 2), torch.float32)
-    part = hvd.reducescatter(whole[me].to(device()), op=hvd.Sum)
-    begin = 0 if me == 0 else me + 1
-    close(part.cpu(), whole.sum(0)[begin:begin + (2 if me == 0 else 1)])
+        # Rank r sends (r + to) % 3 rows to rank `to`.
+        splits = [[(r + to) % 3 for to in range(size)] for r in range(size)]
+        sent = [values(r, (sum(splits[r]), 2), dtype) for r in range(size)]
+        received, counts = hvd.alltoall(sent[me].to(device()), splits[me])
+        same(received.cpu(), torch.cat([sent[r].split(splits[r])[me] for r in range(size)]))
+        assert counts.tolist() == [splits[r][me] for r in range(size)]
+
+
+def check_parts_of_sums():
+    size, me = hvd.size(), hvd.rank()
+    rows = [2 + (r == 0) for r in range(size)]
+    for op in (hvd.Sum, hvd.Average):
+        for dtype in TYPES if op is hvd.Sum else NUMBERS:
+            whole = all_values(size, (2 * size + 1, 3), dtype)
+            part = hvd.reducescatter(whole[me].to(device()), op=op, name=f"part.{op}.{dtype}")
+            assert part.is_cuda and part.dtype == dtype
+            close(part.cpu().double(), expected(op, whole).split(rows)[me].double(), 1e-2)
 
 
 def check_ops_of_the_host():
     """Ops that have no way of their own on a GPU give what they give on the CPU."""
     torch.manual_seed(hvd.rank())
     for op in (hvd.Dissemination(), hvd.TopK(1.0)):
-        tensor = torch.randn(1000)
-        name = f"host.{op}"
-        close(hvd.allreduce(tensor.to(device()), op=op, name=name + ".gpu").cpu(),
-              hvd.allreduce(tensor, op=op, name=name + ".cpu"))
+        for dtype in FLOATS:
+            tensor = torch.randn(1000).to(dtype)
+            name = f"host.{op}.{dtype}"
+            close(hvd.allreduce(tensor.to(device()), op=op, name=name + ".gpu").cpu(),
+                  hvd.allreduce(tensor, op=op, name=name + ".cpu"), BOUNDS[dtype])
 
 
 def check_mixing():
     """Gossip and neighbor_allreduce, also between nodes, give what they give on the CPU."""
     size, me = hvd.size(), hvd.rank()
-    torch.manual_seed(me)
-    tensor = torch.randn(5000)
 
     def hear_one(mine, name):
         return hvd.neighbor_allreduce(mine, self_weight=0.5, src_weights={(me - 1) % size: 0.5},
@@ -101,9 +109,11 @@ def check_mixing():
 
     calls = [average] + [hear_one] * (size > 1) + [average_nodes] * (1 < hvd.local_size() < size)
     for call in calls:
-        result = call(tensor.to(device()), f"mixing.{call.__name__}.gpu")
-        assert result.is_cuda
-        close(result.cpu(), call(tensor, f"mixing.{call.__name__}.cpu"), 1e-5)
+        for dtype in FLOATS:
+            tensor, name = values(me, (5000,), dtype, 3), f"mixing.{call.__name__}.{dtype}"
+            result = call(tensor.to(device()), name + ".gpu")
+            assert result.is_cuda and result.dtype == dtype
+            close(result.cpu(), call(tensor, name + ".cpu"), BOUNDS[dtype])
 
 
 def check_windows():
