@@ -14,10 +14,14 @@ int64_t FusionBytes(const Entry& entry) {
   return entry.what->op->FusionBytes(entry.what->bytes, entry.request(), entry.agreed);
 }
 
+int64_t MostFused(const Entry& entry, const Tuning& tuning) {
+  return entry.what->op->MostFused(tuning.fusion_bytes, entry.request().device.kind);
+}
+
 // Bytes of all, if one bucket takes them; else -1.
 int64_t BytesAsOne(const Entries& batch, const Tuning& tuning) {
   const Op* const op = batch[0].what->op;
-  const int64_t most = op->fusable() ? op->MostFused(tuning.fusion_bytes) : 0;
+  const int64_t most = op->fusable() ? MostFused(batch[0], tuning) : 0;
   if (most <= 0) return -1;
   int64_t bytes = 0;
   for (const Entry& entry : batch) {
@@ -41,7 +45,7 @@ RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning) {
   RecycledVector<size_t> open;  // buckets that may still grow, at most one of a kind
   for (Entry& entry : batch) {
     const int64_t bytes = FusionBytes(entry);
-    const int64_t fusion_bytes = entry.what->op->MostFused(tuning.fusion_bytes);
+    const int64_t fusion_bytes = MostFused(entry, tuning);
     const bool fusable = entry.what->op->fusable() && fusion_bytes > 0;
     size_t kind = 0;
     while (kind < open.size() && !Alike(buckets[open[kind]].entries[0], entry)) ++kind;

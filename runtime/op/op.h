@@ -109,8 +109,9 @@ class Op {
   virtual int64_t FusionBytes(int64_t bytes, const Request&, const Agreement&) const {
     return bytes;
   }
-  // Bytes of a bucket of several tensors, at most; 0: each alone. `threshold` is the user's.
-  virtual int64_t MostFused(int64_t threshold) const { return threshold; }
+  // Bytes of a bucket of several tensors of a device of this kind, at most; 0: each alone.
+  // `threshold` is the user's.
+  virtual int64_t MostFused(int64_t threshold, DeviceKind) const { return threshold; }
   // Whether a locked schedule may run it on the host: it can be taken back while some rank has not
   // started the bucket. Run begins when all have, so any op can; but where it takes a lane it may
   // begin before, and writes to no output until all members have packed their part.

@@ -14,6 +14,7 @@ namespace horon {
 namespace {
 
 using test::Bytes;
+using test::Counting;
 using test::GpuRank;
 using test::GpuWorld;
 using test::kFloats;
@@ -172,6 +173,20 @@ TEST_CASE("an overflow on one rank's GPU is a NaN on all of them, in its tensor 
       world.Check();
     }
   }
+}
+
+TEST_CASE("a model's tensors are one bucket of adasum on GPUs", "[gpu][adasum]") {
+  GpuWorld world(LayoutOf(2, 0, "gpu.buckets.group"));
+  world.Run([&](GpuRank& rank) {
+    constexpr int64_t kCount = 1 << 18;  // each as large as a bucket of the host's
+    std::vector<std::byte*> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(rank.me().rank(), kCount)));
+    const auto work = rank.SubmitTogether("model", "adasum", tensors, kCount).value();
+    world.Expect(rank.Synchronize(*work).ok(), "adasum");
+    rank.Get(tensors[2], 4);
+    world.Expect(rank.me().runtime().counters()["gpu.buckets.group"].value() == 1, "one bucket");
+  });
+  world.Check();
 }
 
 TEST_CASE("nobody waits for the device in adasum inside a group", "[gpu][adasum]") {
