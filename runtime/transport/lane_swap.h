@@ -77,7 +77,7 @@ class LaneSwap final : public Waitable {
   bool Step();
 
  private:
-  static constexpr int64_t kChunkBytes = 128 << 10;
+  static constexpr int64_t kChunkBytes = 256 << 10;
   enum class Where { kThroughSlots, kInSlots, kInRow };
 
   bool CanPack() const;
