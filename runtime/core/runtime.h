@@ -171,6 +171,7 @@ class Runtime {
   void Lend(Awaited& works, std::chrono::steady_clock::time_point until);
   void NoteLosses(std::span<Work* const> works);
   void MarkWaiting(Awaited& works);
+  void FinishOthers();
   void SleepAsLender(Awaited& works, std::chrono::steady_clock::time_point until);
   void SleepWithoutBaton(uint32_t ticket);
   std::chrono::nanoseconds SleepLimit() const;

@@ -9,6 +9,7 @@ namespace horon {
 namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kHopeLook{1};  // a wait looks this often whether it can still end
+constexpr std::chrono::milliseconds kMostLinger{20};
 
 // Once, however often this thread comes back to it.
 void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
@@ -85,6 +86,7 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
     MarkWaiting(works);
     SleepAsLender(works, until);
   }
+  FinishOthers();
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
@@ -94,6 +96,17 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
   FlushRings();
   baton_.Give();
   if (more) bell_->Wake(Doorbell::kAnyBackground);
+}
+
+// Buckets that are under way would go on in the background thread. With no core to spare that would
+// take turns with a rank's thread that reduces, for milliseconds at a time, and so would this one
+// when it waits for the next of them: who has what it waited for goes on as long as they move.
+void Runtime::FinishOthers() {
+  if (crowded_ || hold_bytes_ <= kWorthWaking) return;
+  const auto until = Clock::now() + kMostLinger;
+  while (!executor_.idle() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
+    if (!CycleMoved() && !LookAgain(config_.spin)) return;
+  }
 }
 
 void Runtime::SleepAsLender(Awaited& works, Clock::time_point until) {
