@@ -94,11 +94,13 @@ class Adasum final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
-  // A bucket is gone through several times: on the host small ones stay in the caches meanwhile,
-  // and take little scratch, 1 MiB by default. On a GPU one is as many launches and exchanges as
-  // any other, and takes half as much memory again: 64 MiB.
+  // A bucket is gone through several times: on the host, where rings always run, small ones stay
+  // in the caches meanwhile, and take little scratch, 1 MiB by default. On a GPU one is as many
+  // launches and exchanges as any other: as large as fits, twice and with its dots and weights,
+  // into a block of the threshold, 56 MiB.
   int64_t MostFused(int64_t threshold, DeviceKind where) const override {
-    return where == DeviceKind::kHost ? threshold / 128 : threshold / 2;
+    const bool host = where == DeviceKind::kHost || parameters_.algorithm == Algorithm::kRing;
+    return host ? threshold / 128 : threshold / 16 * 7;
   }
 
   // Prescaled values are written to the outputs at once.

@@ -175,16 +175,40 @@ TEST_CASE("an overflow on one rank's GPU is a NaN on all of them, in its tensor 
   }
 }
 
-TEST_CASE("a model's tensors are one bucket of adasum on GPUs", "[gpu][adasum]") {
-  GpuWorld world(LayoutOf(2, 0, "gpu.buckets.group"));
+TEST_CASE("a model's tensors are one bucket of adasum on GPUs, but along rings", "[gpu][adasum]") {
+  const auto buckets_of = [](const char* op, const char* way, int64_t expected) {
+    GpuWorld world(LayoutOf(2, 0, way));
+    world.Run([&](GpuRank& rank) {
+      constexpr int64_t kCount = 1 << 18;  // each as large as a bucket of the host's
+      std::vector<std::byte*> tensors;
+      for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(rank.me().rank(), kCount)));
+      const auto work = rank.SubmitTogether("model", op, tensors, kCount).value();
+      world.Expect(rank.Synchronize(*work).ok(), op);
+      rank.Get(tensors[2], 4);
+      world.Expect(rank.me().runtime().counters()[way].value() == expected, op);
+    });
+    world.Check();
+  };
+  buckets_of("adasum", "gpu.buckets.group", 1);
+  buckets_of("adasum:algo=ring", "gpu.buckets.host", 3);
+}
+
+TEST_CASE("a full bucket of adasum fits into a block of the threshold, also with a fold",
+          "[gpu][adasum]") {
+  test::GpuLayout layout = LayoutOf(3, 0, "");
+  constexpr int64_t kFused = 1 << 20, kCount = kFused / 16 / 4;
+  layout.configure_rank = [](int, Config& config) { config.fusion_bytes = kFused; };
+  GpuWorld world(layout);
   world.Run([&](GpuRank& rank) {
-    constexpr int64_t kCount = 1 << 18;  // each as large as a bucket of the host's
     std::vector<std::byte*> tensors;
-    for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(rank.me().rank(), kCount)));
+    for (int i = 0; i < 14; ++i) tensors.push_back(rank.Put(Counting(1, kCount)));
+    const int64_t before = rank.gpu().taken();
     const auto work = rank.SubmitTogether("model", "adasum", tensors, kCount).value();
     world.Expect(rank.Synchronize(*work).ok(), "adasum");
-    rank.Get(tensors[2], 4);
-    world.Expect(rank.me().runtime().counters()["gpu.buckets.group"].value() == 1, "one bucket");
+    const Values mean = test::Decode(DataType::kFloat32, rank.Get(tensors[13], 8));
+    world.Expect(test::RelativeGap(mean, {1, 2}) < 1e-6, "equal gradients are averaged");
+    world.Expect(rank.me().runtime().counters()["gpu.buckets.group"].value() == 2, "two buckets");
+    world.Expect(rank.gpu().taken() - before == kFused, "one block");
   });
   world.Check();
 }
