@@ -14,7 +14,8 @@ constexpr std::chrono::milliseconds kWatchEvery{10};
 }  // namespace
 
 // As large as the threshold at once, but for few bytes: to free what is outgrown would be to wait
-// for the device, so it stays in its pool, and is less than an eighth of that.
+// for the device, so it stays in its pool, and is less than an eighth of that. (More where the
+// autotuner raises the threshold, or a bucket with its padding needs more than that.)
 Status GpuRoad::Reserve(const GpuBucket& bucket, Share& share, int64_t bytes) {
   if (share.fusion.bytes() >= bytes) return Status::Ok();
   if (bytes > bucket.fusion_bytes() / 16) bytes = std::max(bytes, bucket.fusion_bytes());
