@@ -305,7 +305,8 @@ Status LoadKernels(int index, const cudaDeviceProp& properties) {
   const OnDevice current(index);
   for (auto* const load : {LoadMoves, LoadReductions, LoadPairs}) {
     const cudaError_t error = load();
-    if (error == cudaErrorNoKernelImageForDevice) {
+    // The second is what cudaFuncGetAttributes is documented to give where no image fits.
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
       cudaGetLastError();
       return Status::Unsupported(Describe(index, properties) +
                                  ", which this build of Horon has no kernels for: build it with "
