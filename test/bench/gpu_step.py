@@ -25,11 +25,12 @@ STEPS = 5
 STEP, CONTROL = "a training step", "a synchronisation"
 
 # Calls of CUDA, as a trace names them, that wait for the device.
-_WAITS = re.compile(r"Synchronize|^cu(da)?Memcpy(?!.*Async)|^cu(da)?(Mem)?Free(_v2)?$")
+_WAITS = re.compile(r"Synchronize|^cu(da)?Memcpy(?!.*Async)|^cu(da)?(Mem)?Free(Host)?(_v2)?$"
+                    r"|HostUnregister")
 
 
-def waits_in(trace: list[dict], span: str) -> tuple[Counter, Counter]:
-    """Calls that wait, by name, that began while a thread was in a span of that name: of the
+def calls_in(trace: list[dict], span: str) -> tuple[Counter, Counter]:
+    """Calls of CUDA, by name, that began while a thread was in a span of that name: of the
     program's threads, which are those that run its operators, and of all others."""
     def of(*kinds: str) -> list[dict]:
         return [event for event in trace if event.get("cat") in kinds]
@@ -39,18 +40,37 @@ def waits_in(trace: list[dict], span: str) -> tuple[Counter, Counter]:
     program = {event["tid"] for event in of("cpu_op", "user_annotation")}
     own, others = Counter(), Counter()
     for event in of("cuda_runtime", "cuda_driver"):
-        inside = any(begun <= event["ts"] <= ended for begun, ended in spans)
-        if inside and _WAITS.search(event["name"]):
+        if any(begun <= event["ts"] <= ended for begun, ended in spans):
             (own if event["tid"] in program else others)[event["name"]] += 1
     return own, others
 
 
+def waits_of(calls: Counter) -> Counter:
+    return Counter({name: count for name, count in calls.items() if _WAITS.search(name)})
+
+
 def found_in(trace: list[dict]) -> dict:
-    """What a row of the table needs. A trace that misses a wait that took place proves nothing."""
-    own, others = waits_in(trace, STEP)
-    if not waits_in(trace, CONTROL)[0]:
+    """What a row of the table needs. A trace that misses calls that took place proves nothing: a
+    wait of PyTorch's, and those of the runtime, which has a CUDA runtime of its own."""
+    own, others = calls_in(trace, STEP)
+    if not waits_of(calls_in(trace, CONTROL)[0]):
         return {"missing": "the trace does not show a synchronisation that took place (CUPTI)"}
-    return {"program": own, "runtime": others}
+    if not any(name.startswith("cuda") for name in others):
+        return {"missing": "the trace shows no call of the runtime's threads (CUPTI)"}
+    return {"program": waits_of(own), "runtime": waits_of(others)}
+
+
+def beyond_the_buffer(taken: int) -> dict:
+    if taken < FUSION_BYTES:
+        return {"missing": "the fusion buffer was not taken"}
+    return {"bytes": taken - FUSION_BYTES}
+
+
+def all_over_nccl(before: dict, after: dict) -> bool:
+    """Whether there were buckets of GPU tensors between two states of the counters, each of which
+    went through NCCL."""
+    group, host = (after[name] - before[name] for name in ("gpu.buckets.group", "gpu.buckets.host"))
+    return group > 0 and host == 0
 
 
 def tensors():
@@ -59,8 +79,8 @@ def tensors():
 
 
 def memory() -> tuple[int, dict]:
-    """Bytes of the device that the runtime takes for steps of tensors by name, beyond its fusion
-    buffer; those that PyTorch takes meanwhile are not counted."""
+    """Bytes of the device that the runtime takes for a full bucket and steps of tensors by name,
+    beyond its fusion buffer; those that PyTorch takes meanwhile are not counted."""
     import torch
 
     import horon.torch as hvd
@@ -74,13 +94,13 @@ def memory() -> tuple[int, dict]:
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
 
     before = free()
+    hvd.synchronize(hvd.grouped_allreduce_async_(gradients, name="all"))  # in one bucket
     for _ in range(20):
         handles = [hvd.allreduce_async_(tensor, name=f"gradient.{i}")
                    for i, tensor in enumerate(gradients)]
         for handle in handles:
             hvd.synchronize(handle)
-    taken = before - free()
-    return hvd.rank(), {"bytes": taken - FUSION_BYTES}
+    return hvd.rank(), beyond_the_buffer(before - free())
 
 
 def waits() -> tuple[int, dict]:
@@ -88,6 +108,7 @@ def waits() -> tuple[int, dict]:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
+    import horon
     import horon.torch as hvd
 
     hvd.init()
@@ -105,12 +126,15 @@ def waits() -> tuple[int, dict]:
     for _ in range(10):
         step()
     torch.cuda.synchronize()
+    before = horon.counters()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         for _ in range(STEPS):
             with record_function(STEP):
                 step()
         with record_function(CONTROL):
             torch.cuda.synchronize()
+    if not all_over_nccl(before, horon.counters()):
+        return hvd.rank(), {"missing": "the buckets went through the host"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiled.export_chrome_trace(str(path))

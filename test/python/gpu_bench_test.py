@@ -92,7 +92,7 @@ def test_goals_that_are_reached():
      {"name": "Horon's kernel", "samples": [22e-6] * 12}),
     ("the same, the caller's thread enqueuing (`horon_run`)",
      {"name": "Horon, run", "samples": [15e-6] * 12}),
-    ("memory of the device beyond the fusion buffer, a rank",
+    ("memory of the device beyond the fusion buffer, one rank, without NCCL's",
      {"name": "memory", "bytes": 64 << 20}),
     ("waits for the device in training steps, on the program's threads",
      {"name": "waits", "program": {"cudaStreamSynchronize": 1}, "runtime": {}}),
@@ -104,10 +104,42 @@ def test_a_goal_that_is_missed(row, changed):
 
 def test_what_is_missing_is_named():
     found = measured(NCCL={"name": "NCCL's calls", "missing": "none here"})
+    found.missing["waits"] = "two\n  lines"
     del found.parts["NCCL, blocking, sum"]
     text = gpu_bench.text_of(found)
-    assert "Missing: NCCL's calls (none here)." in text
+    assert "\n- Missing: NCCL's calls (none here).\n- Missing: waits (two lines)." in text
     assert "later than NCCL's call (blocking) | 5 us | not measured |" in text
+
+
+def test_a_part_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_bench, "LIMIT_S", 1)
+    found, lock = gpu_bench.Found(), tmp_path / "lock"
+    program = f"flock {lock} sleep 300 & wait"
+    assert gpu_bench.run(found, "waits", ["sh", "-c", program]) == ""
+    assert found.failed and found.missing == {"waits": "not done after 1 s"}
+    free = subprocess.run(["flock", "--timeout", "10", lock, "true"])
+    assert lock.exists() and free.returncode == 0
+
+
+def test_a_product_by_itself_has_no_share():
+    part = kernel("product", 1e-3) | {"name": "4096 x 1024, product with 1024 x 4, by cuBLAS"}
+    row, = (line for line in gpu_bench.LINES if line.what.startswith("4096 x 1024"))
+    assert row.cells(measured(product=part))[2] == "1000.0 us, 1000 GB/s, 1 launch"
+
+
+@pytest.mark.parametrize("taken, found", [
+    (5 << 20, {"missing": "the fusion buffer was not taken"}), (128 << 20, {"bytes": 0}),
+    (133 << 20, {"bytes": 5 << 20})])
+def test_memory_is_what_is_beyond_a_buffer_that_was_taken(taken, found):
+    assert gpu_step.beyond_the_buffer(taken) == found
+
+
+@pytest.mark.parametrize("group, host, right", [
+    (10, 0, True), (0, 0, False), (0, 10, False), (10, 1, False)])
+def test_buckets_that_went_through_the_host_are_no_measurement(group, host, right):
+    before = {"gpu.buckets.group": 20, "gpu.buckets.host": 3}
+    after = {"gpu.buckets.group": 20 + group, "gpu.buckets.host": 3 + host}
+    assert gpu_step.all_over_nccl(before, after) == right
 
 
 def event(cat, name, tid, ts, dur=1.0):
@@ -134,7 +166,8 @@ def test_a_step_in_which_nobody_waits():
 
 
 @pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-                                  "cuMemcpyDtoH_v2", "cuCtxSynchronize", "cudaFree"])
+                                  "cuMemcpyDtoH_v2", "cuCtxSynchronize", "cudaFree",
+                                  "cudaFreeHost", "cuMemFreeHost", "cudaHostUnregister"])
 @pytest.mark.parametrize("thread, of", [(1, "program"), (2, "program"), (3, "runtime")])
 def test_a_step_in_which_a_thread_waits(name, thread, of):
     found = gpu_step.found_in([*trace(), event("cuda_runtime", name, thread, 15)])
@@ -145,3 +178,8 @@ def test_a_step_in_which_a_thread_waits(name, thread, of):
 def test_a_trace_without_the_wait_that_took_place_proves_nothing():
     blind = [e for e in trace() if e["name"] != "cudaDeviceSynchronize"]
     assert "does not show" in gpu_step.found_in(blind)["missing"]
+
+
+def test_nor_does_one_without_the_runtimes_calls():
+    blind = [e for e in trace() if e.get("tid") != 3]
+    assert "no call of the runtime's threads" in gpu_step.found_in(blind)["missing"]

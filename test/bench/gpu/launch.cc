@@ -93,6 +93,7 @@ horon_request RequestOf(const Place& place, void* output) {
   request.dtype = HORON_INT32;
   request.shape = shape;
   request.ndim = 1;
+  request.device = 0;
   request.input = place.in;
   request.output = output;
   request.stream = place.stream;
