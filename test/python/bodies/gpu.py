@@ -3,7 +3,10 @@
 All ranks of a node may share one GPU: this is about results, not about speed.
 """
 
+import copy
 import os
+import sys
+from pathlib import Path
 
 import torch
 from adasum import adasum_of
@@ -13,6 +16,10 @@ from optimizers import batches, loss_of, make_model, sgd
 import horon.torch as hvd
 from horon import _core, topology
 from horon.errors import HoronInvalidArgument
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from one_gpu import be_a_host  # noqa: E402
 
 TYPES = [*NUMBERS, torch.bool]
 BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
@@ -24,8 +31,7 @@ def device():
 
 
 def check_device():
-    if os.environ.get("HORON_TEST_ONE_GPU"):  # read by NCCL when it begins
-        os.environ["NCCL_HOSTID"] = f"one-gpu-{hvd.rank()}"
+    be_a_host(hvd.rank())
     torch.cuda.set_device(device())
     if hvd.rank() == 0:
         print(torch.cuda.get_device_name(), torch.__version__, _core.gpu_parts(), flush=True)
@@ -49,7 +55,7 @@ def check_reductions():
                 mine = stacked[hvd.rank()].to(device())
                 result = hvd.allreduce(mine, op=op, name=f"{op}.{dtype}.{count}")
                 assert result.is_cuda
-                close(result.cpu().double(), expected(op, stacked).double(), 1e-2)
+                close(result.cpu().double(), expected(op, stacked).double(), BOUNDS.get(dtype, 0))
                 if op in (hvd.Min, hvd.Max) and count:
                     same(result.cpu(), expected(op, stacked))
 
@@ -79,7 +85,8 @@ def check_parts_of_sums():
             whole = all_values(size, (2 * size + 1, 3), dtype)
             part = hvd.reducescatter(whole[me].to(device()), op=op, name=f"part.{op}.{dtype}")
             assert part.is_cuda and part.dtype == dtype
-            close(part.cpu().double(), expected(op, whole).split(rows)[me].double(), 1e-2)
+            close(part.cpu().double(), expected(op, whole).split(rows)[me].double(),
+                  BOUNDS.get(dtype, 0))
 
 
 def check_ops_of_the_host():
@@ -232,6 +239,31 @@ def check_adasum_optimizer_under_a_scaler():
             assert stands == (i == 1), i
     for ours, theirs in zip(twins[0][0].parameters(), twins[1][0].parameters()):
         close(ours.detach().cpu(), theirs.detach(), 1e-3)
+
+
+def check_adasum_optimizer_of_parameters_here_and_there():
+    """A model whose first part is on the CPU follows its twin that is all there."""
+    torch.backends.cuda.matmul.allow_tf32 = False  # as exact as the CPU's
+    torch.manual_seed(9)
+    parts = [torch.nn.Linear(64, 256), torch.nn.Linear(256, 10)]
+    start = torch.cat([p.detach().flatten() for part in parts for p in part.parameters()])
+    trained = []
+    for which, place in (("mixed", device()), ("twin", torch.device("cpu"))):
+        first, last = copy.deepcopy(parts[0]), copy.deepcopy(parts[1]).to(place)
+        model = torch.nn.ModuleList([first, last])
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model), [(f"{which}.{name}", p) for name, p in model.named_parameters()],
+            op=hvd.Adasum)
+        generator = torch.Generator().manual_seed(hvd.rank())
+        for _ in range(10):
+            optimizer.zero_grad()
+            hidden = first(torch.randn(32, 64, generator=generator)).relu()
+            last(hidden.to(place)).square().mean().backward()
+            optimizer.step()
+        assert {p.device.type for p in model.parameters()} == {"cpu", place.type}
+        trained.append(torch.cat([p.detach().cpu().flatten() for p in model.parameters()]))
+    assert (trained[1] - start).norm() > 1e-1
+    close(*trained, 1e-4)
 
 
 def check_memory_of_a_tensor_that_another_stream_waits_for():
