@@ -59,24 +59,35 @@ class Window:
         elif sources is None or destinations is None:
             graph = graph_of(topology, size())
             destinations, sources = graph.peers(rank())
-        dtype, self._device = dtype_and_device(tensor, name)
+        self._kind = dtype, self._device = dtype_and_device(tensor, name)
         if not tensor.is_contiguous():
             raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
         self.name, self.tensor = name, tensor.detach()
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),
-                                  stream_of(self._device), self.sources, self.destinations, bool(zero_init), bool(gets),
-                                  spec, int(first_round), bool(push_sum), self.tensor)
+                                  stream_of(self._device), self.sources, self.destinations,
+                                  bool(zero_init), bool(gets), spec, int(first_round),
+                                  bool(push_sum), self.tensor)
         _lent[name] = self.tensor
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
                output=None, waits=False, finish=_unreached) -> Handle:
-        addresses = [0 if t is None else t.data_ptr() for t in (input, output)]
+        addresses = [0 if t is None else self._address_of(t) for t in (input, output)]
         weights, stream = dict(weights), stream_of(self._device)
         work = self._core.start(act, list(weights), list(weights.values()), float(own), push_sum,
                                 reset, mutex, *addresses, stream, waits,
                                 (self.tensor, input, output))
         return Handle(work, finish, lenders=((self._device, stream),))
+
+    def _address_of(self, tensor) -> int:
+        """Where a tensor lies that is like the window's own."""
+        if (dtype_and_device(tensor, self.name) != self._kind
+                or tensor.numel() != self.tensor.numel() or not tensor.is_contiguous()):
+            raise HoronInvalidArgument(
+                f"window '{self.name}': input and output are contiguous {self.tensor.dtype} of "
+                f"{self.tensor.numel()} elements on {self.tensor.device}, as its tensor is, not "
+                f"{tensor.dtype} of {tensor.numel()} on {tensor.device}")
+        return tensor.data_ptr()
 
     def put_async(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> Handle:
         """Each destination's slot for this rank becomes weight * tensor; then the tensor is

@@ -121,6 +121,15 @@ def check_errors():
     window = ring("errors", torch.zeros(2))
     with raises(hvd.HoronInvalidArgument, words=["no such neighbor"]):
         window.put({rank: 1.0})
+    others = (torch.zeros(3), torch.zeros(1), torch.zeros(2, dtype=torch.float64),
+              torch.zeros(4)[::2])
+    for other in others:
+        with raises(hvd.HoronInvalidArgument, words=["'errors'", "float32 of 2 elements on cpu"]):
+            window.step(other)
+        with raises(hvd.HoronInvalidArgument, words=["'errors'", "float32 of 2 elements on cpu"]):
+            window.update(out=other)
+    with raises(hvd.HoronUnsupported, words=["'errors'", "meta"]):
+        window.step(torch.zeros(2, device="meta"))
     window.free()
     with raises(hvd.HoronInvalidArgument, words=["freed"]):
         window.put()
