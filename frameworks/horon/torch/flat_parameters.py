@@ -45,9 +45,10 @@ class FlatParameters:
     def _empty(self, dtype, parameters) -> torch.Tensor:
         count = sum(p.numel() for p in parameters)
         devices = {p.device for p in parameters}
-        if not self._widened and len(devices) == 1:
+        on_gpu = any(d.type == "cuda" for d in devices)
+        if on_gpu and len(devices) == 1 and not self._widened:
             return torch.empty(count, dtype=dtype, device=devices.pop())
-        return torch.empty(count, dtype=dtype, pin_memory=any(d.type == "cuda" for d in devices))
+        return torch.empty(count, dtype=dtype, pin_memory=on_gpu)
 
     def new(self) -> list:
         """Those with the parameters' values."""

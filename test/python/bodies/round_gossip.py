@@ -12,6 +12,7 @@ import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
 from horon.errors import HoronUnsupported
+from horon.torch.flat_parameters import FlatParameters
 
 
 def push_star():
@@ -184,6 +185,12 @@ def check_ranks_that_disagree_all_hear_both_views():
         saved["horon_gossip"]["round"] += 3
     with raises(ValueError, words=["from round 2", "from round 5"]):
         optimizer.load_state_dict(saved)
+
+
+def check_flat_tensors_are_on_the_cpu_where_windows_cannot_be():
+    parameter = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    flat = FlatParameters([{"params": [parameter]}], widened=False)
+    assert [tensor.device.type for tensor in flat.empty()] == ["cpu"]
 
 
 def check_refusals():
