@@ -188,6 +188,7 @@ class PyWork {
   // framework hands memory on in the order of the stream that the tensors came from: where this is
   // another one, they are kept until the device is done.
   void HoldBack(uintptr_t stream, uintptr_t lender) {
+    if (horon_work_peek(work_) == 0) return;  // the wait was ended, or the runtime is stuck
     CheckSubmit(horon_work_hold_back(work_, reinterpret_cast<void*>(stream)));
     if (stream == lender) keep_ = py::none();
   }

@@ -48,10 +48,12 @@ class Handle:
         """Blocks until done; the result, or the error, of the collective. On a GPU: until it is
         enqueued, and the current stream waits for the rest."""
         if self._work is not None:
-            self._work.wait()
-            for device, stream in self._lenders:
-                if device >= 0:
-                    self._work.hold_back(stream_of(device), stream)
+            try:
+                self._work.wait()
+            finally:  # what has failed may have written a tensor of a GPU all the same
+                for device, stream in self._lenders:
+                    if device >= 0:
+                        self._work.hold_back(stream_of(device), stream)
             self._result = self._finish(self._work, 0)
             self._work = self._finish = None
         return self._result
