@@ -138,10 +138,12 @@ def check_windows():
         out = torch.empty_like(x)
         window.update(out=out)
         window.collect()
+        hvd.barrier()  # before a neighbor puts again
         x.add_(1)  # and one that has to wait for the call
         hvd.synchronize(window.put_async())
         hvd.barrier()
         assert window.get() == ()
+        hvd.barrier()  # before a neighbor publishes anew
         window.update()
         hvd.barrier()
         values[where.type] = x.cpu(), out.cpu()
