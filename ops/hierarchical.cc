@@ -11,7 +11,7 @@ namespace {
 // a bucket, because the link is idle while the first slice is reduced and the last one gathered.
 constexpr int64_t kPartBytes = 256 << 10;
 // Each rank has one peer or few, so it takes less than a reduction to keep links busy, and ranks of
-// a node that share one end at the same time.
+// a node that share one end at the same time. At least four slices: with 8 ranks a node 8 MiB.
 constexpr int64_t kBytesInFlight = 2 << 20;
 
 }  // namespace

@@ -55,10 +55,11 @@ class Gossip(Op):
     is mixed is then one step old). sync_freq: with overlap, an exchange has so many steps more
     before it is waited for and the next one begins. global_average_every: every so many steps
     parameters are averaged exactly; None: every 16 where only gradients are mixed, because the
-    ranks' parameters then drift apart, else (0) never. style, of dpsgd and sgp, whose results it does not change:
-    "cta", combine then adapt: what a step sends is taken in by the next forward pass, each module's
-    parameters right before it runs; "atc", adapt then combine a parameter at a time while backward
-    goes on (no clipping, no GradScaler), taken in by step(), or with overlap=True as "cta" does.
+    ranks' parameters then drift apart, else (0) never. style, of dpsgd and sgp, whose results it
+    does not change: "cta", combine then adapt: what a step sends is taken in by the next forward
+    pass, each module's parameters right before it runs; "atc", adapt then combine a parameter at a
+    time while backward goes on (no clipping, no GradScaler), taken in by step(), or with
+    overlap=True as "cta" does.
     negotiated=False, of dpsgd, sgp and osgp: no round waits until all ranks are ready, each rank
     waits for its neighbors alone. hierarchical: nodes take part as one; local_op: "average" or
     "sum" (of gradients) inside.

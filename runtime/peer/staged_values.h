@@ -3,8 +3,8 @@
 //
 // An order takes the tensor in before it begins, behind what the framework's stream had been given
 // by then, and gives it back when it is done, behind an event; orders take turns, so copies and
-// what the host does between them follow one another. No thread waits for the device. Made on the
-// user's thread; then the holder of the baton's.
+// what the host does between them follow one another. No thread waits for the device but who drops
+// it, for what is enqueued. Made on the user's thread; then the holder of the baton's.
 #pragma once
 
 #include <cstdint>

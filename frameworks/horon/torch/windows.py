@@ -35,8 +35,9 @@ def _unreached(work, index) -> tuple:
 
 class Window:
     """A window over a contiguous floating-point tensor, whose memory it works on. Of one on a GPU
-    each call copies the values to the host and brings back what it has changed, behind the current
-    stream, which then waits for them as after any collective: the program does not.
+    each call copies the values to the host, behind the current stream, and brings back what it has
+    changed. An _async call returns at once; whoever waits for it waits until the device has come to
+    the copy, the stream alone for the way back; in a round the neighbors wait as well.
 
     Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
     deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.

@@ -308,15 +308,20 @@ HORON_API int64_t horon_graph_rounds_for(const horon_graph* graph, int64_t first
 /* A tensor that a rank mixes by itself with what its neighbors deliver, whenever each of them
  * likes: nobody else takes part in an order, and none waits longer than HORON_GOSSIP_TIMEOUT. For
  * each in-neighbor a window has a slot of the tensor's shape, the number of deliveries since it was
- * last taken, and a push-sum weight. Values in a slot are never torn. Floating dtypes. Of a tensor on
- * a GPU an order takes a copy to the host, behind `stream`, and brings back what it has changed: the
- * work is then done as one of horon_submit is. docs/gossip.md says what each order does. */
+ * last taken, and a push-sum weight. Values in a slot are never torn. Floating dtypes.
+ * Of a tensor on a GPU an order takes a copy to the host, behind `stream`, once the window's orders
+ * before it are done, and brings back what it has changed. Its work is done when the way back is
+ * enqueued: starting an order returns at once; whoever waits for its work waits until the device
+ * has come to the copy, only horon_work_hold_back's stream for the way back; in a round the
+ * neighbors wait as well. HORON_GOSSIP_TIMEOUT begins when the copy is there and the order's turn
+ * has come.
+ * docs/gossip.md says what each order does. */
 typedef struct horon_window horon_window;
 typedef struct horon_window_spec {
   size_t struct_bytes; /* sizeof(horon_window_spec) */
   const char* name;    /* of this window among those that there are; the same on all ranks */
   int dtype;           /* horon_dtype */
-  int device;          /* of the values: -1: host; otherwise a CUDA ordinal */
+  int device;          /* of the values: -1: host; otherwise a CUDA ordinal, as 0 is */
   const int64_t* shape;
   int ndim;
   void* values;  /* contiguous; lent until the window is freed */
