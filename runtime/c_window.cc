@@ -29,14 +29,16 @@ Status CheckNeighbors(const Runtime& runtime, std::vector<int>& ranks) {
 
 constexpr std::chrono::microseconds kDeviceWait{50};  // the device wakes nobody
 
-// What works on a tensor of a GPU, with its values; null for one of the host.
+// What works on a tensor of a GPU, with its values where they are asked for; null for one of the
+// host.
 Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor& tensor,
-                                            int64_t bytes) {
+                                            int64_t bytes, bool with_values) {
   std::shared_ptr<StagedValues> staged;
   if (tensor.device.kind == DeviceKind::kHost) return staged;
   HORON_TRY(tensor.ready.status());
   HORON_ASSIGN(std::shared_ptr<Gpu> gpu, runtime.GpuOf(tensor.device));
   HORON_ASSIGN(staged, StagedValues::Make(std::move(gpu), tensor.values, bytes));
+  if (!with_values) return staged;
   HORON_ASSIGN(const SharedEvent there, staged->TakeIn(tensor.ready.value().get()));
   for (;;) {
     HORON_ASSIGN(const bool done, there->Done());
@@ -56,12 +58,13 @@ Result<std::shared_ptr<Window>> MakePart(Runtime& runtime, WindowShape shape,
   const int64_t bytes = CountOf(shape.shape) * SizeOf(shape.dtype);
   const int slots = 1 + static_cast<int>(shape.in.size());
   HORON_ASSIGN(auto memory, WindowMemory::Make(slots, bytes));
-  HORON_ASSIGN(auto staged, Stage(runtime, tensor, bytes));
+  const bool copied = !shape.rounds && (shape.gets || !zero);  // into some slot
+  HORON_ASSIGN(auto staged, Stage(runtime, tensor, bytes, copied));
   std::byte* const values = staged ? staged->values() : tensor.values;
   for (int i = 0; i < slots; ++i) {
     const Slot slot = memory->slot(i);
     slot.head().empty = i > 0 ? zero : !shape.gets;
-    if (!slot.head().empty && bytes > 0)
+    if (copied && !slot.head().empty && bytes > 0)
       std::memcpy(slot.values(), values, static_cast<size_t>(bytes));
   }
   memory->slot(0).head().share = 1;
