@@ -65,18 +65,20 @@ Task PeerEngine::RunStaged(Running& running) {
     co_return co_await task;
   }
   StagedValues& values = *running.window().staged();
+  running.deadline = Clock::time_point::max();  // of the other ranks none is waited for yet
   Turn turn(values);
   co_await Until(turn);
   // A round's input becomes the values.
-  const Result<SharedEvent> there = values.TakeIn(order.ready.get(), order.input);
+  const std::byte* const input = order.kind == OrderKind::kRound ? order.input : nullptr;
+  const Result<SharedEvent> there = values.TakeIn(order.ready.get(), input);
   HORON_CO_TRY(there.status());
   order.input = nullptr;
   Reached reached(*this, *there.value());
   co_await Until(reached);
   HORON_CO_TRY(reached.status());
-  running.deadline = Clock::now() + patience_;  // the time is the other ranks'
+  running.deadline = Clock::now() + patience_;
   const bool changes = ChangesValues(order);
-  std::byte* const output = order.output;
+  std::byte* const output = order.kind == OrderKind::kUpdate ? order.output : nullptr;
   if (output != nullptr) {
     const Result<std::byte*> room = values.Output();
     HORON_CO_TRY(room.status());

@@ -28,6 +28,9 @@ struct GpuLayout {
   std::function<void(int rank, GpuChoices&)> choose = [](int, GpuChoices&) {};
   // Ranks whose messages may lie in the GPU's memory, as those of an MPI that reads it; -1: all.
   std::vector<int> direct = {};
+  // Puts something around the transports below that.
+  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> wrap =
+      [](int, std::unique_ptr<Transport> inner) { return inner; };
 };
 
 // Every rank has the same NCCL.
@@ -92,7 +95,9 @@ struct GpuWorld {
       config.inter = between ? "nccl" : "mpi";
     };
     options.configure_rank = layout.configure_rank;
-    options.wrap = [this, direct = layout.direct](int rank, std::unique_ptr<Transport> inner) {
+    options.wrap = [this, direct = layout.direct, wrap = layout.wrap](
+                       int rank, std::unique_ptr<Transport> inner) {
+      inner = wrap(rank, std::move(inner));
       const bool all = !direct.empty() && direct[0] < 0;
       if (!all && std::find(direct.begin(), direct.end(), rank) == direct.end()) return inner;
       return std::unique_ptr<Transport>(
