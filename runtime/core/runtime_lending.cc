@@ -86,7 +86,7 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
     MarkWaiting(works);
     SleepAsLender(works, until);
   }
-  FinishOthers();
+  if (works.done()) FinishOthers();
   // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
   bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
@@ -105,7 +105,7 @@ void Runtime::FinishOthers() {
   if (crowded_ || hold_bytes_ <= kWorthWaking) return;
   const auto until = Clock::now() + kMostLinger;
   while (!executor_.idle() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
-    if (!CycleMoved() && !LookAgain(config_.spin)) return;
+    if (baton_.wanted() || (!CycleMoved() && !LookAgain(config_.spin))) return;
   }
 }
 
