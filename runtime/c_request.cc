@@ -105,8 +105,8 @@ Result<Submission> MakeSubmission(Runtime& runtime, SharedRegistration what, con
                                   void* output, void* stream) {
   if (input == nullptr && what->bytes > 0)
     return Status::InvalidArgument("tensor '" + what->request.name + "': input is null");
-  HORON_ASSIGN(SharedEvent ready, ReadyOn(runtime, what->request.device, stream,
-                                          [&] { return "tensor '" + what->request.name + "'"; }));
+  HORON_ASSIGN(SharedEvent ready,
+               ReadyOn(runtime, what->request.device, stream, "tensor", what->request.name));
   return Submission{std::move(what), static_cast<const std::byte*>(input),
                     static_cast<std::byte*>(output), std::move(ready)};
 }
@@ -155,7 +155,7 @@ Device DeviceOf(int ordinal) {
 }
 
 Result<SharedEvent> ReadyOn(Runtime& runtime, Device device, void* stream,
-                            const std::function<std::string()>& subject) {
+                            const char* kind, const std::string& name) {
   if (device.kind == DeviceKind::kHost) return SharedEvent();
   const auto record = [&]() -> Result<SharedEvent> {
     HORON_ASSIGN(const std::shared_ptr<Gpu> gpu, runtime.GpuOf(device));
@@ -163,7 +163,8 @@ Result<SharedEvent> ReadyOn(Runtime& runtime, Device device, void* stream,
   };
   Result<SharedEvent> ready = record();
   if (ready.ok()) return ready;
-  return Status(ready.status().code(), subject() + ": " + ready.status().message());
+  return Status(ready.status().code(),
+                std::string(kind) + " '" + name + "': " + ready.status().message());
 }
 
 Result<Request> ReadRequest(const horon_request& r) {

@@ -3,7 +3,6 @@
 // Called by c_api.cc, on the user's thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,9 +26,9 @@ namespace horon {
 // As callers name it: -1 is the host.
 Device DeviceOf(int ordinal);
 // When memory of a GPU may be read: after what its stream has been given so far. Null on the host.
-// `subject`: whose memory it is, for an error.
+// `kind` and `name`: whose memory it is, for an error.
 Result<SharedEvent> ReadyOn(Runtime& runtime, Device device, void* stream,
-                            const std::function<std::string()>& subject);
+                            const char* kind, const std::string& name);
 
 // Enqueues all of `requests` under one work, or none: kInvalidArgument, kUnsupported with the
 // tensor's name, or why the runtime takes nothing. `group` may be null: tensors on their own.

@@ -66,9 +66,8 @@ Result<Order> ReadOrder(Runtime& runtime, const horon_window& window,
   order.with_mutex = given.with_mutex != 0;
   order.input = static_cast<const std::byte*>(given.input);
   order.output = static_cast<std::byte*>(given.output);
-  const std::string& name = window.window->shape().name;
-  HORON_ASSIGN(order.ready, ReadyOn(runtime, window.device, given.stream,
-                                    [&] { return "the window '" + name + "'"; }));
+  HORON_ASSIGN(order.ready, ReadyOn(runtime, window.device, given.stream, "the window",
+                                    window.window->shape().name));
   return order;
 }
 
@@ -84,8 +83,7 @@ int horon_window_create(const horon_window_spec* spec, horon_window** window) {
     HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
     HORON_TRY(ReadRounds(runtime, *spec, &shape));
     WindowTensor tensor{static_cast<std::byte*>(spec->values), DeviceOf(spec->device)};
-    tensor.ready = ReadyOn(runtime, tensor.device, spec->stream,
-                           [&] { return "the window '" + shape.name + "'"; });
+    tensor.ready = ReadyOn(runtime, tensor.device, spec->stream, "the window", shape.name);
     HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape), tensor, spec->zero != 0));
     *window = new horon_window{std::move(made), tensor.device};
     return Status::Ok();
