@@ -108,7 +108,7 @@ bool Runtime::Due() {
     hold_until_.reset();
     return true;
   }
-  const bool no_core = hold_bytes_ > kWorthWaking && config_.cycle_time.count() == 0;
+  const bool no_core = no_spare_core() && config_.cycle_time.count() == 0;
   const auto now = Clock::now();
   if (!hold_until_) {
     hold_until_ =

@@ -159,6 +159,8 @@ class Runtime {
   bool Due();
   void SeeTime();
   static int64_t HoldBytes(const Topology& topology, const SharedSegment* segment);
+  // One node, and each core is a rank's.
+  bool no_spare_core() const { return hold_bytes_ > kWorthWaking; }
   bool RingWhenNeeded();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);

@@ -102,7 +102,7 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
 // take turns with a rank's thread that reduces, for milliseconds at a time, and so would this one
 // when it waits for the next of them: who has what it waited for goes on as long as they move.
 void Runtime::FinishOthers() {
-  if (crowded_ || hold_bytes_ <= kWorthWaking) return;
+  if (crowded_ || !no_spare_core()) return;
   const auto until = Clock::now() + kMostLinger;
   while (!executor_.idle() && !leaving_.load(std::memory_order_relaxed) && Clock::now() < until) {
     if (baton_.wanted() || (!CycleMoved() && !LookAgain(config_.spin))) return;
