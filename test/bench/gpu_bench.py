@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from one_gpu import SHARED
-from report import interval
+from report import interval, table
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE.parents[1] / "build" / "bin" / "horon_bench_gpu"
@@ -171,12 +171,6 @@ LINES = [
 ]
 
 
-def table(found: Found) -> str:
-    rows = [["what", "goal", "measured", "reached"], ["---"] * 4,
-            *(line.cells(found) for line in LINES)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def versions(found: Found) -> str:
     """A line each: device, driver and libraries."""
     return "\n".join(f"- {name}: {found.parts[name]['is'] if name in found.parts else NOT_MEASURED}"
@@ -257,7 +251,8 @@ def measure_steps(found: Found) -> None:
 def text_of(found: Found) -> str:
     why = "".join(f"\n- Missing: {name} ({' '.join(reason.split())})."
                   for name, reason in found.missing.items())
-    return f"{versions(found)}\n\n{table(found)}\n{why}"
+    lines = table(["what", "goal", "measured", "reached"], [line.cells(found) for line in LINES])
+    return "\n".join([versions(found), "", *lines, why])
 
 
 def main() -> int:

@@ -57,11 +57,8 @@ class GpuRank {
   }
 
   Result<std::shared_ptr<Work>> Submit(Request request, const std::byte* input, std::byte* output) {
-    HORON_TRY(me_.runtime().GpuOf(request.device).status());
-    HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
+    HORON_ASSIGN(const Submission one, Make(std::move(request), input, output));
     auto work = std::make_shared<Work>(1);
-    HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
-    const Submission one{std::move(what), input, output, std::move(ready)};
     HORON_TRY(me_.runtime().Submit({&one, 1}, work, true));
     // A handle like the C API's: its last reference drops the outputs while the stream is there.
     Work* const plain = work.get();
@@ -76,12 +73,10 @@ class GpuRank {
     std::vector<Submission> all;
     for (std::byte* const tensor : tensors) {
       Request request = Of(group + std::to_string(all.size()), op, DataType::kFloat32, {count});
-      HORON_TRY(me_.runtime().GpuOf(request.device).status());
       request.group = group;
       request.group_size = static_cast<int32_t>(tensors.size());
-      HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
-      HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
-      all.push_back({std::move(what), tensor, tensor, std::move(ready)});
+      HORON_ASSIGN(Submission one, Make(std::move(request), tensor, tensor));
+      all.push_back(std::move(one));
     }
     auto work = std::make_shared<Work>(static_cast<int>(all.size()));
     HORON_TRY(me_.runtime().Submit(all, work, true));
@@ -94,6 +89,13 @@ class GpuRank {
   }
 
  private:
+  Result<Submission> Make(Request request, const std::byte* input, std::byte* output) {
+    HORON_TRY(me_.runtime().GpuOf(request.device).status());
+    HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
+    HORON_ASSIGN(SharedRegistration what, me_.runtime().registry().Of(std::move(request)));
+    return Submission{std::move(what), input, output, std::move(ready)};
+  }
+
   Rank& me_;
   FakeGpu& gpu_;
   FakeStream stream_;
