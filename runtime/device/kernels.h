@@ -38,10 +38,12 @@ void CombineInto(DataType dtype, double a, const std::byte* x, double b, const s
                  std::byte* out, int64_t count, std::byte* copy = nullptr);
 
 // A copy that does not overlap. From kPastCachesBytes on it goes past the caches, which would drop
-// it before it is read: what is overwritten is not fetched. All threads that hear of its end see
-// the bytes.
+// it before it is read.
 inline constexpr int64_t kPastCachesBytes = 8 << 20;
 void CopyInto(const std::byte* in, std::byte* out, int64_t bytes);
+// Always past the caches, where the CPU can: what is overwritten is not fetched, and whole lines
+// end up in memory. All threads that hear of its end see the bytes.
+void CopyPastCaches(const std::byte* in, std::byte* out, int64_t bytes);
 
 // Inner products of two vectors, in double.
 struct Dots {

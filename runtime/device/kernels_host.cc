@@ -356,21 +356,6 @@ constexpr HostKernels kKernels = {Reduce<isa>, Combine<isa>, AddDotsOn<isa>, ToF
                                   FromFloatOn<isa>};
 
 #if defined(__x86_64__)
-// Whole lines: of half a one the rest would be fetched. `bytes` is a line at least.
-void CopyPastCaches(const std::byte* in, std::byte* out, int64_t bytes) {
-  constexpr int64_t kLine = 64;
-  const auto over = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out) % kLine);
-  int64_t at = (kLine - over) % kLine;
-  Copy(in, out, at);
-  for (; at + kLine <= bytes; at += kLine) {
-    const auto* const from = reinterpret_cast<const __m128i*>(in + at);
-    auto* const to = reinterpret_cast<__m128i*>(out + at);
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
-  }
-  _mm_sfence();
-  Copy(in + at, out + at, bytes - at);
-}
-
 const HostKernels* VectorKernels(Isa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2");  // no CPU has AVX2 without F16C
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
@@ -417,10 +402,27 @@ void CombineInto(DataType dtype, double a, const std::byte* x, double b, const s
   Best().combine(dtype, a, x, b, y, out, count, copy);
 }
 void CopyInto(const std::byte* in, std::byte* out, int64_t bytes) {
-#if defined(__x86_64__)
   if (bytes >= kPastCachesBytes) return CopyPastCaches(in, out, bytes);
-#endif
   Copy(in, out, bytes);
+}
+// Whole lines: of half a one the rest would be fetched.
+void CopyPastCaches(const std::byte* in, std::byte* out, int64_t bytes) {
+  int64_t at = 0;
+#if defined(__x86_64__)
+  constexpr int64_t kLine = 64;
+  const auto over = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out) % kLine);
+  at = std::min((kLine - over) % kLine, bytes);
+  Copy(in, out, at);
+  if (at + kLine <= bytes) {
+    for (; at + kLine <= bytes; at += kLine) {
+      const auto* const from = reinterpret_cast<const __m128i*>(in + at);
+      auto* const to = reinterpret_cast<__m128i*>(out + at);
+      for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+    }
+    _mm_sfence();
+  }
+#endif
+  Copy(in + at, out + at, bytes - at);
 }
 void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum) {
   Best().dots(dtype, a, b, count, sum);

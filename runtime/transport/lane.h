@@ -17,7 +17,8 @@ namespace horon {
 
 class Lane {
  public:
-  explicit Lane(LaneGroup group) : group_(std::move(group)) {}
+  explicit Lane(LaneGroup group)
+      : group_(std::move(group)), distance_(group_.size(), group_.far_ns) {}
 
   // Takes this bucket's place in the lane's queue. Call in the agreed order of buckets.
   uint64_t TakeTicket() { return next_ticket_++; }
@@ -36,8 +37,8 @@ class Lane {
   void Served() { ++serving_; }
   bool CanSwap(int64_t element) const { return LaneSwap::Fits(group_.segment->shape(), element); }
   // In one's turn: a row to swap, which is lent until the last pass is over; and a pass over it.
-  LaneSwap MakeSwap(int64_t element, const LaneRow& row, LaneSwap::Passes passes) const {
-    return LaneSwap(group_, done_chunks_, element, row, passes);
+  LaneSwap MakeSwap(int64_t element, const LaneRow& row, LaneSwap::Passes passes) {
+    return LaneSwap(group_, distance_, done_chunks_, element, row, passes);
   }
   Task Swap(LaneSwap& swap, LaneSwap::Pass pass, LaneSwap::Meet meet);
 
@@ -49,6 +50,7 @@ class Lane {
   void BeginTurn(uint64_t ticket, Phases* phases);
 
   LaneGroup group_;
+  LaneDistance distance_;
   uint64_t next_ticket_ = 0;
   uint64_t serving_ = 0;
   uint64_t done_chunks_ = 0;    // of all buckets so far: where the next bucket's chunks begin

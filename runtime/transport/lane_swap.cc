@@ -19,9 +19,10 @@ bool LaneSwap::Fits(const SegmentShape& shape, int64_t element) {
   return ChunkElements(shape, element, kChunkBytes) > 0;
 }
 
-LaneSwap::LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row,
-                   Passes passes)
+LaneSwap::LaneSwap(const LaneGroup& group, LaneDistance& distance, uint64_t first, int64_t element,
+                   const LaneRow& row, Passes passes)
     : group_(group),
+      distance_(distance),
       row_(row),
       element_(element),
       chunk_(ChunkElements(group.segment->shape(), element, kChunkBytes)),
@@ -116,18 +117,26 @@ void LaneSwap::Pack() {
   LaneWords& mine = group_.mine();
   if (packed_ == 0) group_.Announce(first_, row_.bucket, 0);
   std::byte* const slot = Slot(group_.me, packed_);
+  const auto copy = distance_.far() ? CopyPastCaches : CopyInto;
   ForParts(packed_, &LanePart::gives,
            [&](const LanePart& part, size_t, int64_t at, int64_t count, int64_t place) {
-             std::memcpy(slot + place, part.given + at * element_,
-                         static_cast<size_t>(count * element_));
+             copy(part.given + at * element_, slot + place, count * element_);
            });
+  if (distance_.far() && group_.past_caches != nullptr) group_.past_caches->Add();
   ++packed_;
+  mine.beat.store(first_ + packed_, std::memory_order_relaxed);
   mine.packed.store(first_ + packed_, std::memory_order_release);
   group_.RingOthers();
 }
 
+// Whose line I look at: the partner's, or of a row of my own a neighbor's.
+int LaneSwap::Other() const {
+  return row_.partner != group_.me ? row_.partner : (group_.me + 1) % group_.size();
+}
+
 void LaneSwap::MeetChunk() {
   FaultPoint(FaultPhase::kReduce);
+  distance_.Look(Other(), group_.words(Other()).beat);
   if (met_ == 0) {
     if (phases_ != nullptr) phases_->Met();
     status_ = group_.SameBucket(first_, row_.bucket);

@@ -26,6 +26,7 @@
 #include "runtime/base/recycler.h"
 #include "runtime/base/task.h"
 #include "runtime/transport/lane_bucket.h"
+#include "runtime/transport/lane_distance.h"
 
 namespace horon {
 
@@ -60,8 +61,8 @@ class LaneSwap final : public Waitable {
   enum class Passes { kOne, kSeveral };
 
   // `first`: the chunks of all before. All that is given is lent until done.
-  LaneSwap(const LaneGroup& group, uint64_t first, int64_t element, const LaneRow& row,
-           Passes passes);
+  LaneSwap(const LaneGroup& group, LaneDistance& distance, uint64_t first, int64_t element,
+           const LaneRow& row, Passes passes);
 
   // Within Meet: another member's values of the same place, which it may read.
   const std::byte* Of(int member, const std::byte* theirs) const {
@@ -87,6 +88,7 @@ class LaneSwap final : public Waitable {
   void MeetChunk();
   void Take();
   void SayTaken();
+  int Other() const;
   Where Choose(Passes passes) const;
   // Whether it is packed once for all passes.
   bool stays() const { return where_ != Where::kThroughSlots; }
@@ -97,6 +99,7 @@ class LaneSwap final : public Waitable {
   std::byte* Slot(int member, uint64_t chunk) const;
 
   const LaneGroup& group_;
+  LaneDistance& distance_;
   const LaneRow& row_;
   int64_t element_, chunk_;
   RecycledVector<int64_t> begin_;  // of each part in the row, and the row's end

@@ -60,6 +60,8 @@ struct LaneWords {
   alignas(kCacheLine) std::atomic<uint64_t> reduced{0};  // chunks whose part that I own is reduced
   std::atomic<uint64_t> layout[kSlots]{};  // where the tensors of the same bucket lie (InPlace)
   alignas(kCacheLine) std::atomic<uint64_t> taken{0};  // chunks that I need no more
+  // Chunks packed, once more (lane_distance.h). Where no core fetches it ahead with lines before.
+  alignas(8 * kCacheLine) std::atomic<uint64_t> beat{0};
 };
 
 struct SegmentShape {

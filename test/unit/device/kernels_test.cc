@@ -331,14 +331,15 @@ TEST_CASE("widening and rounding in blocks agree with one element at a time", "[
 }
 
 TEST_CASE("copies are whole, wherever they begin and end", "[kernels]") {
-  for (const int64_t bytes : {int64_t{0}, int64_t{100}, kPastCachesBytes, kPastCachesBytes + 77}) {
+  const auto copy = GENERATE(CopyInto, CopyPastCaches);
+  for (const int64_t bytes : {int64_t{0}, int64_t{20}, int64_t{100}, kPastCachesBytes, kPastCachesBytes + 77}) {
     for (const size_t from : {size_t{0}, size_t{3}}) {
       for (const size_t to : {size_t{0}, size_t{1}, size_t{63}}) {
         std::vector<std::byte> in(static_cast<size_t>(bytes) + from);
         for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 7 + i / 4096 + 1);
         constexpr size_t kGuard = 64;
         std::vector<std::byte> out(static_cast<size_t>(bytes) + to + kGuard, std::byte{0xaa});
-        CopyInto(in.data() + from, out.data() + to, bytes);
+        copy(in.data() + from, out.data() + to, bytes);
         const auto end = out.end() - kGuard;
         CHECK(std::equal(in.begin() + static_cast<int64_t>(from), in.end(),
                          out.begin() + static_cast<int64_t>(to), end));
