@@ -249,7 +249,9 @@ def knobs() -> list:
 
 
 def memory_bytes() -> int:
-    """Bytes of memory that the runtime holds."""
+    """Bytes of memory that the runtime holds: buffers between steps, what this process made for
+    ranks to share (`shared_zeros`, gradients as views, windows), and this rank's share of the
+    node's segment. Of shared memory only pages that were touched count."""
     return _core.memory_bytes()
 
 

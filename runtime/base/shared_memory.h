@@ -15,6 +15,9 @@
 
 namespace horon {
 
+// Of a memfd: bytes of the pages that somebody has touched. 0 for -1.
+int64_t TouchedBytes(int fd);
+
 class SharedMemory {
  public:
   struct Address {  // travels as three integers
@@ -31,6 +34,9 @@ class SharedMemory {
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // Touched bytes of all that this process owns. Any thread.
+  static int64_t OwnedBytes();
 
   Address address() const;
   // Begins at a page.

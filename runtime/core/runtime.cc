@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "runtime/base/cores.h"
+#include "runtime/base/shared_memory.h"
 
 namespace horon {
 namespace {
@@ -271,6 +272,9 @@ void Runtime::Shutdown() {
   if (segment_) segment_->MarkLeft(local_rank());
 }
 
-int64_t Runtime::memory_bytes() const { return fabric_.host_pool->held_bytes(); }
+int64_t Runtime::memory_bytes() const {
+  return fabric_.host_pool->held_bytes() + SharedMemory::OwnedBytes() +
+         (segment_ ? segment_->share_bytes() : 0);
+}
 
 }  // namespace horon

@@ -11,6 +11,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/cores.h"
+#include "runtime/base/shared_memory.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/utf8.h"
 
@@ -136,6 +137,8 @@ SharedSegment::~SharedSegment() {
   munmap(base_, static_cast<size_t>(shape_.bytes()));
   CloseOwn(fd_);
 }
+
+int64_t SharedSegment::share_bytes() const { return TouchedBytes(fd_) / shape_.ranks; }
 
 bool SharedSegment::spare_core() const {
   return shape_.ranks < reinterpret_cast<const Header*>(base_)->cores;

@@ -90,6 +90,8 @@ class SharedSegment {
 
   const SegmentShape& shape() const { return shape_; }
   int fd() const { return fd_; }  // -1 in process
+  // A rank's share of the pages that were touched; 0 in process.
+  int64_t share_bytes() const;
   // Whether the node has more cores than ranks. Every rank hears the same: ranks that are bound to
   // cores of their own would count differently.
   bool spare_core() const;

@@ -439,7 +439,9 @@ HORON_API int horon_stop_timeline(void);
  * CLOCK_MONOTONIC, in a row of that name. Returns 1, or 0 when nothing is recorded. Any thread. */
 HORON_API int horon_note_in_timeline(const char* row, const char* activity, int64_t begun,
                                      int64_t ended);
-/* Bytes of memory that the runtime holds: pools, its share of the segment touched at most. */
+/* Bytes of memory that the runtime holds: pools; what this process made for ranks to share
+ * (horon_share_memory, windows); this rank's share of the node's segment. Of the shared ones only
+ * pages that were touched. Any thread. */
 HORON_API int64_t horon_memory_bytes(void);
 /* Calls `visit` for each knob of the configuration table. */
 HORON_API void horon_knobs(void (*visit)(const char* name, int horovod, const char* meaning,

@@ -419,6 +419,28 @@ def check_barrier_and_counters():
     assert isinstance(hvd.counters(), dict)
 
 
+def check_memory_is_counted_as_it_is_touched():
+    """A node's segment and tensors in shared memory; it does not grow with what streams."""
+    size = 32 << 20
+    tensor = hvd.shared_zeros(size // 4)
+    before = hvd.memory_bytes()
+    tensor.fill_(1)
+    hvd.barrier()
+    if hvd.local_size() > 1:
+        assert size * 0.9 < hvd.memory_bytes() - before < size * 1.2 + (1 << 20)
+    private = torch.ones(8 << 20)
+    hvd.allreduce_(private, name="streamed")
+    streaming = hvd.memory_bytes()
+    if hvd.local_size() == hvd.size() > 1:
+        assert streaming > 1 << 20  # slots of the lane
+    for _ in range(3):
+        hvd.allreduce_(private, name="streamed")
+    hvd.allreduce_(torch.ones(24 << 20), name="longer")
+    if hvd.local_size() == hvd.size():
+        assert hvd.memory_bytes() - streaming < 1 << 20
+    del tensor
+
+
 def check_names_may_change_shape_and_type():
     me, size = hvd.rank(), hvd.size()
     forms = ((3, torch.float32), (5, torch.float32), (5, torch.int64), (3, torch.float32))
