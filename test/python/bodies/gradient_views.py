@@ -90,6 +90,36 @@ def check_clipping():
     both(between=clip)
 
 
+def check_scaled_and_compiled():
+    """GradScaler, with an overflow on one rank in the second step; and a compiled model."""
+    def trained(views, compiled):
+        model = network()
+        run = torch.compile(model, backend="aot_eager") if compiled else model
+        optimizer = distributed(model, gradient_as_bucket_view=views)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        places = None
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = run(batch(step)).square().mean()
+            if step == 1 and hvd.rank() == hvd.size() - 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+            if views and hvd.size() > 1:
+                now = [p.grad.data_ptr() for p in model.parameters()]
+                assert places in (None, now)
+                places = now
+        assert scaler.get_scale() < 1024.0  # all ranks saw the overflow
+        return model
+
+    for compiled in (False, True):
+        same(trained(True, compiled), trained(False, compiled))
+
+
 def check_parameter_without_gradient():
     """It counts as zeros, in its view."""
     models = network(), network()
