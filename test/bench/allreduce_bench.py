@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -40,11 +41,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-sets", action="store_true", help="allreduce of single tensors only")
     parser.add_argument("--only", nargs="+", metavar="NAME",
                         help="only these rows of the table, such as '1,000 x 1 KiB'")
+    parser.add_argument("--no-cma", action="store_true",
+                        help="neither Horon nor Open MPI reads another process's memory")
     parser.add_argument("--plot", help="PNG of time over size")
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.np < 1 or options.factor < 2 or options.rounds < 1 or options.min < 1:
         parser.error("--np, --rounds and --min are at least 1, --factor at least 2")
+    if options.no_cma:  # of Open MPI 5, and of 4
+        os.environ.update({"HORON_CMA": "0", "OMPI_MCA_smsc": "^cma,knem,xpmem",
+                           "OMPI_MCA_btl_vader_single_copy_mechanism": "none"})
     return options
 
 

@@ -81,12 +81,13 @@ def sizes(least: int, most: int, factor: int, element: int) -> list[Workload]:
 
 
 def sets(dtype: str) -> list[Workload]:
-    resnet = gradient_order(resnet50_shapes())
-    found = [Workload("ResNet-50", resnet)]
-    if dtype == "float32":
-        found += [Workload(f"ResNet-50, {half}", resnet, dtype=half)
-                  for half in ("float16", "bfloat16")]
-    found.append(Workload("BERT-base", gradient_order(bert_base_shapes())))
+    found = []
+    for name, shapes in (("ResNet-50", resnet50_shapes()), ("BERT-base", bert_base_shapes())):
+        gradients = gradient_order(shapes)
+        found.append(Workload(name, gradients))
+        if dtype == "float32":
+            found += [Workload(f"{name}, {half}", gradients, dtype=half)
+                      for half in ("float16", "bfloat16")]
     return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000)]
 
 
