@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import huge_pages
 from .library import find, folders
 from .mpirun import find_mpirun, remote_shell, require, version
 from .options import Options
@@ -94,6 +95,8 @@ def _found(mpi: bool) -> Iterator[str]:
     shell = remote_shell(Options(np=1, command=[]), os.environ)[0]
     path = shutil.which(shell)
     yield _line(path is not None, "remote shell", str(path), f"no {shell} in PATH")
+    said = huge_pages.sentence()
+    yield _line(not said.startswith("0 "), "huge pages for shared memory", said, said)
     for name, module in _FRAMEWORKS:
         yield _line(_has(module), name, _package_version(module), "not installed")
     yield f"around: {'; '.join(around(os.environ)) or 'no batch system, no other launcher'}"

@@ -55,6 +55,24 @@ def test_says_what_is_built_found_and_used(needs_mpi):
     assert not next(k for k in knobs if k.startswith("HORON_CYCLE_TIME ")).endswith("'")
 
 
+def test_says_whether_shared_memory_gets_huge_pages():
+    """As the kernel's own count of such pages has it, with what decides it."""
+    line = next(x for x in section(check_build().stdout, "Found") if "huge pages" in x)
+    said = re.fullmatch(r"\[(.)\] huge pages for shared memory: (\d) of 8 MiB \((.*)\)", line)
+    assert said, line
+    assert (said[1] == "X") == (said[2] != "0")
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    if not enabled.exists():
+        assert said[3].startswith("no /sys"), line
+        return
+    setting = re.search(r"\[(\w+)\]", enabled.read_text())[1]
+    assert f"shmem_enabled is {setting}" in said[3]
+    if setting in ("never", "deny"):
+        assert said[2] == "0" and "with advise" in said[3]
+    elif setting == "force":
+        assert said[2] != "0"
+
+
 def test_says_what_gpus_need():
     """On a machine without a driver nothing of a GPU is found, and each line says why."""
     done = check_build(CUDA_VISIBLE_DEVICES="")
