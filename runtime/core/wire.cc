@@ -127,6 +127,42 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
   return report;
 }
 
+namespace {
+
+// As runs of ranks that follow each other, which a node's do: first rank and length of each.
+void WriteRanks(WireWriter& out, const RecycledVector<int32_t>& ranks) {
+  RecycledVector<int32_t> runs;
+  for (int32_t rank : ranks) {
+    if (!runs.empty() && rank == runs[runs.size() - 2] + runs.back())
+      ++runs.back();
+    else
+      runs.insert(runs.end(), {rank, 1});
+  }
+  out.Numbers(runs);
+}
+
+// One at least, and no more than there are.
+RecycledVector<int32_t> ReadRanks(WireReader& in, int ranks) {
+  const auto runs = in.Numbers<int32_t, RecycledVector<int32_t>>();
+  RecycledVector<int32_t> found;
+  const auto most = static_cast<size_t>(ranks);
+  for (size_t i = 0; i + 1 < runs.size() && found.size() <= most; i += 2) {
+    const int32_t first = runs[i], length = runs[i + 1];
+    if (first < 0 || first >= ranks || length < 1 || length > ranks - first) {
+      in.Fail("a rank is out of range");
+      return {};
+    }
+    for (int32_t r = first; r < first + length; ++r) found.push_back(r);
+  }
+  if (runs.size() % 2 != 0 || found.empty() || found.size() > most) {
+    in.Fail("a report is of no rank, or of more than there are");
+    return {};
+  }
+  return found;
+}
+
+}  // namespace
+
 void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
   const auto said_by_others = [&](const Said& last) {
     return std::ranges::equal(report, last.report) &&
@@ -140,7 +176,7 @@ void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
 WireBytes Bundle::Take() {
   WireWriter out;
   for (const Said& said : std::exchange(said_, {})) {
-    out.Numbers(said.ranks);
+    WriteRanks(out, said.ranks);
     out.Bytes(said.report);
   }
   return out.Take();
@@ -150,14 +186,9 @@ Result<RecycledVector<RankReport>> DecodeBundle(std::span<const std::byte> bytes
   WireReader in(bytes);
   RecycledVector<RankReport> reports;
   while (!in.AtEnd()) {
-    const auto from = in.Numbers<int32_t, RecycledVector<int32_t>>();
-    if (from.empty() || from.size() > static_cast<size_t>(ranks))
-      in.Fail("a report is of no rank, or of more than there are");
+    const RecycledVector<int32_t> from = ReadRanks(in, ranks);
     const WireBytes report = in.Bytes();
-    for (int32_t rank : from) {
-      if (rank < 0 || rank >= ranks) in.Fail("a rank is out of range");
-      reports.emplace_back(rank, report);
-    }
+    for (int32_t rank : from) reports.emplace_back(rank, report);
   }
   HORON_TRY(in.Finish());
   return reports;

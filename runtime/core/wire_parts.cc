@@ -3,44 +3,85 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 namespace horon {
 
-// Ids of one step lie close together: a base and a bitmap, or the plain list when that is shorter.
+namespace {
+
+enum class IdsAs : uint8_t { kList = 0, kBitmap = 1, kRun = 2 };
+
+// Ids count up from 1. Those at the very end have no bitmap.
+constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
+constexpr uint64_t kLongestRun = 1 << 20;  // of a message that may be anybody's
+
+RecycledVector<uint64_t> ReadBitmap(WireReader& in) {
+  RecycledVector<uint64_t> ids;
+  const auto base = in.Number<uint64_t>();
+  const RecycledVector<uint64_t> map = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
+  if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
+    in.Fail("a cache id is too large");
+  for (size_t w = 0; w < map.size(); ++w) {
+    for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
+      ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));
+    }
+  }
+  return ids;
+}
+
+RecycledVector<uint64_t> ReadRun(WireReader& in) {
+  const auto first = in.Number<uint64_t>();
+  const auto count = in.Number<uint32_t>();
+  if (first > kLargestId || count > kLongestRun) {
+    in.Fail("a run of cache ids is too large");
+    return {};
+  }
+  RecycledVector<uint64_t> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+}  // namespace
+
+// Ids of one step lie close together, in a steady one without a gap: a base and their number, or a
+// bitmap, or the plain list when that is shorter.
 void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   const uint64_t base = ids.empty() ? 0 : ids.front();
-  const uint64_t words = ids.empty() ? 0 : (ids.back() - base) / 64 + 1;
-  const bool bitmap = words <= ids.size();
-  out.Number(static_cast<uint8_t>(bitmap));
-  if (!bitmap) {
+  const uint64_t last = ids.empty() ? 0 : ids.back() - base;
+  const uint64_t words = ids.empty() ? 0 : last / 64 + 1;
+  const bool run = !ids.empty() && last + 1 == ids.size() && ids.size() <= kLongestRun;
+  const IdsAs as = run ? IdsAs::kRun : words <= ids.size() ? IdsAs::kBitmap : IdsAs::kList;
+  out.Number(static_cast<uint8_t>(as));
+  if (as == IdsAs::kList) {
     out.Numbers(ids);
+    return;
+  }
+  out.Number(base);
+  if (as == IdsAs::kRun) {
+    out.Number(static_cast<uint32_t>(ids.size()));
     return;
   }
   RecycledVector<uint64_t> map(words);
   for (uint64_t id : ids) map[(id - base) / 64] |= uint64_t{1} << ((id - base) % 64);
-  out.Number(base);
   out.Numbers(map);
 }
 
-// Ids count up from 1. Those at the very end have no bitmap.
-constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
-
 RecycledVector<uint64_t> ReadIds(WireReader& in) {
   RecycledVector<uint64_t> ids;
-  if (in.Number<uint8_t>() == 0) {
-    ids = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
-  } else {
-    const auto base = in.Number<uint64_t>();
-    const RecycledVector<uint64_t> map = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
-    if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
-      in.Fail("a cache id is too large");
-    for (size_t w = 0; w < map.size(); ++w) {
-      for (uint64_t bits = map[w]; bits != 0; bits &= bits - 1) {
-        ids.push_back(base + w * 64 + static_cast<uint64_t>(std::countr_zero(bits)));
-      }
-    }
+  switch (static_cast<IdsAs>(in.Number<uint8_t>())) {
+    case IdsAs::kList:
+      ids = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
+      break;
+    case IdsAs::kBitmap:
+      ids = ReadBitmap(in);
+      break;
+    case IdsAs::kRun:
+      ids = ReadRun(in);
+      break;
+    default:
+      in.Fail("cache ids are written in no known way");
   }
   if (std::ranges::any_of(ids, [](uint64_t id) { return id > kLargestId; }))
     in.Fail("a cache id is too large");
