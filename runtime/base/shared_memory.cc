@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/own_descriptors.h"
@@ -54,11 +55,13 @@ int64_t TouchedBytes(int fd) {
 }
 
 int64_t SharedMemory::OwnedBytes() {
-  const MutexLock lock(Mine().mutex);
-  int64_t bytes = 0;
-  for (const auto& [token, memory] : Mine().by_token) {
-    if (const auto alive = memory.lock()) bytes += TouchedBytes(alive->fd_);
+  std::vector<std::shared_ptr<SharedMemory>> owned;  // the last to drop one takes the mutex
+  {
+    const MutexLock lock(Mine().mutex);
+    for (const auto& [token, memory] : Mine().by_token) owned.push_back(memory.lock());
   }
+  int64_t bytes = 0;
+  for (const auto& memory : owned) bytes += memory ? TouchedBytes(memory->fd_) : 0;
   return bytes;
 }
 
