@@ -129,19 +129,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
 
 namespace {
 
-// As runs of ranks that follow each other, which a node's do: first rank and length of each.
-void WriteRanks(WireWriter& out, const RecycledVector<int32_t>& ranks) {
-  RecycledVector<int32_t> runs;
-  for (int32_t rank : ranks) {
-    if (!runs.empty() && rank == runs[runs.size() - 2] + runs.back())
-      ++runs.back();
-    else
-      runs.insert(runs.end(), {rank, 1});
-  }
-  out.Numbers(runs);
-}
-
-// One at least, and no more than there are.
+// Of ranks that follow each other, as a node's do. One at least, and no more than there are.
 RecycledVector<int32_t> ReadRanks(WireReader& in, int ranks) {
   const auto runs = in.Numbers<int32_t, RecycledVector<int32_t>>();
   RecycledVector<int32_t> found;
@@ -176,7 +164,7 @@ void Bundle::Add(int32_t rank, std::span<const std::byte> report) {
 WireBytes Bundle::Take() {
   WireWriter out;
   for (const Said& said : std::exchange(said_, {})) {
-    WriteRanks(out, said.ranks);
+    out.Numbers(RunsOf(said.ranks, [](int32_t) { return false; }));
     out.Bytes(said.report);
   }
   return out.Take();

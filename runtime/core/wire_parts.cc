@@ -88,18 +88,8 @@ RecycledVector<uint64_t> ReadIds(WireReader& in) {
   return ids;
 }
 
-// A list in which neighbours often differ by one, as runs.
 void WriteOrder(WireWriter& out, const RecycledVector<uint64_t>& order) {
-  RecycledVector<uint64_t> runs;  // first number, length, ...
-  for (uint64_t id : order) {
-    const bool next = !runs.empty() && id != 0 && id == runs[runs.size() - 2] + runs.back();
-    if (next && runs[runs.size() - 2] != 0) {
-      ++runs.back();
-    } else {
-      runs.insert(runs.end(), {id, 1});
-    }
-  }
-  out.Numbers(runs);
+  out.Numbers(RunsOf(order, [](uint64_t id) { return id == 0; }));
 }
 
 constexpr uint64_t kLongestOrder = 1 << 22;

@@ -15,6 +15,23 @@ namespace horon {
 
 inline constexpr size_t kLeastRequest = 60;  // bytes
 
+// A list in which neighbours often differ by one, as runs: first number, length, ... One that
+// `stands_alone` is a run of its own each time.
+template <typename T, typename Alone>
+RecycledVector<T> RunsOf(const RecycledVector<T>& values, Alone stands_alone) {
+  RecycledVector<T> runs;
+  for (const T value : values) {
+    const bool next = !runs.empty() && !stands_alone(value) &&
+                      !stands_alone(runs[runs.size() - 2]) &&
+                      value == runs[runs.size() - 2] + runs.back();
+    if (next)
+      ++runs.back();
+    else
+      runs.insert(runs.end(), {value, 1});
+  }
+  return runs;
+}
+
 void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids);
 RecycledVector<uint64_t> ReadIds(WireReader& in);
 
