@@ -95,8 +95,9 @@ def _found(mpi: bool) -> Iterator[str]:
     shell = remote_shell(Options(np=1, command=[]), os.environ)[0]
     path = shutil.which(shell)
     yield _line(path is not None, "remote shell", str(path), f"no {shell} in PATH")
-    said = huge_pages.sentence()
-    yield _line(not said.startswith("0 "), "huge pages for shared memory", said, said)
+    got = huge_pages.granted()
+    said = huge_pages.sentence(got)
+    yield _line(got > 0, "huge pages for shared memory", said, said)
     for name, module in _FRAMEWORKS:
         yield _line(_has(module), name, _package_version(module), "not installed")
     yield f"around: {'; '.join(around(os.environ)) or 'no batch system, no other launcher'}"

@@ -40,9 +40,8 @@ def _mapped(inode: int) -> int:
     return kib << 10
 
 
-def sentence() -> str:
+def sentence(got: int) -> str:
     """What was got, and what decides it."""
-    got = granted()
     try:
         setting = re.search(r"\[(\w+)\]", _SETTING.read_text(encoding="utf-8"))
     except OSError:
