@@ -5,6 +5,9 @@
 // sum), those that own equal parts mix between nodes, and the node gathers. rounds=R: R rounds a
 // call, one after the other; between nodes without meeting inside.
 //
+// late=keep|fail: what becomes of a round that some rank is too late for. Kept, it is left out: the
+// matrix of that call is the identity, on all ranks.
+//
 // Sent per rank and round: S for each peer. Source: Lian et al., Can Decentralized Algorithms
 // Outperform Centralized Algorithms, NeurIPS 2017; Assran et al., Stochastic Gradient Push, 2019.
 #include <map>
@@ -27,8 +30,12 @@ constexpr int64_t kMostRounds = 1'000'000;
 
 class Gossip final : public Op {
  public:
-  Gossip(GraphSpec spec, bool hierarchical, bool average, int64_t rounds)
-      : spec_(std::move(spec)), hierarchical_(hierarchical), average_(average), rounds_(rounds) {}
+  Gossip(GraphSpec spec, bool hierarchical, bool average, int64_t rounds, WhenLate late)
+      : spec_(std::move(spec)),
+        hierarchical_(hierarchical),
+        average_(average),
+        rounds_(rounds),
+        late_(late) {}
 
   Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
 
@@ -46,6 +53,7 @@ class Gossip final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
+  WhenLate when_late() const override { return late_; }
 
   bool TakesLane(Stage& stage) const override {
     return !hierarchical_ && gossip::MixesOverLane(stage);
@@ -175,6 +183,7 @@ class Gossip final : public Op {
   GraphSpec spec_;
   bool hierarchical_, average_;
   int64_t rounds_;
+  WhenLate late_;
   std::map<int, Graph> graphs_;  // by participants: process sets differ
   std::map<std::pair<std::pair<int, int>, int64_t>, Row> rows_;  // by participants, me, round
 };
@@ -184,10 +193,12 @@ Result<std::unique_ptr<Op>> MakeGossip(OpArguments& arguments) {
   HORON_ASSIGN(const bool hierarchical, gossip::ReadFlag(arguments, "hierarchical"));
   HORON_ASSIGN(const std::string inside, arguments.Choice("inside", {"average", "sum"}));
   HORON_ASSIGN(const int64_t rounds, arguments.Integer("rounds", 1));
+  HORON_ASSIGN(const std::string late, arguments.Choice("late", {"keep", "fail"}));
   if (rounds < 0 || rounds > kMostRounds)
     return arguments.Wrong("rounds must be from 0 to " + std::to_string(kMostRounds));
   return std::unique_ptr<Op>(
-      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average", rounds));
+      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average", rounds,
+                               late == "keep" ? WhenLate::kKeep : WhenLate::kFail));
 }
 
 const OpRegistrar kGossip{"gossip", MakeGossip};

@@ -20,6 +20,8 @@ class NeighborAllgather final : public Op {
     return agreed;
   }
 
+  WhenLate when_late() const override { return WhenLate::kFail; }
+
   Task Run(Stage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();

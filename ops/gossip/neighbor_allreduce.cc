@@ -46,6 +46,7 @@ class NeighborAllreduce final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
+  WhenLate when_late() const override { return WhenLate::kKeep; }
 
   bool TakesLane(Stage& stage) const override {
     return !hierarchical_ && gossip::MixesOverLane(stage);

@@ -247,7 +247,7 @@ const std::vector<Knob>& Table() {
       {"STALL_SILENCE_SECONDS", false,
        "s without an answer after which a stopped rank is given up; 0: never",
        Duration<seconds>(&Config::stall_silence)},
-      {"GOSSIP_TIMEOUT", false, "s that windows and pair averages wait for a peer at most",
+      {"GOSSIP_TIMEOUT", false, "s that gossip, windows and pair averages wait for a rank at most",
        Duration<seconds>(&Config::gossip_time)},
       {"RECORDER_EVENTS", false, "events that the flight recorder keeps; 0 switches it off",
        Integer(&Config::recorder_events, 0, 1 << 24)},

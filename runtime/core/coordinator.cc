@@ -3,11 +3,13 @@
 #include <algorithm>
 
 namespace horon {
-Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity)
+Coordinator::Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity,
+                         std::chrono::milliseconds patience)
     : size_(size),
       ops_(&ops),
       sets_(&sets),
       cache_(cache_capacity, [this](uint64_t id) { Unlink(id); }),
+      patience_(patience),
       left_(static_cast<size_t>(size)),
       heard_(static_cast<size_t>(size)) {}
 
@@ -65,13 +67,17 @@ bool Coordinator::HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& h
   if (row.reported > 0 && row.cache_id != cache_id) return false;
   const int index = IndexOf(*row.ranks, rank);
   if (index < 0 || row.by_rank[static_cast<size_t>(index)]) return false;
-  if (row.reported == 0) {
-    row.since = now_;
-    row.cache_id = cache_id;
-  }
+  if (row.reported == 0) Begin(row, cache_id);
   row.Put(index, cache_.Find(cache_id)->by_rank[static_cast<size_t>(index)]);
   heard.push_back(&row);
   return true;
+}
+
+// With its first report.
+void Coordinator::Begin(Row& row, uint64_t cache_id) {
+  row.since = now_;
+  row.cache_id = cache_id;
+  if (patience_.count() > 0) late_at_ = std::min(late_at_, now_ + patience_);
 }
 
 void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
@@ -90,8 +96,7 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
   if (row.reported == 0) {
     row.ranks = ranks;
     row.by_rank.resize(ranks->size());
-    row.cache_id = cache_id;
-    row.since = now_;
+    Begin(row, cache_id);
   }
   const int index = IndexOf(*ranks, rank);
   if (row.by_rank[static_cast<size_t>(index)]) {  // refused by its own queue, unless it is broken
@@ -120,7 +125,7 @@ void Coordinator::Consider(Row& row) {
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     if (row.by_rank[i]) some.push_back(row.by_rank[i].get()), who.push_back((*row.ranks)[i]);
   }
-  Fail(*row.key, CheckGroups(some, who));
+  Settle(*row.key, CheckGroups(some, who));
 }
 
 Status Coordinator::CheckRow(const Row& row, Agreement* agreed) {
@@ -140,7 +145,7 @@ void Coordinator::Judge(Row& row) {
     row.cache_id = 0;
     const Status status = CheckRow(row, &row.agreed);
     if (!status.ok()) {
-      Fail(*row.key, status);
+      Settle(*row.key, status);
       return;
     }
   }
@@ -180,7 +185,7 @@ Decision Coordinator::Decide(bool anyway) {
   if (!HasNews() && !anyway) return decision;
   decision.sequence = ++sequence_;
   if (!ready_.empty()) decided_at_ = now_;
-  decision.verdicts = std::exchange(failed_, {});
+  decision.verdicts = std::exchange(told_, {});
   decision.order.assign(decision.verdicts.size(), 0);
   decision.left = std::exchange(newly_left_, {});
   promised_.clear();  // rank 0 applies this decision before it hears anything more

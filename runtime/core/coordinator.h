@@ -7,6 +7,8 @@
 //   members are, and runs, or fails, as one.
 // - Disagreement fails the name (or group) on every rank of the set, those included that report it
 //   later: what they still owe is remembered and answered with the same sentence.
+// - What some ranks have not reported for too long is not waited for, if its op says so: it fails,
+//   or all ranks keep what they have, the late ones as soon as they report it.
 // - What was agreed is remembered under a cache id (agreement_cache.h); ranks that want the same
 //   again send the id.
 // - A rank that has left fails everything that needs it. What needs a rank that has joined is ready
@@ -15,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -31,8 +34,11 @@ namespace horon {
 
 class Coordinator {
  public:
+  using Time = std::chrono::steady_clock::time_point;
   // `sets` is rank 0's own table; it changes only when rank 0 applies a decision.
-  Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity);
+  // `patience`: how long ops may wait that do not wait for ever (Op::when_late); 0: they do.
+  Coordinator(int size, OpTable& ops, const ProcessSets& sets, int64_t cache_capacity,
+              std::chrono::milliseconds patience = {});
 
   // One rank's report. kInternal if it cannot be (a cache id that never was).
   Status Hear(int rank, Report report);
@@ -44,15 +50,19 @@ class Coordinator {
   // What some ranks have reported under this cache id was not reported: the ranks agree on it
   // without negotiation from now on.
   void Withdraw(uint64_t cache_id);
-  bool HasNews() const { return !ready_.empty() || !failed_.empty() || !newly_left_.empty(); }
+  bool HasNews() const { return !ready_.empty() || !told_.empty() || !newly_left_.empty(); }
 
   // For the stall judge: what some ranks have reported and others not. `now` dates what is heard.
-  void SetTime(std::chrono::steady_clock::time_point now) { now_ = now; }
+  void SetTime(Time now) { now_ = now; }
   std::vector<PendingTensor> Pending() const;
+  // Before that time nobody is late. May be earlier than it must; max: nothing waits.
+  Time late_at() const { return late_at_; }
+  // Settles what has waited too long. What was left out, in sentences to be logged.
+  std::vector<std::string> JudgeLate(Time now);
   // The rank is gone, whether or not it says so: everything that needs it fails.
   void Leave(int rank);
   // Gives a pending name up (with its group), on all ranks.
-  void GiveUp(const std::string& key, const Status& status) { Fail(key, status); }
+  void GiveUp(const std::string& key, const Status& status) { Settle(key, status); }
 
  private:
   // A name that some ranks have reported. It stays, idle, as long as its agreement is remembered:
@@ -69,23 +79,26 @@ class Coordinator {
     SharedRequest grouped;               // the request that `group` is of
     std::string group;                   // what Ready looks under; empty: alone
     Agreement agreed;
-    std::chrono::steady_clock::time_point since;  // its first report
-    SharedRequest first;                          // reported; null when idle
-    bool mixed = false;                           // what was reported belongs to different groups
+    Time since;           // its first report
+    SharedRequest first;  // reported; null when idle
+    bool mixed = false;   // what was reported belongs to different groups
     std::vector<int> joined;  // judged without these ranks, ascending, which have joined
     SharedRequest stand_in;   // and with this in their place
     void Put(int index, SharedRequest request);
     const SharedRequest& some() const { return by_rank[0] ? by_rank[0] : first; }
   };
-  struct Owed {                // a failed name or group: who still has to be told
-    std::map<int, int> ranks;  // global rank -> members it will still report
+  struct Debt {
+    int members;  // that the rank will still report
     Status status;
   };
+  // Of a settled name or group: who still has to be told, by global rank, the oldest first.
+  using Owed = std::map<int, std::deque<Debt>>;
 
   // coordinator.cc: from reports to decisions.
   static int IndexOf(const std::vector<int>& ranks, int rank);
   Result<SharedRequest> Remembered(int rank, uint64_t cache_id) const;
   bool HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& heard);
+  void Begin(Row& row, uint64_t cache_id);
   void HearOne(int rank, SharedRequest request, uint64_t cache_id, RecycledVector<Row*>& heard);
   void Consider(Row& row);
   void Judge(Row& row);
@@ -114,14 +127,27 @@ class Coordinator {
   void ConsiderAll();
   void RunWithout(Row& row, Decision& decision);
 
-  // coordinator_failures.cc: what cannot run, and who is told so.
+  // coordinator_late.cc
+  WhenLate WhenLateOf(const Row& row) const;
+  struct Tensors {
+    std::string first;
+    size_t count = 0;
+  };
+  using LeftOut = std::map<std::vector<int>, Tensors>;  // by the ranks that are late
+  void SettleLate(const Row& row, WhenLate when, LeftOut& left_out);
+  size_t TensorsOf(const Row& row) const;
+  static bool InGroup(const Row& row, int32_t set, const std::string& group);
+
+  // coordinator_failures.cc: what does not run, and who is told so.
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
   void TellOne(int rank, const Request& request, const Status& status);
   bool AnswerOwed(int rank, const Request& request, const std::string& key);
+  bool Answer(std::map<std::string, Owed>& owed, const std::string& key, int rank,
+              const Request& request);
   Row* Reported(const std::string& key);
-  void Fail(const std::string& key, const Status& status);
-  void FailRow(const std::string& key, const Status& status, const std::set<int>& settled);
-  void FailGroup(int32_t set, const std::string& group, const Status& status);
+  void Settle(const std::string& key, const Status& status);
+  void SettleRow(const std::string& key, const Status& status, const std::set<int>& told);
+  void SettleGroup(int32_t set, const std::string& group, const Status& status);
   void FailSet(int32_t set);
   void ForgetOwed(int rank);
 
@@ -130,7 +156,8 @@ class Coordinator {
   const ProcessSets* sets_;
   AgreementCache cache_;
   uint64_t sequence_ = 0;
-  std::chrono::steady_clock::time_point now_;
+  std::chrono::milliseconds patience_;
+  Time now_, late_at_ = Time::max();
 
   std::map<std::string, Row> rows_;
   std::unordered_map<uint64_t, Row*> row_of_;  // by Row::remembered
@@ -139,7 +166,7 @@ class Coordinator {
   std::map<std::string, std::vector<Row*>> group_ready_;  // with hash -> judged members
   std::map<std::string, Owed> owed_names_, owed_groups_;
   RecycledVector<Row*> ready_;  // in the order they became ready
-  std::vector<Verdict> failed_;
+  std::vector<Verdict> told_;  // to single ranks
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
   std::vector<int> gone_;  // ranks that have left: who left first is why others do
@@ -147,8 +174,8 @@ class Coordinator {
   int last_joined_ = -1;
   // Sets of the next decision, with their ids; by whether they are formed.
   std::map<std::pair<bool, std::vector<int>>, int32_t> promised_;
-  std::chrono::steady_clock::time_point decided_at_;  // something about tensors
-  std::vector<uint64_t> heard_;                       // by rank
+  Time decided_at_;              // something about tensors
+  std::vector<uint64_t> heard_;  // by rank
 };
 
 }  // namespace horon

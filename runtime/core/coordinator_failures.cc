@@ -1,4 +1,5 @@
-// What cannot run: names that ranks may not use, tensors and groups that fail, ranks that leave.
+// What does not run: names that ranks may not use, tensors and groups that fail, or that all ranks
+// keep as they are (settled with an ok status), ranks that leave.
 #include <algorithm>
 
 #include "runtime/core/coordinator.h"
@@ -43,30 +44,36 @@ void Coordinator::TellOne(int rank, const Request& request, const Status& status
   verdict.name = request.name;
   verdict.status = status;
   verdict.only_rank = rank;
-  failed_.push_back(std::move(verdict));
+  told_.push_back(std::move(verdict));
 }
 
-// A rank that comes late to a name that has failed meanwhile gets the same sentence.
+// A rank that comes late to a name that was settled meanwhile gets the same answer.
 bool Coordinator::AnswerOwed(int rank, const Request& request, const std::string& key) {
-  const auto answer = [&](std::map<std::string, Owed>& owed, const std::string& owed_key) {
-    const auto it = owed.find(owed_key);
-    if (it == owed.end()) return false;
-    const auto member = it->second.ranks.find(rank);
-    if (member == it->second.ranks.end()) return false;
-    TellOne(rank, request, it->second.status);
-    if (--member->second == 0) it->second.ranks.erase(member);
-    if (it->second.ranks.empty()) owed.erase(it);
-    return true;
-  };
-  if (!request.group.empty() && answer(owed_groups_, KeyOf(request.process_set, request.group))) {
-    const auto it = owed_names_.find(key);  // it was owed under its name too
-    if (it != owed_names_.end()) {
-      it->second.ranks.erase(rank);
-      if (it->second.ranks.empty()) owed_names_.erase(it);
-    }
-    return true;
-  }
-  return answer(owed_names_, key);
+  if (request.group.empty() ||
+      !Answer(owed_groups_, KeyOf(request.process_set, request.group), rank, request))
+    return Answer(owed_names_, key, rank, request);
+  const auto it = owed_names_.find(key);  // it was owed under its name too
+  if (it == owed_names_.end()) return true;
+  const auto debts = it->second.find(rank);
+  if (debts == it->second.end()) return true;
+  debts->second.pop_front();
+  if (debts->second.empty()) it->second.erase(debts);
+  if (it->second.empty()) owed_names_.erase(it);
+  return true;
+}
+
+bool Coordinator::Answer(std::map<std::string, Owed>& owed, const std::string& key, int rank,
+                         const Request& request) {
+  const auto it = owed.find(key);
+  if (it == owed.end()) return false;
+  const auto debts = it->second.find(rank);
+  if (debts == it->second.end()) return false;
+  Debt& oldest = debts->second.front();
+  TellOne(rank, request, oldest.status);
+  if (--oldest.members == 0) debts->second.pop_front();
+  if (debts->second.empty()) it->second.erase(debts);
+  if (it->second.empty()) owed.erase(it);
+  return true;
 }
 
 // Null if it is idle, or nobody has reported it ever.
@@ -75,42 +82,39 @@ Coordinator::Row* Coordinator::Reported(const std::string& key) {
   return it == rows_.end() || it->second.reported == 0 ? nullptr : &it->second;
 }
 
-void Coordinator::Fail(const std::string& key, const Status& status) {
+void Coordinator::Settle(const std::string& key, const Status& status) {
   const Row* const row = Reported(key);
-  if (row == nullptr) return;  // failed with its group
+  if (row == nullptr) return;  // settled with its group
   std::vector<std::pair<int32_t, std::string>> groups;
   for (const SharedRequest& r : row->by_rank) {
     if (r && !r->group.empty()) groups.emplace_back(r->process_set, r->group);
   }
-  for (const auto& [set, group] : groups) FailGroup(set, group, status);
-  FailRow(key, status, {});  // nothing left to do if it was in a group
+  for (const auto& [set, group] : groups) SettleGroup(set, group, status);
+  SettleRow(key, status, {});  // nothing left to do if it was in a group
 }
 
-// Ranks that have not reported the name owe it, but those in `settled`.
-void Coordinator::FailRow(const std::string& key, const Status& status,
-                          const std::set<int>& settled) {
-  Row* const failed = Reported(key);
-  if (failed == nullptr) return;
-  Row& row = *failed;
-  if (std::exchange(row.ready, false)) std::erase(ready_, failed);
-  Owed owed;
-  owed.status = status;
+// Ranks that have not reported the name owe it, but those in `told`.
+void Coordinator::SettleRow(const std::string& key, const Status& status,
+                            const std::set<int>& told) {
+  Row* const reported = Reported(key);
+  if (reported == nullptr) return;
+  Row& row = *reported;
+  if (std::exchange(row.ready, false)) std::erase(ready_, reported);
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     const int rank = (*row.ranks)[i];
     if (row.by_rank[i]) {
       TellOne(rank, *row.by_rank[i], status);
-    } else if (!left_[static_cast<size_t>(rank)] && Needs(row, rank) && !settled.contains(rank)) {
-      owed.ranks[rank] = 1;
+    } else if (!left_[static_cast<size_t>(rank)] && Needs(row, rank) && !told.contains(rank)) {
+      owed_names_[key][rank].push_back({1, status});
     }
   }
-  if (!owed.ranks.empty()) owed_names_[key] = std::move(owed);
   Clear(row);
 }
 
-// All its members fail, on all ranks. A rank that has reported the group owes nothing more; one
+// All its members, on all ranks. A rank that has reported the group owes nothing more; one
 // that has reported its tensors alone may still owe some of them; one that has reported nothing
 // owes the group.
-void Coordinator::FailGroup(int32_t set, const std::string& group, const Status& status) {
+void Coordinator::SettleGroup(int32_t set, const std::string& group, const Status& status) {
   const std::string group_key = KeyOf(set, group);
   std::erase_if(group_ready_,
                 [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
@@ -136,14 +140,11 @@ void Coordinator::FailGroup(int32_t set, const std::string& group, const Status&
     somehow.merge(reported);
   }
   if (keys.empty()) return;
-  for (const std::string& key : keys) FailRow(key, status, as_group);
-  Owed owed;
-  owed.status = status;
+  for (const std::string& key : keys) SettleRow(key, status, as_group);
   for (int rank : *ranks) {
     const bool there = !left_[static_cast<size_t>(rank)] && !Joined(rank);
-    if (there && !somehow.contains(rank)) owed.ranks[rank] = members;
+    if (there && !somehow.contains(rank)) owed_groups_[group_key][rank].push_back({members, status});
   }
-  if (!owed.ranks.empty()) owed_groups_[group_key] = std::move(owed);
 }
 
 // What still waits in a removed set fails with the next decision.
@@ -154,8 +155,8 @@ void Coordinator::FailSet(int32_t set) {
   }
   for (const std::string& key : keys) {
     const Row* const row = Reported(key);
-    if (row == nullptr) continue;  // failed with its group
-    Fail(key, Status::InvalidArgument("tensor '" + row->first->name + "': process set " +
+    if (row == nullptr) continue;  // settled with its group
+    Settle(key, Status::InvalidArgument("tensor '" + row->first->name + "': process set " +
                                       std::to_string(set) + " was removed while it was pending"));
     owed_names_.erase(key);  // later submits are refused anyway
   }
@@ -173,8 +174,8 @@ void Coordinator::Leave(int rank) {
   }
   for (const std::string& key : keys) {
     const Row* const row = Reported(key);
-    if (row == nullptr) continue;  // failed with its group
-    Fail(key, HasLeft(row->first->name, rank));
+    if (row == nullptr) continue;  // settled with its group
+    Settle(key, HasLeft(row->first->name, rank));
   }
   ForgetOwed(rank);
 }
@@ -182,8 +183,8 @@ void Coordinator::Leave(int rank) {
 // Nobody waits for what it still owed.
 void Coordinator::ForgetOwed(int rank) {
   for (auto* owed : {&owed_names_, &owed_groups_}) {
-    for (auto& [key, item] : *owed) item.ranks.erase(rank);
-    std::erase_if(*owed, [](const auto& item) { return item.second.ranks.empty(); });
+    for (auto& [key, debts] : *owed) debts.erase(rank);
+    std::erase_if(*owed, [](const auto& item) { return item.second.empty(); });
   }
 }
 

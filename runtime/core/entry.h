@@ -34,6 +34,7 @@ struct Entry {
   ProcessSets::Ranks ranks;  // of its process set when it was agreed; set by the negotiator
   SharedEvent ready;         // GPU: when the input may be read; null on the host
   bool joined = false;       // a rank that has joined takes part; set by the negotiator
+  bool kept = false;         // not exchanged: the output is what the input is; by the negotiator
   Locked locked{};           // the batch in which the locked schedule has started it
   Stamps stamps{};
 

@@ -87,6 +87,11 @@ Executor::~Executor() = default;
 void Executor::Start(Bucket bucket) {
   using Order = Running::Order;
   Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
+  if (bucket.entries[0].kept) {
+    Keep(std::move(bucket), group);
+    return;
+  }
+  Connect(bucket.entries[0].request().process_set, group);
   const auto sequence = static_cast<Tag>(group.sequence++ % 4095 + 1);
   const Tag set = static_cast<Tag>(bucket.entries[0].request().process_set % ProcessSets::kSlots);
   const Tag base = ((set << 12) | sequence) << 7;
@@ -134,6 +139,25 @@ void Executor::Start(Bucket bucket) {
     running->Run(RunStaged(*running, *op, bytes));
   }
   running_.push_back(std::move(running));
+}
+
+// Other ranks do so at another time, or have: it takes no place among the buckets that all run.
+void Executor::Keep(Bucket bucket, Group& group) {
+  auto running = std::make_unique<Running>(*this, std::move(bucket), group, 0);
+  running->number = ++started_;
+  running->algorithm = "left out: a rank was late";
+  running->op().Skip(*running);
+  if (running->on_gpu()) {
+    running->Run(gpu_road_.Run(*running));
+    running_.push_back(std::move(running));
+    return;
+  }
+  const Status prepared = PrepareOutputs(*running);
+  const double scale = running->prescale() * running->postscale();
+  for (const Segment& s : running->segments()) {
+    if (prepared.ok()) ScaleInto(running->dtype(), scale, s.input, s.output, s.count);
+  }
+  running->Finish(prepared);
 }
 
 Result<bool> Executor::Advance(bool held) {

@@ -64,6 +64,7 @@ class Executor {
   struct Group {  // what a process set keeps between buckets
     ProcessSets::Ranks ranks;
     std::optional<Communicator> whole;  // of all of them
+    bool connected = false;
     std::unique_ptr<Lane> lane;
     uint64_t sequence = 0;                 // buckets so far
     uint64_t next_ticket = 0, served = 0;  // of buckets that no lane streams
@@ -77,6 +78,8 @@ class Executor {
   class GatePassed;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
+  void Connect(int32_t process_set, Group& group);
+  void Keep(Bucket bucket, Group& group);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);

@@ -1,5 +1,6 @@
 // Executor: what a process set keeps between buckets, and which of its ranks run one.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/core/executor.h"
 
@@ -15,15 +16,21 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   });
   Group& group = groups_[process_set];
   group.ranks = ranks;
-  group.lane = make_lane_(process_set, *ranks);
-  const Communicator& whole = group.whole.emplace(*fabric_, *ranks, 0);
+  group.whole.emplace(*fabric_, *ranks, 0);
+  return group;
+}
+
+// At its first bucket that all ranks run: they may wait for each other here.
+void Executor::Connect(int32_t process_set, Group& group) {
+  if (std::exchange(group.connected, true)) return;
+  group.lane = make_lane_(process_set, *group.ranks);
+  const Communicator& whole = *group.whole;
   // Only where all members see the same: in a mixed layout some have one transport to all others,
   // some two.
   const bool alike = whole.size() > 1 && (whole.all_apart() || whole.one_node());
   Transport* only = !group.lane && alike ? whole.only_transport() : nullptr;
-  const Status prepared = only != nullptr ? only->Prepare(*ranks) : Status::Ok();
+  const Status prepared = only != nullptr ? only->Prepare(*group.ranks) : Status::Ok();
   if (!prepared.ok()) fault_ = prepared;
-  return group;
 }
 
 // Without the ranks that are away, if there are any. Then nothing streams, and no collective of a

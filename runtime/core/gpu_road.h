@@ -97,6 +97,7 @@ class GpuRoad {
                       Reduction reduction);
 
   // gpu_road_ways.cc: the ways of elementwise ops, and through the host.
+  Status Keep(GpuBucket& bucket, Share& share);
   Status Launch(GpuBucket& bucket, Share& share);
   Status Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction);
   Status ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction);

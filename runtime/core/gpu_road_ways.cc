@@ -56,6 +56,17 @@ struct BucketPlaces {
 
 }  // namespace
 
+// Nothing is exchanged.
+Status GpuRoad::Keep(GpuBucket& bucket, Share& share) {
+  HORON_TRY(Begin(bucket, *share.stream));
+  HORON_TRY(OwnOutputs(bucket));
+  std::vector<Piece> pieces;
+  for (const Segment& s : bucket.segments()) pieces.push_back({s.input, s.output, s.count});
+  const DataType dtype = bucket.dtype();
+  HORON_TRY(share.stream->Move(dtype, dtype, bucket.prescale() * bucket.postscale(), pieces));
+  return Finish(bucket, *share.stream);
+}
+
 Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
   HORON_TRY(BeginGroup(bucket, share));
   HORON_TRY(OwnOutputs(bucket));

@@ -55,10 +55,12 @@ Negotiator::Negotiator(const Config& config, int rank, const Topology& topology,
           counters["negotiation." + Way(rank, topology, control) + ".cached_responses"]),
       locks_(counters["schedule.locks"]),
       locked_tensors_(counters["schedule.tensors"]),
+      kept_(counters["gossip.kept"]),
       traced_(LogEnabled(LogLevel::kTrace, kLogComponent)) {
   wanted_tuning_ = tuning_;
   if (rank != 0) return;
-  coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity);
+  coordinator_ = std::make_unique<Coordinator>(size_, ops, sets, config.cache_capacity,
+                                               config.gossip_time);
   judge_ = std::make_unique<StallJudge>(size_, LimitsOf(config));
 }
 
@@ -164,6 +166,11 @@ Status Negotiator::HearDecisions() {
 
 Status Negotiator::LookForStalls(Clock::time_point now, const StallAsker::Line& running,
                                  const Request* oldest) {
+  if (judges_late()) {
+    for (const std::string& late : coordinator_->JudgeLate(now))
+      Log(LogLevel::kWarn, "stall", late);
+    moved_ = moved_ || coordinator_->HasNews();
+  }
   const bool waits = !over_ && !left_ && (!pending_.empty() || oldest != nullptr);
   if (!asker_.Due(now, waits, {0, pending_.newest()}, running)) return Status::Ok();
   const StallAsker::Line pending{pending_.oldest(), pending_.newest()};

@@ -60,14 +60,16 @@ class Negotiator {
   // Nothing in flight may go on: some of it may have to be taken back.
   bool held() const { return held_; }
 
-  // Looks whether something here waits in vain, and asks the coordinator why. `running`: numbers of
+  // Looks whether something here waits in vain, and asks the coordinator why. Rank 0: whether some
+  // ranks are too late for what does not wait for ever. `running`: numbers of
   // buckets in flight; `oldest`: a tensor of the oldest, or null. kUnavailable: the coordinator
   // does not answer, or the bucket never ends.
   Status LookForStalls(Clock::time_point now, const StallAsker::Line& running,
                        const Request* oldest);
   int64_t unanswered_ms() const { return asker_.unanswered_ms(); }
   Clock::time_point next_look(bool awaited) const {
-    return std::min(asker_.next_look(), schedule_.patience_ends(awaited));
+    const auto look = std::min(asker_.next_look(), schedule_.patience_ends(awaited));
+    return judges_late() ? std::min(look, coordinator_->late_at()) : look;
   }
   // Rank 0: what every rank's timeline is to do, at the same place in the stream of batches.
   void Order(std::vector<TimelineOrder> orders);
@@ -99,6 +101,7 @@ class Negotiator {
 
  private:
   bool sending() const { return tree_.sending(); }
+  bool judges_late() const { return coordinator_ != nullptr && !schedule_.locked(); }
   bool HasReport() const;
   Status Report();
   void ReportPending(horon::Report& report);
@@ -121,7 +124,7 @@ class Negotiator {
   Status Apply(const Decision& decision);
   void FailPending(const Status& status);
   void ApplyCached(uint64_t id, Batch& batch);
-  Status ApplyVerdict(const Verdict& verdict, Batch& batch);
+  Status ApplyVerdict(const Verdict& verdict, Batch& batch, Batch& kept);
   void Run(Entry&& entry, const Verdict& verdict, Batch& batch);
   void Run(Entry&& entry, Batch& batch);
   bool ApplyBuiltIn(const Verdict& verdict, Entry& entry);
@@ -172,7 +175,7 @@ class Negotiator {
   bool leaving_ = false, left_ = false, confirmed_ = false, over_ = false, moved_ = false;
   std::string over_reason_;
   int first_gone_ = -1;  // the first rank that left the job
-  Counter &requests_, &bits_, &responses_, &cached_responses_, &locks_, &locked_tensors_;
+  Counter &requests_, &bits_, &responses_, &cached_responses_, &locks_, &locked_tensors_, &kept_;
   bool traced_;
 };
 

@@ -31,17 +31,19 @@ Status Negotiator::Apply(const Decision& decision) {
     held_ = started_due_ = true;
   }
   if (decision.resume) Resume(*decision.resume, decision.uneven);
-  Batch batch{{}, {}, tuning_};
+  Batch batch{{}, {}, tuning_}, kept{{}, {}, tuning_};
   auto verdict = decision.verdicts.begin();
   for (uint64_t id : decision.order) {
     if (id != 0) {
       ApplyCached(id, batch);
     } else if (verdict != decision.verdicts.end()) {
-      HORON_TRY(ApplyVerdict(*verdict++, batch));
+      HORON_TRY(ApplyVerdict(*verdict++, batch, kept));
     }
   }
   for (uint64_t id : decision.evicted) cache_.Forget(id);
   if (!batch.entries.empty()) batches_.push_back(std::move(batch));
+  // Not in that batch, which is the same on all ranks.
+  if (!kept.entries.empty()) batches_.push_back(std::move(kept));
   ApplyLeft(decision);
   ObserveSchedule(decision);
   asker_.Answered();
@@ -78,7 +80,7 @@ void Negotiator::ApplyCached(uint64_t id, Batch& batch) {
   Run(std::move(*entry), batch);
 }
 
-Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
+Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch, Batch& kept) {
   if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return Status::Ok();
   if (Contains(verdict.joined, rank_)) return ApplyWithout(verdict, batch);
   const SharedRegistration what = registry_->Find(verdict.process_set, verdict.name);
@@ -88,6 +90,12 @@ Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch) {
   if (!entry) return Status::Ok();
   if (!verdict.status.ok()) {
     entry->promise.Finish(verdict.status);
+    return Status::Ok();
+  }
+  if (verdict.only_rank >= 0) {  // settled without ranks that are late
+    kept_.Add();
+    entry->kept = true;
+    Run(std::move(*entry), kept);
     return Status::Ok();
   }
   if (ApplyBuiltIn(verdict, *entry)) return Status::Ok();

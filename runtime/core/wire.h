@@ -45,7 +45,9 @@ struct Verdict {
   std::string name;
   Status status;  // ok: run it
   Agreement agreed;
-  int32_t only_rank = -1;       // >= 0: concerns this rank only
+  // >= 0: concerns this rank only, where it does not run: it fails, or if the status is ok the
+  // output is what the input is.
+  int32_t only_rank = -1;
   std::vector<int32_t> joined;  // ranks that run it without having asked for it, ascending
   Request stand_in;             // and what they are taken to have asked for, if there are any
 };

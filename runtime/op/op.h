@@ -85,6 +85,13 @@ enum class WhenJoined {
   kZeros,   // takes part with zeros
 };
 
+// What becomes of a tensor that some ranks have not submitted HORON_GOSSIP_TIMEOUT after the first.
+enum class WhenLate {
+  kWait,  // nothing: it waits on, as long as the stall limits allow
+  kKeep,  // each rank keeps what it has, late ones when they come; nothing is exchanged
+  kFail,  // it fails on all ranks
+};
+
 class Op {
  public:
   virtual ~Op() = default;
@@ -136,8 +143,10 @@ class Op {
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
   virtual WhenJoined when_joined() const { return WhenJoined::kAway; }
-  // Called instead of Run on a rank that is away: what the op remembers of the tensors must stay in
-  // step with the others.
+  // Must be the same for all requests of one op spec.
+  virtual WhenLate when_late() const { return WhenLate::kWait; }
+  // Called instead of Run on a rank that is away, or keeps what it has: what the op remembers of
+  // the tensors must stay in step with the others.
   virtual void Skip(Stage&) {}
 };
 

@@ -25,8 +25,8 @@ inline Report Of(std::vector<Request> requests) {
 }
 
 struct HandFed {
-  explicit HandFed(int size, int64_t capacity = 100)
-      : sets(size), coordinator(size, ops, sets, capacity) {}
+  explicit HandFed(int size, int64_t capacity = 100, std::chrono::milliseconds patience = {})
+      : sets(size), coordinator(size, ops, sets, capacity, patience) {}
   void Hear(int rank, Report report) { REQUIRE(coordinator.Hear(rank, std::move(report)).ok()); }
   OpTable ops;
   ProcessSets sets;

@@ -99,7 +99,8 @@ class Settler {
       locked_ = 0;
       if (done) return;
     }
-    EXPECT(false, "the steady job was not locked");
+    EXPECT(false, "the steady job was not locked, but " +
+                      std::to_string(Count(me, "schedule.locks")) + " times since it began");
   }
 
  private:

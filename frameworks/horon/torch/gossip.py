@@ -131,7 +131,7 @@ def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, pro
             "such as horon.mixing.Push() or MetropolisHastings()")
     uneven = hierarchical and not nodes_are_even(process_set)
     spec = Gossip(topology=graph, hierarchical=hierarchical,
-                  local_op="sum" if uneven else "average").spec + f",rounds={rounds}"
+                  local_op="sum" if uneven else "average").spec + f",rounds={rounds},late=fail"
     # Of uneven nodes each counts by its ranks: it begins with their sum, over a node's mean number.
     share = graph.n / process_set.size() if uneven else 1.0
     name = full_name("gossip_average", name, set_id(process_set))

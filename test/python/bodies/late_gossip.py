@@ -1,0 +1,90 @@
+"""Negotiated gossip with a rank that is too late for a round: HORON_GOSSIP_TIMEOUT after the others
+it is left out on all ranks. The late rank begins when the others have told it that they are
+through, so nothing but the limit can have let them go on."""
+
+import threading
+
+import torch
+from common import close, raises, same
+from gossip_optimizer import begin, by_hand, data, flat, keeps_mass, total, train
+
+import horon.mixing as mixing
+import horon.torch as hvd
+from horon import topology
+
+ROUND = 2  # that the last rank is late for, of those that an optimizer has made
+
+
+def late():
+    return hvd.size() - 1
+
+
+class OthersFirst:
+    """with OthersFirst(): what the others do in it is done when the last rank begins."""
+
+    def __init__(self):
+        last = hvd.rank() == late()
+        self._told = hvd.Window(torch.zeros(1), "told", sources=range(late()) if last else [],
+                                destinations=[] if last else [late()])
+
+    def __enter__(self):
+        clock = threading.Event()
+        while hvd.rank() == late() and not all(self._told.versions().values()):
+            clock.wait(0.001)
+
+    def __exit__(self, *_):
+        if hvd.rank() != late():
+            assert self._told.put() == ()
+        hvd.barrier()
+        self._told.free()
+
+
+class WithoutRound:
+    """A graph whose one round is left out; the next ones keep their numbers."""
+
+    def __init__(self, graph):
+        self._graph = graph
+
+    def matrix(self, t):
+        return torch.eye(hvd.size()).tolist() if t == ROUND else self._graph.matrix(t)
+
+
+def check_trajectories():
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    one_peer = topology.OnePeerExponential(hvd.size())
+    for op, graph in ((hvd.Gossip("dpsgd", topology=one_peer), one_peer),
+                      (hvd.Gossip("sgp", topology=push), push),
+                      (hvd.Gossip("dpsgd", topology=one_peer, style="atc"), one_peer)):
+        before = hvd.counter("gossip.kept")
+        model, optimizer = begin(op)
+        for step, batch in enumerate(data()):
+            hvd.barrier()
+            if step == ROUND:
+                with OthersFirst():
+                    train(model, optimizer, [batch])
+            else:
+                train(model, optimizer, [batch])
+        want, _ = by_hand(WithoutRound(graph), data())
+        close(flat(model), want[hvd.rank()], 2e-5)
+        tensors = len(list(model.parameters())) + (op.push_sum and not graph.rows_sum_to_one)
+        assert hvd.counter("gossip.kept") == before + tensors
+
+
+def check_mass_is_kept_with_an_exchange_under_way():
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    model, optimizer, before = keeps_mass(hvd.Gossip("osgp", topology=push))
+    kept = hvd.counter("gossip.kept")
+    with OthersFirst():  # they wait for the first of their exchanges, and may for the second
+        train(model, optimizer, data()[:2])
+    close(total(model, optimizer), before, 1e-5)
+    assert hvd.counter("gossip.kept") > kept
+
+
+def check_a_mean_fails_instead():
+    x = torch.full((5,), float(hvd.rank()))
+    with OthersFirst():
+        with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for", "GOSSIP_TIMEOUT"]):
+            hvd.gossip_average(x, topology="ring", name="late mean")
+    same(x, torch.full((5,), float(hvd.rank())))
+    close(hvd.gossip_average(x, rounds=200, topology="ring", name="late mean"),
+          torch.full((5,), late() / 2), 1e-5)
