@@ -42,6 +42,7 @@ struct Config {
   int64_t local_size = 0;                   // LOCAL_SIZE: >0 pretends nodes of so many ranks
   std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes
   int64_t shm_chunk_bytes = 256 << 10;      // SHM_CHUNK_BYTES: streaming unit
+  int64_t shm_far_ns = 75;                  // SHM_FAR_NS: of a cache line of another rank
   int64_t shm_ring_bytes = 0;               // SHM_RING_BYTES: per pair; 0 chooses by node size
   std::chrono::milliseconds shutdown_time{5000};      // SHUTDOWN_TIMEOUT_SECONDS: limit of leaving
   std::chrono::milliseconds start_time{60000};        // START_TIMEOUT (s): limit of init

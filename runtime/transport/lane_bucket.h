@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/config.h"
 #include "runtime/base/counters.h"
 #include "runtime/base/status.h"
 #include "runtime/device/kernels.h"
@@ -34,10 +35,6 @@ struct LaneReduction {
   int64_t chunk_bytes = 0;  // of a chunk, the same on all members; 0 or more than a slot: a slot
 };
 
-// A cache line that takes longer from another member's caches had better come out of memory. Cores
-// with a cache between them need up to 40 ns, others 90 to 150 (measured on Zen 4).
-inline constexpr int64_t kFarNs = 75;
-
 // A lane of the node's segment, and the ranks that it serves.
 struct LaneGroup {
   std::shared_ptr<SharedSegment> segment;
@@ -48,7 +45,9 @@ struct LaneGroup {
   Counter* in_place = nullptr;  // buckets that were reduced in place
   Counter* swapped = nullptr;   // rows that were swapped
   Counter* past_caches = nullptr;  // chunks of them that were packed past the caches
-  int64_t far_ns = kFarNs;
+  // A cache line that takes so long from another member's caches had better come out of memory.
+  // Cores with a cache between them need up to 40 ns, others 90 to 150 (measured on Zen 4).
+  int64_t far_ns = Config{}.shm_far_ns;
 
   int size() const { return static_cast<int>(members.size()); }
   LaneWords& words(int member) const {

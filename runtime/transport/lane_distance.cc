@@ -1,5 +1,6 @@
 #include "runtime/transport/lane_distance.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace horon {
@@ -13,7 +14,7 @@ void LaneDistance::Look(int m, const std::atomic<uint64_t>& beat) {
   uint64_t& seen = seen_[static_cast<size_t>(m)];
   if (now == seen) return;  // it lay in my own cache
   seen = now;
-  Saw(std::chrono::nanoseconds((end - start) - (start - before)).count());
+  Saw(std::max<int64_t>(0, std::chrono::nanoseconds((end - start) - (start - before)).count()));
 }
 
 void LaneDistance::Saw(int64_t ns) {

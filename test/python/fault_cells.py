@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 NP = 4
 PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "lent", "locked", "in_place",
-          "adasum", "messages", "broadcast", "shutdown")
+          "adasum", "messages", "broadcast", "far_adasum", "far_broadcast", "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -31,10 +31,12 @@ _PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22, 
 # which is negotiated.
 LOCKED_COUNT = 4 * 65536
 # Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
-# rank's part; up the tree of Adasum, on one host through a lane, 192 chunks in its passes; and by
-# large messages, its combination in pieces of a message. A broadcast's 128 chunks through a lane.
-_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:262", "messages": "reduce:{}:6",
-               "broadcast": "reduce:{}:168"}
+# rank's part; up the tree of Adasum, on one host through a lane, 96 chunks in its passes; and by
+# large messages, its combination in pieces of a message. A broadcast's 64 chunks through a lane.
+# The same of Adasum and a broadcast where all that is packed goes past the caches.
+_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:131", "messages": "reduce:{}:6",
+               "broadcast": "reduce:{}:84", "far_adasum": "reduce:{}:131",
+               "far_broadcast": "reduce:{}:84"}
 _MESSAGES = "messages"  # and what Adasum is between hosts
 _LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
 LOCKED_STEP = 8  # the first that is not negotiated
@@ -162,7 +164,7 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
             continue
         if fault == "launcher" and who != "last":
             continue  # one launcher, and where it is killed from does not matter
-        if phase in ("in_place", _MESSAGES, "broadcast") and hosts > 1:
+        if phase in _OTHER_WAYS and phase != "adasum" and hosts > 1:
             continue  # only inside a node; what adasum is there
         if phase == "lent" and fault == "raise":
             continue  # the program's thread is the one that does the work

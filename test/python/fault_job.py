@@ -19,7 +19,8 @@ from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_S = 120.0  # for a whole job; what is promised counts from the fault (Cell.ends_s)
-_OPS = {"adasum": "adasum", "messages": "adasum:algo=halving", "broadcast": "broadcast:root=0"}
+_OPS = {"adasum": "adasum", "messages": "adasum:algo=halving", "broadcast": "broadcast:root=0",
+        "far_adasum": "adasum", "far_broadcast": "broadcast:root=0"}
 _REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
 
@@ -81,6 +82,8 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         added["CELL_SHARED"] = "1"
     if cell.phase in _OPS:
         added["CELL_OP"] = _OPS[cell.phase]
+    if cell.phase.startswith("far_"):
+        added["HORON_SHM_FAR_NS"] = "0"
     if not cell.lends:
         added["HORON_LEND"] = "0"
     if cell.raised_at is not None:
