@@ -60,6 +60,7 @@ class Dissemination final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
+  WhenLate when_late() const override { return WhenLate::kKeep; }
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));

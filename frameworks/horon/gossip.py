@@ -172,6 +172,12 @@ def _links(topology, mixing) -> str:
     return ",".join(filter(None, parts))
 
 
+def fail_when_late(spec: str) -> str:
+    """The spec of gossip whose round fails on all ranks, with an error that names the late one,
+    where it would be left out: for what has nothing to keep."""
+    return f"{spec}{',' if ':' in spec else ':'}late=fail"
+
+
 def graph_of(topology, n: int, mixing=None) -> Topology:
     """A topology of n participants from what a user may give: one, its name, or None."""
     if not isinstance(topology, Topology):

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -88,8 +89,11 @@ class Coordinator {
     const SharedRequest& some() const { return by_rank[0] ? by_rank[0] : first; }
   };
   struct Debt {
-    int members;  // that the rank will still report
+    int members = 1;  // that the rank will still report
     Status status;
+    // Ok: to be kept, if it is what rank `who` had asked for.
+    SharedRequest asked = nullptr;
+    int who = -1;
   };
   // Of a settled name or group: who still has to be told, by global rank, the oldest first.
   using Owed = std::map<int, std::deque<Debt>>;
@@ -135,6 +139,7 @@ class Coordinator {
   };
   using LeftOut = std::map<std::vector<int>, Tensors>;  // by the ranks that are late
   void SettleLate(const Row& row, WhenLate when, LeftOut& left_out);
+  void LeaveOut(const Row& row);
   size_t TensorsOf(const Row& row) const;
   static bool InGroup(const Row& row, int32_t set, const std::string& group);
 
@@ -142,8 +147,10 @@ class Coordinator {
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
   void TellOne(int rank, const Request& request, const Status& status);
   bool AnswerOwed(int rank, const Request& request, const std::string& key);
-  bool Answer(std::map<std::string, Owed>& owed, const std::string& key, int rank,
-              const Request& request);
+  static std::optional<Debt> TakeDebt(std::map<std::string, Owed>& owed, const std::string& key,
+                                      int rank);
+  static Status CheckLate(const Debt& debt, int rank, const Request& request);
+  static int FirstOf(const Row& row);
   Row* Reported(const std::string& key);
   void Settle(const std::string& key, const Status& status);
   void SettleRow(const std::string& key, const Status& status, const std::set<int>& told);

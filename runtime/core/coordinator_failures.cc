@@ -44,36 +44,42 @@ void Coordinator::TellOne(int rank, const Request& request, const Status& status
   verdict.name = request.name;
   verdict.status = status;
   verdict.only_rank = rank;
+  verdict.kept = status.ok();
   told_.push_back(std::move(verdict));
 }
 
 // A rank that comes late to a name that was settled meanwhile gets the same answer.
 bool Coordinator::AnswerOwed(int rank, const Request& request, const std::string& key) {
-  if (request.group.empty() ||
-      !Answer(owed_groups_, KeyOf(request.process_set, request.group), rank, request))
-    return Answer(owed_names_, key, rank, request);
-  const auto it = owed_names_.find(key);  // it was owed under its name too
-  if (it == owed_names_.end()) return true;
-  const auto debts = it->second.find(rank);
-  if (debts == it->second.end()) return true;
-  debts->second.pop_front();
-  if (debts->second.empty()) it->second.erase(debts);
-  if (it->second.empty()) owed_names_.erase(it);
+  std::optional<Debt> debt;
+  if (!request.group.empty())
+    debt = TakeDebt(owed_groups_, KeyOf(request.process_set, request.group), rank);
+  std::optional<Debt> alone = TakeDebt(owed_names_, key, rank);  // often both
+  if (alone) debt = std::move(alone);
+  if (!debt) return false;
+  TellOne(rank, request, debt->status.ok() ? CheckLate(*debt, rank, request) : debt->status);
   return true;
 }
 
-bool Coordinator::Answer(std::map<std::string, Owed>& owed, const std::string& key, int rank,
-                         const Request& request) {
+std::optional<Coordinator::Debt> Coordinator::TakeDebt(std::map<std::string, Owed>& owed,
+                                                       const std::string& key, int rank) {
   const auto it = owed.find(key);
-  if (it == owed.end()) return false;
+  if (it == owed.end()) return std::nullopt;
   const auto debts = it->second.find(rank);
-  if (debts == it->second.end()) return false;
-  Debt& oldest = debts->second.front();
-  TellOne(rank, request, oldest.status);
-  if (--oldest.members == 0) debts->second.pop_front();
+  if (debts == it->second.end()) return std::nullopt;
+  const Debt oldest = debts->second.front();
+  if (--debts->second.front().members == 0) debts->second.pop_front();
   if (debts->second.empty()) it->second.erase(debts);
   if (it->second.empty()) owed.erase(it);
-  return true;
+  return oldest;
+}
+
+// Whether what a late rank asks for is what the others had asked for when they went on.
+Status Coordinator::CheckLate(const Debt& debt, int rank, const Request& request) {
+  std::vector<const Request*> sides = {debt.asked.get(), &request};
+  std::vector<int> ranks = {debt.who, rank};
+  if (rank < debt.who) std::swap(sides[0], sides[1]), std::swap(ranks[0], ranks[1]);
+  HORON_TRY(CheckSame(sides, ranks, "operations", [](const Request& r) { return r.op; }));
+  return CheckFloatingAlike(sides, ranks);
 }
 
 // Null if it is idle, or nobody has reported it ever.
@@ -103,12 +109,20 @@ void Coordinator::SettleRow(const std::string& key, const Status& status,
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     const int rank = (*row.ranks)[i];
     if (row.by_rank[i]) {
-      TellOne(rank, *row.by_rank[i], status);
+      if (!status.ok()) TellOne(rank, *row.by_rank[i], status);
     } else if (!left_[static_cast<size_t>(rank)] && Needs(row, rank) && !told.contains(rank)) {
-      owed_names_[key][rank].push_back({1, status});
+      owed_names_[key][rank].push_back({1, status, row.first, FirstOf(row)});
     }
   }
+  if (status.ok()) LeaveOut(row);
   Clear(row);
+}
+
+// Its first rank that has reported it.
+int Coordinator::FirstOf(const Row& row) {
+  const auto it = std::find_if(row.by_rank.begin(), row.by_rank.end(),
+                               [](const SharedRequest& request) { return request != nullptr; });
+  return (*row.ranks)[static_cast<size_t>(it - row.by_rank.begin())];
 }
 
 // All its members, on all ranks. A rank that has reported the group owes nothing more; one
@@ -120,7 +134,8 @@ void Coordinator::SettleGroup(int32_t set, const std::string& group, const Statu
                 [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
   std::vector<std::string> keys;
   std::set<int> as_group, somehow;
-  int members = 0;
+  int members = 0, who = -1;
+  SharedRequest asked;
   ProcessSets::Ranks ranks;
   for (const auto& [key, row] : rows_) {
     std::set<int> reported;
@@ -133,6 +148,7 @@ void Coordinator::SettleGroup(int32_t set, const std::string& group, const Statu
       in_group = true;
       members = std::max(members, static_cast<int>(r->group_size));
       as_group.insert((*row.ranks)[i]);
+      if (!asked) asked = r, who = (*row.ranks)[i];
     }
     if (!in_group) continue;
     keys.push_back(key);
@@ -143,7 +159,8 @@ void Coordinator::SettleGroup(int32_t set, const std::string& group, const Statu
   for (const std::string& key : keys) SettleRow(key, status, as_group);
   for (int rank : *ranks) {
     const bool there = !left_[static_cast<size_t>(rank)] && !Joined(rank);
-    if (there && !somehow.contains(rank)) owed_groups_[group_key][rank].push_back({members, status});
+    if (there && !somehow.contains(rank))
+      owed_groups_[group_key][rank].push_back({members, status, asked, who});
   }
 }
 
@@ -158,7 +175,10 @@ void Coordinator::FailSet(int32_t set) {
     if (row == nullptr) continue;  // settled with its group
     Settle(key, Status::InvalidArgument("tensor '" + row->first->name + "': process set " +
                                       std::to_string(set) + " was removed while it was pending"));
-    owed_names_.erase(key);  // later submits are refused anyway
+  }
+  // Later submits are refused anyway.
+  for (auto* owed : {&owed_names_, &owed_groups_}) {
+    std::erase_if(*owed, [&](const auto& item) { return item.first.starts_with(KeyOf(set, "")); });
   }
 }
 

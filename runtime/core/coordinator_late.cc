@@ -80,12 +80,28 @@ void Coordinator::SettleLate(const Row& row, WhenLate when, LeftOut& left_out) {
   if (missing.empty()) return;  // it waits for its group, of which another member misses some
   const Status same = CheckSame(came, who, "operations", [](const Request& r) { return r.op; });
   if (!same.ok()) return Settle(key, same);
+  const Status alike = when == WhenLate::kKeep ? CheckFloatingAlike(came, who) : Status::Ok();
+  if (!alike.ok()) return Settle(key, alike);
   if (when == WhenLate::kFail)
     return Settle(key, Status::Aborted(HasNotCome(name, 0, missing, patience_)));
   auto& tensors = left_out[missing];
   if (tensors.count == 0) tensors.first = name;
   tensors.count += TensorsOf(row);
   Settle(key, Status::Ok());
+}
+
+// All ranks count the call now, also those that have not come, or have joined: the next round is
+// the same one on each.
+void Coordinator::LeaveOut(const Row& row) {
+  Verdict verdict;
+  verdict.process_set = row.first->process_set;
+  verdict.name = row.first->name;
+  verdict.kept = true;
+  for (size_t i = 0; i < row.by_rank.size(); ++i) {
+    if (!row.by_rank[i]) verdict.joined.push_back((*row.ranks)[i]);
+  }
+  verdict.stand_in = *row.first;
+  told_.push_back(std::move(verdict));
 }
 
 // Those of its group, which are settled with it.

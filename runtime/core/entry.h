@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "runtime/base/recycler.h"
 #include "runtime/core/process_sets.h"
@@ -17,6 +18,13 @@ struct Locked {
   uint64_t schedule = 0;  // the decision since which it is locked
   uint64_t plan = 0;      // a hash of what it runs
   uint64_t number = 0;    // counted over the life of the job; 0: not locked
+};
+
+// Whether it is not exchanged at all, so that its output is what its input is.
+enum class Kept : uint8_t {
+  kNot,
+  kWithAll,  // all ranks count it as a call of the op, those as well that have not submitted it
+  kLate,     // they have counted it before, this rank too
 };
 
 // When it passed what, by the steady clock in ns; 0 unless a timeline is recorded.
@@ -34,7 +42,7 @@ struct Entry {
   ProcessSets::Ranks ranks;  // of its process set when it was agreed; set by the negotiator
   SharedEvent ready;         // GPU: when the input may be read; null on the host
   bool joined = false;       // a rank that has joined takes part; set by the negotiator
-  bool kept = false;         // not exchanged: the output is what the input is; by the negotiator
+  Kept kept = Kept::kNot;    // set by the negotiator
   Locked locked{};           // the batch in which the locked schedule has started it
   Stamps stamps{};
 

@@ -87,7 +87,7 @@ Executor::~Executor() = default;
 void Executor::Start(Bucket bucket) {
   using Order = Running::Order;
   Group& group = GroupOf(bucket.entries[0].request().process_set, bucket.entries[0].ranks);
-  if (bucket.entries[0].kept) {
+  if (bucket.entries[0].kept != Kept::kNot) {
     Keep(std::move(bucket), group);
     return;
   }
@@ -143,10 +143,16 @@ void Executor::Start(Bucket bucket) {
 
 // Other ranks do so at another time, or have: it takes no place among the buckets that all run.
 void Executor::Keep(Bucket bucket, Group& group) {
+  const int64_t bytes = bucket.bytes;
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, 0);
   running->number = ++started_;
   running->algorithm = "left out: a rank was late";
-  running->op().Skip(*running);
+  if (running->entries()[0].kept == Kept::kWithAll) running->op().Skip(*running);
+  if (running->away()) {
+    running->Finish(Status::Ok());
+    return;
+  }
+  Record(recorder_, EventKind::kStarted, running->entries()[0].what->key, bytes);
   if (running->on_gpu()) {
     running->Run(gpu_road_.Run(*running));
     running_.push_back(std::move(running));

@@ -7,7 +7,8 @@ bool Alike(const Entry& x, const Entry& y) {
   const Request &a = x.request(), &b = y.request();
   return x.what->op == y.what->op && a.dtype == b.dtype && a.device.kind == b.device.kind &&
          a.process_set == b.process_set && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.round == b.round && x.agreed.away == y.agreed.away && x.joined == y.joined;
+         a.round == b.round && x.agreed.away == y.agreed.away && x.joined == y.joined &&
+         x.kept == y.kept;
 }
 
 int64_t FusionBytes(const Entry& entry) {

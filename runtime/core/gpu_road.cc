@@ -71,7 +71,7 @@ Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
   co_await Until(turn);
   Share& share = shares_[bucket.entries()[0].request().process_set];
   HORON_CO_TRY(Open(share));
-  if (bucket.entries()[0].kept) co_return Keep(bucket, share);
+  if (bucket.entries()[0].kept != Kept::kNot) co_return Keep(bucket, share);
   if (share.way == Way::kUnknown && !bucket.entries()[0].joined && bucket.comm().size() > 1) {
     Task decision = Decide(bucket.comm(), share);
     HORON_CO_TRY(co_await decision);

@@ -131,6 +131,7 @@ class Negotiator {
   void ChangeSets(const Request& request, const Agreement& agreed);
   Status ApplyWithout(const Verdict& verdict, Batch& batch);
   void ApplyLeft(const Decision& decision);
+  void LogKept(const Entries& kept) const;
   std::string WhyOver(int32_t gone) const;
   bool MustTell() const;
   Status Tell(Decision decision);

@@ -7,7 +7,7 @@
 namespace horon {
 namespace {
 
-bool Contains(const std::vector<int32_t>& ranks, int rank) {
+bool Contains(const std::vector<int>& ranks, int rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
@@ -43,7 +43,10 @@ Status Negotiator::Apply(const Decision& decision) {
   for (uint64_t id : decision.evicted) cache_.Forget(id);
   if (!batch.entries.empty()) batches_.push_back(std::move(batch));
   // Not in that batch, which is the same on all ranks.
-  if (!kept.entries.empty()) batches_.push_back(std::move(kept));
+  if (!kept.entries.empty()) {
+    LogKept(kept.entries);
+    batches_.push_back(std::move(kept));
+  }
   ApplyLeft(decision);
   ObserveSchedule(decision);
   asker_.Answered();
@@ -51,6 +54,19 @@ Status Negotiator::Apply(const Decision& decision) {
   if (!decision.description.empty() && std::exchange(described_, true) == false)
     Print(decision.description);
   return Status::Ok();
+}
+
+// Rank 0 has said who was late.
+void Negotiator::LogKept(const Entries& kept) const {
+  const Entry& first = kept[0];
+  const bool late = first.kept == Kept::kLate;
+  if (!late && (rank_ == 0 || Contains(first.agreed.away, rank_))) return;
+  const size_t more = kept.size() - 1;
+  Log(LogLevel::kWarn, "stall",
+      "tensor '" + first.request().name + "'" +
+          (more > 0 ? " and " + std::to_string(more) + " more" : "") + ": " +
+          (late ? "this rank came too late for its round" : "a rank was too late for its round") +
+          " (HORON_GOSSIP_TIMEOUT); it keeps what it has");
 }
 
 void Negotiator::Trace(const horon::Report& report) const {
@@ -82,7 +98,7 @@ void Negotiator::ApplyCached(uint64_t id, Batch& batch) {
 
 Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch, Batch& kept) {
   if (verdict.only_rank >= 0 && verdict.only_rank != rank_) return Status::Ok();
-  if (Contains(verdict.joined, rank_)) return ApplyWithout(verdict, batch);
+  if (Contains(verdict.joined, rank_)) return ApplyWithout(verdict, verdict.kept ? kept : batch);
   const SharedRegistration what = registry_->Find(verdict.process_set, verdict.name);
   if (!what) return Status::Ok();  // of a set that I am not in
   responses_.Add();
@@ -92,10 +108,9 @@ Status Negotiator::ApplyVerdict(const Verdict& verdict, Batch& batch, Batch& kep
     entry->promise.Finish(verdict.status);
     return Status::Ok();
   }
-  if (verdict.only_rank >= 0) {  // settled without ranks that are late
+  if (verdict.kept) {
     kept_.Add();
-    entry->kept = true;
-    Run(std::move(*entry), kept);
+    Run(std::move(*entry), verdict, kept);
     return Status::Ok();
   }
   if (ApplyBuiltIn(verdict, *entry)) return Status::Ok();
@@ -120,6 +135,7 @@ Status Negotiator::ApplyWithout(const Verdict& verdict, Batch& batch) {
 void Negotiator::Run(Entry&& entry, const Verdict& verdict, Batch& batch) {
   entry.agreed = verdict.agreed;
   entry.joined = !verdict.joined.empty();
+  if (verdict.kept) entry.kept = verdict.only_rank < 0 ? Kept::kWithAll : Kept::kLate;
   const bool away = entry.what->op->when_joined() == WhenJoined::kAway;
   if (away) entry.agreed.away.assign(verdict.joined.begin(), verdict.joined.end());
   Run(std::move(entry), batch);

@@ -56,11 +56,13 @@ Tuning ReadTuning(WireReader& in) {
   return tuning;
 }
 
+constexpr uint8_t kKept = 0x80;  // beside a status code
+
 void Write(WireWriter& out, const Verdict& v) {
   out.Number(v.cache_id);
   out.Number(v.process_set);
   out.Number(v.only_rank);
-  out.Number(static_cast<uint8_t>(v.status.code()));
+  out.Number(static_cast<uint8_t>(static_cast<int>(v.status.code()) | (v.kept ? kKept : 0)));
   out.Text(v.name);
   out.Text(v.status.message());
   out.Numbers(v.agreed.sizes);
@@ -73,7 +75,9 @@ Verdict ReadVerdict(WireReader& in, int ranks) {
   v.cache_id = in.Number<uint64_t>();
   v.process_set = in.Number<int32_t>();
   v.only_rank = in.Number<int32_t>();
-  const auto code = in.Number<uint8_t>();
+  auto code = in.Number<uint8_t>();
+  v.kept = (code & kKept) != 0;
+  code = code & (kKept - 1);
   if (code > static_cast<uint8_t>(Code::kInternal)) in.Fail("a status code is unknown");
   v.name = in.Text();
   std::string message = in.Text();

@@ -45,11 +45,12 @@ struct Verdict {
   std::string name;
   Status status;  // ok: run it
   Agreement agreed;
-  // >= 0: concerns this rank only, where it does not run: it fails, or if the status is ok the
-  // output is what the input is.
-  int32_t only_rank = -1;
+  int32_t only_rank = -1;       // >= 0: concerns this rank only
   std::vector<int32_t> joined;  // ranks that run it without having asked for it, ascending
   Request stand_in;             // and what they are taken to have asked for, if there are any
+  // Not exchanged: outputs are what the inputs are. With only_rank: there, where it came too late;
+  // the others were through with it before.
+  bool kept = false;
 };
 
 // From the coordinator to every rank, the same bytes for all.

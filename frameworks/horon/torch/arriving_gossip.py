@@ -18,6 +18,7 @@ import weakref
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from horon.gossip import fail_when_late
 from horon.torch.optimizer_base import NoReduction
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.parameters import remove_with
@@ -37,6 +38,8 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         self._arriving = {}  # parameter: the handle of what it becomes
         self._weight_arriving = None
         self._warned = False
+        if self.push_sum:  # the weight and the parameters must not be of different rounds
+            self._spec = fail_when_late(self._spec)
 
     def _arrive_in_forward(self, optimizer):
         """From now on, until the optimizer goes. Of every module: which are meant is known by

@@ -8,7 +8,7 @@ they do not, all get an error that shows both views.
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.gossip import Gossip, graph_of
+from horon.gossip import Gossip, fail_when_late, graph_of
 from horon.mixing import Push
 from horon.names import full_name
 from horon.process_sets import global_process_set
@@ -131,10 +131,11 @@ def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, pro
             "such as horon.mixing.Push() or MetropolisHastings()")
     uneven = hierarchical and not nodes_are_even(process_set)
     spec = Gossip(topology=graph, hierarchical=hierarchical,
-                  local_op="sum" if uneven else "average").spec + f",rounds={rounds},late=fail"
+                  local_op="sum" if uneven else "average").spec + f",rounds={rounds}"
     # Of uneven nodes each counts by its ranks: it begins with their sum, over a node's mean number.
     share = graph.n / process_set.size() if uneven else 1.0
     name = full_name("gossip_average", name, set_id(process_set))
+    spec = fail_when_late(spec)
     call = reduce_call(name, spec, tensor, process_set, share, round=-1)
     if graph.rows_sum_to_one:
         return call

@@ -27,6 +27,7 @@ class ParameterGossip:
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         self._op = op
+        self._spec = op.spec  # of each exchange
         self._param_groups = param_groups
         self._names = name_parameters(param_groups, named_parameters)
         self._set = process_set
@@ -114,7 +115,7 @@ class ParameterGossip:
     def _call(self, name, value, first=False):
         """This round's mixing of one value."""
         round_ = (self._round or -1) if self._first or first else 0
-        return reduce_call(name, self._op.spec, value, self._set, round=round_)
+        return reduce_call(name, self._spec, value, self._set, round=round_)
 
     @torch.no_grad()
     def _collect(self):

@@ -6,7 +6,7 @@ that where nodes differ: cross_size() is the number of nodes that have this loca
 
 import torch
 
-from horon.gossip import Gossip
+from horon.gossip import Gossip, fail_when_late
 from horon.runtime import cross_size, is_homogeneous
 from horon.torch.calls import reduce_call, set_id
 
@@ -20,7 +20,7 @@ def count_nodes(process_set) -> int:
     """For all ranks of the set: how many nodes they are on. Blocking where these are not even."""
     if nodes_are_even(process_set):
         return cross_size()
-    spec = Gossip(topology="complete", hierarchical=True, local_op="sum").spec
+    spec = fail_when_late(Gossip(topology="complete", hierarchical=True, local_op="sum").spec)
     ranks_a_node = reduce_call("gossip.nodes", spec, torch.ones(1, dtype=torch.float64),
                                process_set).run()
     return round(process_set.size() / ranks_a_node.item())

@@ -88,3 +88,14 @@ def check_a_mean_fails_instead():
     same(x, torch.full((5,), float(hvd.rank())))
     close(hvd.gossip_average(x, rounds=200, topology="ring", name="late mean"),
           torch.full((5,), late() / 2), 1e-5)
+
+
+def check_weights_that_travel_alone_fail_instead():
+    """A parameter's round must be that of the push-sum weight, which has another name here."""
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for style in ("atc", "cta"):
+        model, optimizer = begin(hvd.Gossip("sgp", topology=push, style=style))
+        with OthersFirst():
+            with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for"]):
+                train(model, optimizer, data()[:1])
+                optimizer.finish_gossip()

@@ -41,12 +41,20 @@ struct Clocked : HandFed {
   Coordinator::Time now{std::chrono::hours{1}};
 };
 
-// Whom a decision tells to keep what: "rank name", sorted; what fails instead has a '!' in front.
+// Whom a decision tells to keep what: "rank name", sorted. What fails instead has a '!' in front,
+// and what a rank only counts a '+'.
 std::vector<std::string> Told(const Decision& decision) {
   std::vector<std::string> told;
+  const auto tell = [&](const char* how, int rank, const Verdict& v) {
+    told.push_back(how + std::to_string(rank) + " " + v.name);
+  };
   for (const Verdict& v : decision.verdicts) {
-    if (v.only_rank < 0) continue;
-    told.push_back((v.status.ok() ? "" : "!") + std::to_string(v.only_rank) + " " + v.name);
+    CHECK(v.kept == (v.status.ok() && (v.only_rank >= 0 || !v.joined.empty())));
+    if (v.only_rank >= 0) {
+      tell(v.status.ok() ? "" : "!", v.only_rank, v);
+    } else if (v.kept) {
+      for (int rank : v.joined) tell("+", rank, v);
+    }
   }
   std::sort(told.begin(), told.end());
   return told;
@@ -67,7 +75,7 @@ TEST_CASE("a round that a rank is too late for is left out, also there when it c
   CHECK(sentences[0] ==
         "tensor 'w': rank 2 has not come for 1.0 s (HORON_GOSSIP_TIMEOUT): this round is "
         "left out, all ranks keep what they have");
-  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"0 w", "1 w"});
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"+2 w"});
   f.Hear(2, Of({Gossip("w")}));
   CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"2 w"});
   for (int r : {2, 0, 1}) f.Hear(r, Of({Gossip("w")}));  // the next one
@@ -83,7 +91,7 @@ TEST_CASE("a late rank owes as many calls as were left out, and no more", "[late
     f.Hear(0, Of({Gossip("w")}));
     f.Pass(kPatience);
     CHECK(f.Judge().size() == 1);
-    CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"0 w"});
+    CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"+1 w"});
   }
   f.Hear(0, Of({Gossip("w")}));
   for (int round = 0; round < 3; ++round) {
@@ -104,7 +112,7 @@ TEST_CASE("what was agreed before is left out under its cache id as well", "[lat
   f.Hear(0, again);
   f.Pass(kPatience);
   CHECK(f.Judge().size() == 1);
-  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"0 w"});
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"+1 w"});
   f.Hear(1, again);
   CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"1 w"});
   for (int r : {0, 1}) f.Hear(r, again);
@@ -120,7 +128,7 @@ TEST_CASE("a group is left out as a whole, in one sentence", "[late]") {
   REQUIRE(sentences.size() == 1);
   CHECK(sentences[0].starts_with("tensor 'a' and 3 more: rank 2 has not"));
   CHECK(Told(f.coordinator.Decide()) ==
-        std::vector<std::string>{"0 a", "0 alone", "0 b", "0 c", "1 a", "1 alone", "1 b", "1 c"});
+        std::vector<std::string>{"+2 a", "+2 alone", "+2 b", "+2 c"});
   f.Hear(2, Of(Group({"a", "b", "c"}, "model")));
   CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"2 a", "2 b", "2 c"});
   f.Hear(2, Of({Gossip("alone")}));
@@ -184,6 +192,54 @@ TEST_CASE("ranks that came and want different topologies hear so", "[late]") {
   CHECK(decision.verdicts[0].status.message().find("graph=star") != std::string::npos);
 }
 
+TEST_CASE("a late rank that asks for something else hears both views", "[late]") {
+  for (const bool grouped : {false, true}) {
+    Clocked f(2);
+    std::vector<Request> asked = Group({"a", "b"}, "model"), others = asked;
+    if (!grouped) asked = {Gossip("a")}, others = {Gossip("a")};
+    f.Hear(0, Of(asked));
+    f.Pass(kPatience);
+    CHECK(f.Judge().size() == 1);
+    f.coordinator.Decide();
+    others[0].shape = {5};
+    f.Hear(1, Of(others));
+    const Decision decision = f.coordinator.Decide();
+    REQUIRE(Told(decision).front() == "!1 a");
+    CHECK(decision.verdicts[0].status.message() ==
+          "Mismatched ALLREDUCE tensor shapes for tensor 'a': rank [0] has shape [4], rank [1] has "
+          "shape [5].");
+    if (grouped) CHECK(Told(decision).back() == "1 b");
+  }
+}
+
+TEST_CASE("a late rank that has changed its topology hears both views", "[late]") {
+  Clocked f(2);
+  f.Hear(0, Of({Gossip("w")}));
+  f.Pass(kPatience);
+  f.Judge();
+  f.coordinator.Decide();
+  f.Hear(1, Of({Gossip("w", "gossip:graph=star")}));
+  const Decision decision = f.coordinator.Decide();
+  REQUIRE(Told(decision) == std::vector<std::string>{"!1 w"});
+  const std::string& said = decision.verdicts[0].status.message();
+  CHECK(said.find("graph=ring") != std::string::npos);
+  CHECK(said.find("graph=star") != std::string::npos);
+}
+
+TEST_CASE("ranks that came with other rounds or shapes hear so", "[late]") {
+  for (const bool rounds : {false, true}) {
+    Clocked f(3);
+    Request other = Gossip("w");
+    if (rounds) other.round = 7;
+    if (!rounds) other.shape = {9};
+    f.Hear(0, Of({Gossip("w")}));
+    f.Hear(1, Of({other}));
+    f.Pass(kPatience);
+    CHECK(f.Judge().empty());
+    CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"!0 w", "!1 w"});
+  }
+}
+
 TEST_CASE("who has joined is not late", "[late]") {
   Clocked f(3);
   Request join = Named("join of all ranks", 0);
@@ -194,7 +250,7 @@ TEST_CASE("who has joined is not late", "[late]") {
   const std::vector<std::string> sentences = f.Judge();
   REQUIRE(sentences.size() == 1);
   CHECK(sentences[0].find("rank 1 has not come") != std::string::npos);
-  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"0 w"});
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"+1 w", "+2 w"});
   f.Hear(1, Of({join}));  // it owes nothing any more
   f.Hear(0, Of({join}));
   CHECK(f.coordinator.Decide().verdicts.size() == 1);

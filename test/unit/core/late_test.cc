@@ -38,10 +38,12 @@ class Lateness {
   // `round`, as each rank goes through it; what it does must not end before its result is there.
   template <typename F>
   void Late(const Rank& me, F&& round) {
-    if (me.rank() == kLate) others_done_.wait();
+    if (me.rank() == kLate) AwaitOthers();
     round();
-    if (me.rank() != kLate) others_done_.count_down();
+    if (me.rank() != kLate) Done();
   }
+  void AwaitOthers() { others_done_.wait(); }
+  void Done() { others_done_.count_down(); }
 
  private:
   std::latch others_done_{kRanks - 1};
@@ -187,6 +189,36 @@ TEST_CASE("a process set may begin with a round that is left out", "[late]") {
       EXPECT(values == mine, "changed");
       round();
       if (me.rank() > 0) EXPECT(std::abs(values[0] - 9) < 1e-5f, "not the mean");
+    });
+    RequireNone(verdicts);
+  }
+}
+
+TEST_CASE("who has joined counts the rounds that are left out", "[late]") {
+  const gossip::Graph graph = gossip::MakeGraph(kGraph, kRanks);
+  constexpr int kJoins = 1;
+  for (const WorldOptions& options : Layouts()) {
+    World world(kRanks, Impatient(options));
+    Verdicts verdicts;
+    Lateness once;
+    world.Run([&](Rank& me) {
+      std::vector<float> values = Values(me.rank(), 50);
+      const Request request = Tensor("w", std::string("gossip:") + kGraph, {50});
+      const auto round = [&] {
+        EXPECT(me.Run(request, values.data(), values.data()).ok(), "a round failed");
+      };
+      round();
+      if (me.rank() != kJoins) {
+        if (me.rank() == kLate) once.AwaitOthers();
+        round();
+        if (me.rank() != kLate) once.Done();
+      } else {
+        once.Done();
+      }
+      EXPECT(me.Join().ok(), "join");
+      round();
+      const auto all = Predicted(graph, 3, {1}, 50);
+      EXPECT(Near(values, all[static_cast<size_t>(me.rank())]), "values after three rounds");
     });
     RequireNone(verdicts);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/base/cores.h"
 #include "test/support/recorded.h"
 #include "test/support/steady.h"
 
@@ -134,6 +135,35 @@ TEST_CASE("lending: of a work that gathers, what was lost is recorded as waited 
     if (event.kind == EventKind::kWaits) last = event.text;
   }
   CHECK(last == "0/lost");
+}
+
+TEST_CASE("lending: with no core to spare a wait ends what else moves before it returns") {
+  const int ranks = Cores();
+  if (ranks < 2 || ranks > 8) {
+    WARN("skipped: it takes 2 to 8 ranks, one a core, and there are " << ranks << " cores");
+    return;
+  }
+  constexpr int kSteps = 100;
+  constexpr size_t kLarge = 1 << 20;
+  Verdicts verdicts;
+  std::atomic<int> ended{0}, looked{0};
+  World(ranks).Run([&](Rank& me) {
+    std::vector<float> little(4), much(kLarge);
+    for (int step = 0; step < kSteps; ++step) {
+      std::fill(much.begin(), much.end(), 1.0f);
+      const auto first = me.Submit(test::Tensor("first", "max", {4}), little.data(), little.data());
+      const auto rest = me.Submit(test::Tensor("rest", "sum", {static_cast<int64_t>(kLarge)}),
+                                  much.data(), much.data());
+      EXPECT(first.ok() && rest.ok(), "submit");
+      EXPECT(me.Wait(*first.value()).ok(), "first");
+      ended += rest.value()->done();
+      ++looked;
+      EXPECT(me.Wait(*rest.value()).ok() && much.back() == static_cast<float>(ranks), "rest");
+    }
+  });
+  RequireNone(verdicts);
+  INFO(ended << " of " << looked);
+  CHECK(ended > looked / 2);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ Decision SampleDecision() {
     v.agreed.sizes = {i, -1};
     v.only_rank = i - 1;
     if (i == 2) v.joined = {0, 1}, v.stand_in = Sample(7);
+    v.kept = i != 1;
     decision.verdicts.push_back(v);
   }
   return decision;
@@ -169,6 +170,7 @@ TEST_CASE("a decision comes back as it was sent") {
     CHECK(a.only_rank == b.only_rank);
     CHECK(a.joined == b.joined);
     CHECK(a.stand_in == b.stand_in);
+    CHECK(a.kept == b.kept);
   }
   CHECK(back.value().inquire);
   CHECK(back.value().may_lock);
