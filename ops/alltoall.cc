@@ -1,8 +1,15 @@
 // "alltoall": Request::splits[p] rows go to rank p, by ascending p from the first row on; no splits
 // mean equal parts. Rows behind the last split stay at home. The output, by ascending sender, and
 // the rows received from each rank belong to the Work. Any dtype.
+//
+// Sent per rank: its rows for others, in one message each; large ones between ranks that share a
+// lane through its slots: one copy into shared memory and one out of it, chunk by chunk.
+#include <algorithm>
+
 #include "ops/rows.h"
+#include "runtime/device/kernels.h"
 #include "runtime/op/gpu_stage.h"
+#include "runtime/transport/lane.h"
 
 namespace horon {
 namespace {
@@ -41,6 +48,23 @@ Result<std::vector<int64_t>> SplitsOf(const Request& request, int rank, size_t s
   return request.splits;
 }
 
+constexpr uint64_t kSwapped = 0x7377617073;  // tells a bucket of this from others of its tensors
+
+int64_t RowBytes(Stage& stage) {
+  return RowCount(stage.segments()[0].request->shape) * SizeOf(stage.dtype());
+}
+
+// By a rank on average, from others.
+int64_t MeanReceived(Stage& stage) {
+  const std::vector<int64_t>& matrix = stage.segments()[0].agreed->sizes;
+  const auto size = static_cast<size_t>(stage.comm().size());
+  int64_t rows = 0;
+  for (size_t i = 0; i < matrix.size(); ++i) {
+    if (i / size != i % size) rows += matrix[i];
+  }
+  return rows * RowBytes(stage) / stage.comm().size();
+}
+
 class AlltoallOp final : public Op {
  public:
   Result<Agreement> Check(std::span<const Request* const> by_rank,
@@ -59,6 +83,7 @@ class AlltoallOp final : public Op {
   // What others send to a rank that has joined is lost.
   WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
 
+  bool TakesLane(Stage& stage) const override;
   Task Run(Stage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
@@ -77,7 +102,8 @@ class AlltoallOp final : public Op {
     std::vector<Span> send, recv;
   };
   static Result<Rows> PlaceRows(Stage& stage, size_t i);
-  static Task RunOne(Stage& stage, size_t i);
+  Task RunOne(Stage& stage, size_t i) const;
+  static Task RunOverLane(Stage& stage, const Rows& rows);
 };
 
 // Makes the output.
@@ -108,10 +134,50 @@ Result<AlltoallOp::Rows> AlltoallOp::PlaceRows(Stage& stage, size_t i) {
   return placed;
 }
 
-Task AlltoallOp::RunOne(Stage& stage, size_t i) {
+Task AlltoallOp::RunOne(Stage& stage, size_t i) const {
   const Result<Rows> rows = PlaceRows(stage, i);
   if (!rows.ok()) co_return rows.status();
-  co_return co_await Alltoall(stage.comm(), rows.value().send, rows.value().recv);
+  Task swap = TakesLane(stage)
+                  ? RunOverLane(stage, rows.value())
+                  : Alltoall(stage.comm(), rows.value().send, rows.value().recv);
+  co_return co_await swap;
+}
+
+// Two ranks go through it in step; more than that meet too often for it to pay, until what they
+// receive is so large that it goes past the caches.
+bool AlltoallOp::TakesLane(Stage& stage) const {
+  const Lane* const lane = stage.comm().lane();
+  const int64_t least = stage.comm().size() == 2 ? kLaneBytes : kPastCachesBytes;
+  return lane != nullptr && lane->CanSwap(kByte) && MeanReceived(stage) >= least;
+}
+
+// In step s each rank gives to the one s places on, and takes from the one s places before.
+Task AlltoallOp::RunOverLane(Stage& stage, const Rows& rows) {
+  stage.SetAlgorithm("through shared memory");
+  const int size = stage.comm().size(), me = stage.comm().rank();
+  const auto sender = [=](int step) { return static_cast<size_t>((me - step + size) % size); };
+  const std::vector<int64_t>& matrix = stage.segments()[0].agreed->sizes;
+  LaneRow row{me, BucketWord(stage.segments(), kSwapped), {}};
+  int64_t received = 0;
+  for (int step = 1; step < size; ++step) {
+    int64_t most = 0;  // rows
+    for (int from = 0; from < size; ++from)
+      most = std::max(most, matrix[static_cast<size_t>(from * size + (from + step) % size)]);
+    const Span& gives = rows.send[static_cast<size_t>((me + step) % size)];
+    const Span& keeps = rows.recv[sender(step)];
+    row.parts.push_back({gives.data, nullptr, gives.bytes, keeps.bytes, most * RowBytes(stage)});
+    received += keeps.bytes;
+  }
+  const auto own = static_cast<size_t>(me);
+  CopyInto(rows.send[own].data, rows.recv[own].data, rows.send[own].bytes);
+  Lane& lane = *stage.comm().lane();
+  LaneSwap swap = lane.MakeSwap(kByte, row, LaneSwap::Passes::kOne);
+  const auto copy = received >= kPastCachesBytes ? CopyPastCaches : CopyInto;
+  LaneSwap::Meet take = [&](size_t i, int64_t at, std::byte* shown, int64_t count) {
+    const size_t from = sender(static_cast<int>(i) + 1);
+    copy(swap.Of(static_cast<int>(from), shown), rows.recv[from].data + at, count);
+  };
+  co_return co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(take));
 }
 
 const OpRegistrar kAlltoall{"alltoall", MakeOp<AlltoallOp>};

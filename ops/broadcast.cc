@@ -5,14 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/rows.h"
 #include "runtime/op/gpu_stage.h"
 #include "runtime/transport/lane.h"
 
 namespace horon {
 namespace {
 
-constexpr int64_t kByte = 1;               // what a row in a lane is made of
-constexpr int64_t kLaneBytes = 256 << 10;  // smaller buckets do not wait for their turn in a lane
 constexpr uint64_t kMoved = 0x6d6f766564;  // tells a bucket of this from others of its tensors
 
 class BroadcastOp final : public Op {

@@ -1,5 +1,5 @@
 // Rows: what a tensor's first dimension counts. For the ops that cut or join tensors along it
-// (allgather, alltoall, reduce_scatter). Pure.
+// (allgather, alltoall, reduce_scatter), or only move them (broadcast). Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,10 @@
 #include "runtime/base/tensor.h"
 
 namespace horon {
+
+// Of ops that move rows through a lane: what its rows are made of, and what a bucket has at least,
+// because smaller ones do not wait for their turn in it.
+inline constexpr int64_t kByte = 1, kLaneBytes = 256 << 10;
 
 // Elements of one row. The shape has at least one dimension.
 inline int64_t RowCount(const Shape& shape) {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 NP = 4
 PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "lent", "locked", "in_place",
-          "adasum", "messages", "broadcast", "far_adasum", "far_broadcast", "shutdown")
+          "adasum", "messages", "broadcast", "alltoall", "far_adasum", "far_broadcast", "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -33,10 +33,10 @@ LOCKED_COUNT = 4 * 65536
 # Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
 # rank's part; up the tree of Adasum, on one host through a lane, 96 chunks in its passes; and by
 # large messages, its combination in pieces of a message. A broadcast's 64 chunks through a lane.
-# The same of Adasum and a broadcast where all that is packed goes past the caches.
+# An alltoall's 48. The same of Adasum and a broadcast where all that is packed goes past the caches.
 _OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:131", "messages": "reduce:{}:6",
-               "broadcast": "reduce:{}:84", "far_adasum": "reduce:{}:131",
-               "far_broadcast": "reduce:{}:84"}
+               "broadcast": "reduce:{}:84", "alltoall": "reduce:{}:72",
+               "far_adasum": "reduce:{}:131", "far_broadcast": "reduce:{}:84"}
 _MESSAGES = "messages"  # and what Adasum is between hosts
 _LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
 LOCKED_STEP = 8  # the first that is not negotiated

@@ -20,6 +20,7 @@ from fault_judge import Ended, judge
 ROOT = Path(__file__).resolve().parents[2]
 HANG_S = 120.0  # for a whole job; what is promised counts from the fault (Cell.ends_s)
 _OPS = {"adasum": "adasum", "messages": "adasum:algo=halving", "broadcast": "broadcast:root=0",
+        "alltoall": "alltoall",
         "far_adasum": "adasum", "far_broadcast": "broadcast:root=0"}
 _REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
