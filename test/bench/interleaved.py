@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,16 @@ import workloads
 from groups import LOOPS, Group, Missing, compiled, turned
 
 
+BETWEEN_LOOKS_S = 0.2  # at the regime, while another one is waited for
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
+    parser.add_argument("--regime", choices=("NEAR", "FAR"),
+                        help="only rounds that begin and end in this regime, which is waited for")
+    parser.add_argument("--patience", type=float, default=120,
+                        help="seconds a row may take with --regime (default 120); what it has "
+                             "not got by then stays out")
     parser.add_argument("--seconds", type=float, default=0.2,
                         help="about how long a library is measured in one round (default 0.2)")
     parser.add_argument("--most-iterations", type=int, default=200,
@@ -93,16 +102,35 @@ class Bench:
             if probe:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
-        before, _ = self.pingpong.ask()
-        for number in range(self.options.rounds):
+        until = time.monotonic() + self.options.patience
+        number = kept = 0
+        before = self.await_regime(until)
+        while kept < self.options.rounds and self.counts(before):
             taken = {library: self.measure(library, workload, iterations[library])
                      for library in turned(list(iterations), number)}
             after, _ = self.pingpong.ask()
             regime = before if before == after else "MIXED"
-            row.rounds += [report.Round(library, number, regime, seconds)
-                           for library, seconds in taken.items() if seconds]
-            before = after
+            if self.counts(regime):
+                row.rounds += [report.Round(library, number, regime, seconds)
+                               for library, seconds in taken.items() if seconds]
+                kept += 1
+            number += 1
+            before = after if self.counts(after) else self.await_regime(until)
+        if kept < self.options.rounds:
+            print(f"# {kept} rounds of {self.options.regime} in {self.options.patience:g} s",
+                  flush=True)
         return row
+
+    def counts(self, regime: str) -> bool:
+        return self.options.regime in (None, regime)
+
+    def await_regime(self, until: float) -> str:
+        """The regime, once it is the one that was asked for, or it is too late."""
+        regime, _ = self.pingpong.ask()
+        while not self.counts(regime) and time.monotonic() < until:
+            time.sleep(BETWEEN_LOOKS_S)
+            regime, _ = self.pingpong.ask()
+        return regime
 
     def wanted(self, workload: workloads.Workload) -> list[str]:
         return [name for name in self.groups
