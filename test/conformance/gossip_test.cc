@@ -1,6 +1,7 @@
 // Gossip on whole runtimes: fused, in every float type, on one node and several, beside other
 // buckets, against products of the graphs' matrices in double.
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "ops/gossip/contraction.h"
@@ -48,44 +49,59 @@ void HearTheOneBefore(OpTensor& tensor) {
   }
 }
 
+void Compare(const test::Layout& layout, std::span<const DataType> dtypes,
+             std::span<const int64_t> counts) {
+  std::vector<Item> items;
+  std::vector<std::vector<Values>> wanted;
+  for (const DataType dtype : dtypes) {
+    for (const int64_t count : counts) {
+      const auto inputs = test::InputsOf(dtype, layout.size, count);
+      for (const char* op :
+           {"gossip", "gossip:graph=ring", "gossip:graph=star,mixing=push",
+            "gossip:graph=random_matching", "gossip:graph=random_matching,rounds=5",
+            "gossip:graph=ring,rounds=3"}) {
+        const bool rounds_once = SizeOf(dtype) > 2 || std::strstr(op, "rounds") == nullptr;
+        if (!rounds_once) continue;  // 16 bits are rounded after each of them
+        items.push_back({op, OpTensor::Make(dtype, inputs)});
+        wanted.push_back(FirstCall(op, inputs));
+      }
+      items.push_back({"neighbor_allreduce", OpTensor::Make(dtype, inputs)});
+      HearTheOneBefore(items.back().tensor);
+      wanted.push_back(inputs);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const Values& before = inputs[(i + inputs.size() - 1) % inputs.size()];
+        for (size_t e = 0; e < inputs[i].size(); ++e)
+          wanted.back()[i][e] =
+              0.25 * inputs[i][e] + (inputs.size() > 1 ? 0.75 * before[e] : 0.0);
+      }
+    }
+  }
+  test::RunJob(layout, items);
+  for (size_t i = 0; i < items.size(); ++i) {
+    REQUIRE(test::FailureOf(items[i]) == "");
+    for (size_t rank = 0; rank < wanted[i].size(); ++rank) {
+      INFO(items[i].op << " of " << NameOf(items[i].dtype()) << " on rank " << rank);
+      REQUIRE(test::Near(items[i].dtype(),
+                         test::Decode(items[i].dtype(), items[i].outputs[rank].bytes),
+                         wanted[i][rank]));
+    }
+  }
+}
+
 TEST_CASE("gossip: rounds are products of matrices on whole runtimes", "[conformance][jobs]") {
   for (const test::Layout& layout : test::JobLayouts()) {
     INFO(test::Describe(layout));
-    std::vector<Item> items;
-    std::vector<std::vector<Values>> wanted;
-    for (const DataType dtype : kFloats) {
-      for (const int64_t count : test::JobCounts()) {
-        const auto inputs = test::InputsOf(dtype, layout.size, count);
-        for (const char* op :
-             {"gossip", "gossip:graph=ring", "gossip:graph=star,mixing=push",
-              "gossip:graph=random_matching", "gossip:graph=random_matching,rounds=5",
-              "gossip:graph=ring,rounds=3"}) {
-          const bool rounds_once = SizeOf(dtype) > 2 || std::strstr(op, "rounds") == nullptr;
-          if (!rounds_once) continue;  // 16 bits are rounded after each of them
-          items.push_back({op, OpTensor::Make(dtype, inputs)});
-          wanted.push_back(FirstCall(op, inputs));
-        }
-        items.push_back({"neighbor_allreduce", OpTensor::Make(dtype, inputs)});
-        HearTheOneBefore(items.back().tensor);
-        wanted.push_back(inputs);
-        for (size_t i = 0; i < inputs.size(); ++i) {
-          const Values& before = inputs[(i + inputs.size() - 1) % inputs.size()];
-          for (size_t e = 0; e < inputs[i].size(); ++e)
-            wanted.back()[i][e] =
-                0.25 * inputs[i][e] + (inputs.size() > 1 ? 0.75 * before[e] : 0.0);
-        }
-      }
-    }
-    test::RunJob(layout, items);
-    for (size_t i = 0; i < items.size(); ++i) {
-      REQUIRE(test::FailureOf(items[i]) == "");
-      for (size_t rank = 0; rank < wanted[i].size(); ++rank) {
-        INFO(items[i].op << " of " << NameOf(items[i].dtype()) << " on rank " << rank);
-        REQUIRE(test::Near(items[i].dtype(),
-                           test::Decode(items[i].dtype(), items[i].outputs[rank].bytes),
-                           wanted[i][rank]));
-      }
-    }
+    Compare(layout, kFloats, test::JobCounts());
+  }
+}
+
+TEST_CASE("gossip of 32 ranks, a thread each", "[conformance]") {
+  constexpr DataType kTypes[] = {DataType::kFloat32};
+  constexpr int64_t kCounts[] = {3, 700};
+  for (const int local_size : {0, 8}) {
+    const test::Layout layout{32, local_size, /*lanes=*/true};
+    INFO(test::Describe(layout));
+    Compare(layout, kTypes, kCounts);
   }
 }
 

@@ -152,6 +152,13 @@ TEST_CASE("averages of pairs and steps in random order end and keep the sum, by 
   Stress(size, options, size > 6 ? 8 : 20, 100);
 }
 
+TEST_CASE("a hundred thousand averages of pairs end and keep the sum") {  // P2
+  WorldOptions options;
+  options.limit = std::chrono::seconds{300};
+  const int size = GENERATE(4, 5);
+  Stress(size, options, 50'000 / size, 3);
+}
+
 TEST_CASE("the same inside nodes and between them, with several pieces a message") {
   WorldOptions options = Between(std::chrono::milliseconds{8'000}, 0, 6, 6);
   options.local_size = GENERATE(0, 2);
