@@ -10,6 +10,7 @@ namespace horon {
 Timeline::Timeline(int rank, bool same_clock, Counters& counters)
     : rank_(rank),
       same_clock_(same_clock),
+      counters_(counters),
       events_(counters["timeline.events"]),
       dropped_(counters["timeline.dropped"]),
       progress_(std::make_shared<TimelineProgress>()) {}
@@ -23,7 +24,7 @@ void Timeline::Obey(const TimelineOrder& order) {
   order_ = order;
   in_window_ = order.first_step == 0;
   try {
-    now_ = std::make_unique<TimelineRecording>(rank_, order, progress_);
+    now_ = std::make_unique<TimelineRecording>(rank_, order, progress_, counters_);
   } catch (const std::exception& e) {  // no thread to be had: no reason to stop the job
     Log(LogLevel::kWarn, "timeline", std::string("nothing is recorded: ") + e.what());
     progress_->Reached(order.number);

@@ -58,6 +58,7 @@ class Timeline {
 
   int rank_;
   bool same_clock_;
+  const Counters& counters_;
   Counter &events_, &dropped_;
   std::shared_ptr<TimelineProgress> progress_;
   std::atomic<bool> recording_{false};

@@ -163,6 +163,20 @@ void TimelineText::Write(const TimelineNote& note, std::string& out) {
   out += "}}";
 }
 
+void TimelineText::WriteTrack(const std::string& name, int64_t now,
+                              const std::map<std::string, int64_t>& values,
+                              std::string& out) const {
+  if (!out.empty()) out += ",\n";
+  out += "{\"name\":" + JsonText(name) + ",\"ph\":\"C\"" + Place(0) + ",\"ts\":";
+  Time(now, out);
+  const char* between = ",\"args\":{";
+  for (const auto& [word, value] : values) {
+    out += between + JsonText(word) + ":" + std::to_string(value);
+    between = ",";
+  }
+  out += "}}";
+}
+
 // Before it runs: how long the runtime did not know of it, and how long the ranks took to agree, or
 // in a locked schedule, where nobody is asked, until its batch was complete. Then the run, and in
 // it what of packing and unpacking did not hide behind the wire.

@@ -5,6 +5,7 @@
 // Times are of this process's steady clock, in ns; 0: before the recording began.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,6 +47,9 @@ class TimelineText {
   // Appends the JSON of an event to `out`, ",\n" between objects.
   void Write(const TimelineEvent& event, std::string& out);
   void Write(const TimelineNote& note, std::string& out);
+  // What some counters say at a time: a track of the rank's, drawn over time.
+  void WriteTrack(const std::string& name, int64_t now,
+                  const std::map<std::string, int64_t>& values, std::string& out) const;
   // An event that says how many were lost because the ring was full.
   void WriteDropped(uint64_t dropped, int64_t now, std::string& out) const;
 

@@ -59,8 +59,13 @@ std::vector<TimelineNote> TimelineNotes::Take() {
 }
 
 TimelineRecording::TimelineRecording(int rank, const TimelineOrder& order,
-                                     std::shared_ptr<TimelineProgress> progress, size_t places)
-    : rank_(rank), order_(order), progress_(std::move(progress)), ring_(places) {
+                                     std::shared_ptr<TimelineProgress> progress,
+                                     const Counters& counters, size_t places)
+    : rank_(rank),
+      order_(order),
+      progress_(std::move(progress)),
+      ring_(places),
+      tracks_(counters) {
   thread_ = std::thread([this] { Write(); });
 }
 
@@ -143,6 +148,7 @@ void TimelineRecording::Drain(TimelineFile& file, TimelineText& text) {
     text.Write(note, out);
     if (out.size() >= kPiece && !Append(file, out)) return;
   }
+  tracks_.Write(SteadyNow(), text, out);
   const uint64_t dropped = ring_.dropped();
   if (dropped > dropped_told_) text.WriteDropped(dropped - dropped_told_, SteadyNow(), out);
   dropped_told_ = dropped;

@@ -14,6 +14,7 @@
 #include "runtime/base/bounded_ring.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/timeline_file.h"
+#include "runtime/core/timeline_counters.h"
 #include "runtime/core/timeline_event.h"
 #include "runtime/core/timeline_order.h"
 
@@ -47,8 +48,10 @@ class TimelineNotes {
 class TimelineRecording {
  public:
   static constexpr size_t kPlaces = 1 << 14;
+  // `counters` live as long as the recording.
   TimelineRecording(int rank, const TimelineOrder& order,
-                    std::shared_ptr<TimelineProgress> progress, size_t places = kPlaces);
+                    std::shared_ptr<TimelineProgress> progress, const Counters& counters,
+                    size_t places = kPlaces);
   ~TimelineRecording();  // ends and waits
 
   // False if the ring was full.
@@ -74,6 +77,7 @@ class TimelineRecording {
   std::shared_ptr<TimelineProgress> progress_;
   std::shared_ptr<TimelineNotes> notes_ = std::make_shared<TimelineNotes>();
   BoundedRing<TimelineEvent> ring_;
+  TimelineCounters tracks_;
   uint64_t dropped_told_ = 0;
   Mutex mutex_;
   std::condition_variable_any changed_;

@@ -19,6 +19,13 @@ def count_age(family: str, age: int) -> None:
     _core.count(f"{family}.{age}", 1)
 
 
+def took_in(age: int, begun: int) -> None:
+    """What an exchange that was started at `begun` (time.monotonic_ns()), so many steps ago, has
+    brought is taken in now."""
+    count_age("gossip.staleness", age)
+    note("gossip", f"taken in {age} steps after its start", begun, time.monotonic_ns())
+
+
 @contextmanager
 def marked(row: str):
     """A span in the timeline; the block appends to what it gets, a list, what is written there."""

@@ -3,6 +3,7 @@
 gossip_optimizer.py says when; here is what travels, and what becomes of it. On the training thread.
 """
 
+import time
 import warnings
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from horon.errors import HoronInvalidArgument
 from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
-from horon.torch.marks import count_age
+from horon.torch.marks import took_in
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
 
@@ -41,6 +42,7 @@ class ParameterGossip:
         self._steps = 0
         self._age = 0  # steps since the exchange under way was started
         self._begun = 0  # the step that started it
+        self._begun_at = 0  # and when, by time.monotonic_ns()
         self._pending = None  # (handle, what was sent)
         self._copies = None  # what is sent while parameters change: used again, kept
 
@@ -93,7 +95,7 @@ class ParameterGossip:
         self._pending = self._mixed(names, sent, "gossip"), sent
         self._round += 1
         self._first = False
-        self._age, self._begun = 0, self._steps
+        self._age, self._begun, self._begun_at = 0, self._steps, time.monotonic_ns()
 
     def _copies_of(self, values) -> list:
         if self._copies is None:
@@ -129,7 +131,7 @@ class ParameterGossip:
             else:
                 value.copy_(mixed)
         if self._op.overlap:
-            count_age("gossip.staleness", self._steps - self._begun)
+            took_in(self._steps - self._begun, self._begun_at)
 
     def _average(self):
         """The exact mean of x; the weights' mean is 1."""

@@ -7,6 +7,7 @@ happens when a neighbor is late or gone.
 """
 
 import itertools
+import time
 
 import torch
 
@@ -14,7 +15,7 @@ from horon.errors import HoronUnsupported
 from horon.process_sets import global_process_set
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
-from horon.torch.marks import count_age
+from horon.torch.marks import took_in
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.windows import Window
 
@@ -61,7 +62,7 @@ class RoundGossip(ParameterGossip):
             window.push_sum_weight = weight
         self._pending = [window.mix_async(sent) for window, sent in
                          zip(self._windows, self._sent or itertools.repeat(None))]
-        self._age, self._begun = 0, self._steps
+        self._age, self._begun, self._begun_at = 0, self._steps, time.monotonic_ns()
 
     def _collect(self):
         if self._pending is None:
@@ -77,7 +78,7 @@ class RoundGossip(ParameterGossip):
             torch.sub(tensor, sent, out=sent)
         self._flat.add(self._sent)
         self._weights = [now + (new - now) for now, new in zip(self._weights, after)]
-        count_age("gossip.staleness", self._steps - self._begun)
+        took_in(self._steps - self._begun, self._begun_at)
 
     def _take_back(self):
         """What was given to a neighbor that turned out not to have taken it: with nothing under

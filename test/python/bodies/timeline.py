@@ -361,16 +361,32 @@ def check_gossip_is_there():
         mixed = hvd.Window(x, "mixed", topology.Ring(n), in_rounds=True)
         mixed.mix()
         mixed.free()
+        hvd.neighbor_allreduce(x, topology=topology.Ring(n), name="negotiated")
+        x = torch.nn.Parameter(x)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=0.0), op=hvd.Gossip("osgp"))
+        for _ in range(3):
+            x.grad = torch.zeros_like(x)
+            optimizer.step()
+        optimizer.finish_gossip()
     distance = hvd.consensus_distance([x])
     assert hvd.counter("gossip.consensus.nano") == round(distance * 1e9)
     hvd.barrier()
     hvd.stop_timeline()
-    spans = rows(recorded(path))
+    events = recorded(path)
+    spans = rows(events)
+    tracks = {(e["pid"], e["name"]): e["args"] for e in events if e["ph"] == "C"}  # the last ones
     for rank in range(n):
-        assert [e["name"] for e in spans[rank, "gossip"]] == [f"consensus distance {distance:.6g}"]
+        assert ([e["name"] for e in spans[rank, "gossip"] if e["name"].startswith("consensus")]
+                == [f"consensus distance {distance:.6g}"])
         if n > 1:
             near = ", ".join(map(str, sorted({(rank - 1) % n, (rank + 1) % n})))
             done = sorted(e["name"] for e in spans[rank, "window.seen"])
             assert done == sorted([f"PUT: {near}", f"UPDATE: {near}", f"PAIR: {(rank + 1) % n}",
                                    f"ANSWER: {(rank - 1) % n}", "STEP"]), done
             assert [e["name"] for e in spans[rank, "window.mixed"]] == ["ROUND"]
+            taken = [e["name"] for e in spans[rank, "gossip"] if e["name"].startswith("taken in")]
+            assert taken == ["taken in 1 steps after its start"] * 2 + [
+                "taken in 0 steps after its start"], taken
+            assert tracks[rank, "gossip.staleness"] == {"0": 1, "1": 2}, tracks
+            assert tracks[rank, "gossip.bytes.to"][str((rank + 1) % n)] >= 4000, tracks
+            assert tracks[rank, "peer.bytes.to"][str((rank + 1) % n)] >= 2 * 4000, tracks

@@ -213,6 +213,32 @@ TEST_CASE("what programs note has rows of its own, beside a tensor of the same n
   CHECK(out.find("thread_name") == out.rfind("thread_name"));
 }
 
+TEST_CASE("what gossip counts is tracks of its own, from the recording's beginning on") {
+  Counters counters;
+  counters["gossip.bytes.to.3"].Add(100);
+  const int64_t begun = SteadyNow();
+  TimelineCounters tracks(counters);
+  TimelineText text(2, {0, 0, begun});
+  std::string out;
+  tracks.Write(begun + 1000, text, out);
+  CHECK(out.empty());  // nothing since then
+  counters["gossip.bytes.to.3"].Add(20);
+  counters["gossip.bytes.to.11"].Add(4);
+  counters["pair.staleness.4+"].Add(0);
+  counters["executor.buckets.1"].Add(5);
+  tracks.Write(begun + 2000, text, out);
+  const std::string head = R"({"name":"gossip.bytes.to","ph":"C","pid":2,"tid":0,"ts":)";
+  CHECK(out.starts_with(head));
+  CHECK(out.find(R"("args":{"11":0,"3":0}})") < out.find(",\n"));
+  CHECK(out.ends_with(",\n" + head + R"(2.000,"args":{"11":4,"3":20}})"));
+  out.clear();
+  tracks.Write(begun + 3000, text, out);
+  CHECK(out.empty());
+  counters["pair.staleness.4+"].Add();
+  tracks.Write(begun + 4000, text, out);
+  CHECK(out.ends_with(R"("ph":"C","pid":2,"tid":0,"ts":4.000,"args":{"4+":1}})"));
+}
+
 // What the holder of the baton pays for a tensor that has been through, as Executor's Trace does
 // it, and a look at the clock. The ring takes all: its thread waits for rank 0's clock.
 TEST_CASE("a timeline's event costs little on the road", "[.][cost][timeline]") {
@@ -227,7 +253,8 @@ TEST_CASE("a timeline's event costs little on the road", "[.][cost][timeline]") 
   double best = 1e9;
   int64_t kept = 0;
   for (int run = 0; run < 5; ++run) {
-    TimelineRecording recording(1, order, std::make_shared<TimelineProgress>(), 1 << 17);
+    const Counters counters;
+    TimelineRecording recording(1, order, std::make_shared<TimelineProgress>(), counters, 1 << 17);
     TimelineEvent event;
     event.algorithm = "ring";
     for (int round = 0; round < kRounds; ++round) {
