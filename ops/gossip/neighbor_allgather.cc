@@ -1,6 +1,10 @@
 // "neighbor_allgather": the rows of the call's sources (neighborhood.h), one below the other in
 // the order in which the caller lists them. First dimensions may differ. The output, and the rows
-// of each source, belong to the Work. Any dtype. Sent per rank: its rows to each destination.
+// of each source, belong to the Work. Any dtype. Sent per rank: its rows to each destination, those
+// of a bucket's tensors in one message.
+#include <map>
+#include <numeric>
+
 #include "ops/gossip/neighborhood.h"
 #include "ops/rows.h"
 
@@ -22,14 +26,32 @@ class NeighborAllgather final : public Op {
 
   WhenLate when_late() const override { return WhenLate::kFail; }
 
+  bool fusable() const override { return true; }
+  // Of all ranks' rows, which is more than any rank has of them, but the same everywhere.
+  int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
+    const int64_t rows = std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0});
+    return rows * RowCount(request.shape) * SizeOf(request.dtype);
+  }
+
   Task Run(Stage& stage) override {
-    for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
+    Spans incoming, outgoing;  // by peer, tensor by tensor
+    for (size_t i = 0; i < stage.segments().size(); ++i)
+      HORON_CO_TRY(Place(stage, i, incoming, outgoing));
+    Communicator& comm = stage.comm();
+    std::vector<Transfer> transfers(incoming.size() + outgoing.size());
+    size_t next = 0;
+    for (const auto& [peer, spans] : incoming)
+      HORON_CO_TRY(comm.Receive(transfers[next++], peer, spans));
+    for (const auto& [peer, spans] : outgoing)
+      HORON_CO_TRY(comm.Send(transfers[next++], peer, spans));
+    for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
     co_return Status::Ok();
   }
 
  private:
-  static Task RunOne(Stage& stage, size_t i) {
-    Communicator& comm = stage.comm();
+  using Spans = std::map<int, std::vector<Span>>;
+  // Makes one tensor's output. What has no rows does not travel.
+  static Status Place(Stage& stage, size_t i, Spans& incoming, Spans& outgoing) {
     const Request& request = *stage.segments()[i].request;
     const gossip::Neighborhood says = gossip::NeighborhoodOf(request);
     std::vector<int64_t> received;
@@ -38,27 +60,23 @@ class NeighborAllgather final : public Op {
       received.push_back(stage.segments()[i].agreed->sizes[static_cast<size_t>(source.rank)]);
       rows += received.back();
     }
-    HORON_CO_TRY(stage.AllocateOutput(i, WithRows(request.shape, rows)));
+    HORON_TRY(stage.AllocateOutput(i, WithRows(request.shape, rows)));
     stage.SetReceivedSplits(i, received);
     const Segment& segment = stage.segments()[i];
     const int64_t row_bytes = RowCount(request.shape) * SizeOf(stage.dtype());
-    std::vector<Transfer> transfers(says.sources.size() + says.destinations.size());
-    size_t next = 0;
     std::byte* at = segment.output;
     for (size_t s = 0; s < received.size(); ++s) {
       const int64_t bytes = received[s] * row_bytes;
-      if (bytes == 0) continue;  // the output may be null
-      HORON_CO_TRY(comm.Receive(transfers[next++], says.sources[s].rank, Span{at, bytes}));
+      if (bytes > 0) incoming[says.sources[s].rank].push_back({at, bytes});
       at += bytes;
     }
     // Sends only read.
     const Span own{const_cast<std::byte*>(segment.input), segment.count * SizeOf(stage.dtype())};
     for (const gossip::Neighbor& to : says.destinations) {
-      if (own.bytes > 0) HORON_CO_TRY(comm.Send(transfers[next++], to.rank, own));
-      stage.CountSent(comm.global(to.rank), own.bytes);
+      if (own.bytes > 0) outgoing[to.rank].push_back(own);
+      stage.CountSent(stage.comm().global(to.rank), own.bytes);
     }
-    for (Transfer& transfer : transfers) HORON_CO_TRY(co_await Finished(transfer));
-    co_return Status::Ok();
+    return Status::Ok();
   }
 };
 

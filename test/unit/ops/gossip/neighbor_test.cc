@@ -173,5 +173,34 @@ TEST_CASE("neighbor_allgather: rows of the sources, in the caller's order", "[go
         "neighbors of tensor 'w': rank [0] hears ranks [2, 1], but rank [1] sends to rank [2].");
 }
 
+TEST_CASE("neighbor_allgather: a bucket's tensors share messages, lists and all", "[gossip]") {
+  OpRunner runner(Topology::OneNode(3), 2);
+  OpTensor one = OpTensor::Make(DataType::kInt32, {{1, 2}, {3}, {}}).Named("one");
+  one.requests[0].splits = {0, 1, 1, 1, 2};  // hears 1, sends to 1 and 2
+  one.requests[1].splits = {1, 2, 2, 0, 0};  // hears 2 and 0, sends to 0
+  one.requests[2].splits = {2, 1, 0, 1};     // hears 0, sends nothing to 1
+  OpTensor other = OpTensor::Make(DataType::kInt32, {{4}, {5, 6}, {7}}).Named("other");
+  other.requests[0].splits = {0, 2, 2, 1, 1};
+  other.requests[1].splits = {1, 1, 0, 0};
+  other.requests[2].splits = {2, 0, 0};
+  const auto result = runner.Run("neighbor_allgather", {one, other});
+  INFO(result.status.message());
+  REQUIRE(result.status.ok());
+  const auto got = [&](size_t tensor, int rank) {
+    return test::Decode(DataType::kInt32, result.at(tensor, rank).bytes);
+  };
+  CHECK(got(0, 0) == Values{3});
+  CHECK(got(0, 1) == Values{1, 2});
+  CHECK(result.at(0, 1).received == std::vector<int64_t>{0, 2});
+  CHECK(got(0, 2) == Values{1, 2});
+  CHECK(got(1, 0) == Values{7, 5, 6});
+  CHECK(got(1, 1) == Values{4});
+  CHECK((got(1, 2).empty() && result.at(1, 2).received.empty()));
+  // To ranks 1 and 2 what rank 0 has, to rank 0 what the others have: one message each.
+  CHECK(runner.world().net().messages_sent(0) == 2);
+  CHECK(runner.world().net().messages_sent(1) == 1);
+  CHECK(runner.world().net().messages_sent(2) == 1);
+}
+
 }  // namespace
 }  // namespace horon::gossip
