@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ class Bench:
         self.groups: dict[str, Group] = {}
         self.missing: dict[str, str] = {}
         self.pingpong = PingPong(options.pingpong, folder)
+        if options.regime and self.pingpong.program is None:
+            sys.exit("--regime: nothing tells it here; install a C++ compiler, or give --pingpong")
         for name, seat in seats.items():
             try:
                 self.groups[name] = Group(seat.library, seat.np, folder, options.launcher, name)
@@ -105,7 +108,7 @@ class Bench:
         until = time.monotonic() + self.options.patience
         number = kept = 0
         before = self.await_regime(until)
-        while kept < self.options.rounds and self.counts(before):
+        while kept < self.options.rounds and self.counts(before) and not self.late(until):
             taken = {library: self.measure(library, workload, iterations[library])
                      for library in turned(list(iterations), number)}
             after, _ = self.pingpong.ask()
@@ -120,6 +123,9 @@ class Bench:
             print(f"# {kept} rounds of {self.options.regime} in {self.options.patience:g} s",
                   flush=True)
         return row
+
+    def late(self, until: float) -> bool:
+        return self.options.regime is not None and time.monotonic() >= until
 
     def counts(self, regime: str) -> bool:
         return self.options.regime in (None, regime)
