@@ -1,6 +1,6 @@
 // LaneSwap: a row that the members of a lane show each other, for ops that must see all of two
 // vectors before they can combine them (Adasum), that mix what only some have (gossip), or that
-// want what one has (broadcast: that one is the partner of all).
+// want what one has (broadcast: that one is the partner of all), or each another part (alltoall).
 //
 // Of each tensor a member keeps one part and gives its partner its values of another. These parts,
 // each from a whole block of kDotBlock elements on, are a row, cut into chunks: every member packs

@@ -33,7 +33,7 @@ LOCKED_COUNT = 4 * 65536
 # Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
 # rank's part; up the tree of Adasum, on one host through a lane, 96 chunks in its passes; and by
 # large messages, its combination in pieces of a message. A broadcast's 64 chunks through a lane.
-# An alltoall's 48. The same of Adasum and a broadcast where all that is packed goes past the caches.
+# An alltoall's 48. Adasum and a broadcast again, where all that is packed goes past the caches.
 _OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:131", "messages": "reduce:{}:6",
                "broadcast": "reduce:{}:84", "alltoall": "reduce:{}:72",
                "far_adasum": "reduce:{}:131", "far_broadcast": "reduce:{}:84"}

@@ -102,6 +102,7 @@ TEST_CASE("alltoall through the lane with a rank that has joined", "[lane][join]
       EXPECT(status.ok(), status.message());
       EXPECT(work->outputs()[0].received_splits == (std::vector<int64_t>{1 << 20, 0}), "rows");
       EXPECT(work->outputs()[0].data[(1 << 20) - 1] == std::byte{5}, "its own rows");
+      EXPECT(me.runtime().counters()["lane.swapped"].value() > 0, "not over the lane");
     }
     EXPECT(me.Join().ok(), "join");
   });
