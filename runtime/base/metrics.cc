@@ -55,6 +55,7 @@ constexpr MetricFamily kFamilies[] = {
     {"round.mixed", nullptr, "Rounds of gossip between peers that this rank mixed."},
     {"round.folded", nullptr, "Links left out of a round of gossip between peers."},
     {"round.late", nullptr, "Messages of rounds that were over."},
+    {"gossip.kept", nullptr, "Tensors kept as they are, as a rank was late for their round."},
     {"gossip.bytes.to.*", "peer", "Bytes of values that negotiated gossip sent to a rank."},
     {"gossip.staleness.*", "age", "Overlapped exchanges taken in, by the steps since their start."},
     {"gossip.consensus.nano", nullptr, "Consensus distance as last computed, 1e-9.", true},

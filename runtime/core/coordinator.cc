@@ -67,8 +67,10 @@ bool Coordinator::HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& h
   if (row.reported > 0 && row.cache_id != cache_id) return false;
   const int index = IndexOf(*row.ranks, rank);
   if (index < 0 || row.by_rank[static_cast<size_t>(index)]) return false;
-  if (row.reported == 0) Begin(row, cache_id);
+  const bool first = row.reported == 0;
+  if (first) Begin(row, cache_id);
   row.Put(index, cache_.Find(cache_id)->by_rank[static_cast<size_t>(index)]);
+  if (first) Await(row);
   heard.push_back(&row);
   return true;
 }
@@ -77,7 +79,12 @@ bool Coordinator::HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& h
 void Coordinator::Begin(Row& row, uint64_t cache_id) {
   row.since = now_;
   row.cache_id = cache_id;
-  if (patience_.count() > 0) late_at_ = std::min(late_at_, now_ + patience_);
+}
+
+void Coordinator::Await(const Row& row) {
+  if (row.patient) return;
+  if (waiting_++ == 0) late_at_ = Time::max();
+  late_at_ = std::min(late_at_, now_ + patience_);
 }
 
 void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
@@ -106,8 +113,11 @@ void Coordinator::HearOne(int rank, SharedRequest request, uint64_t cache_id,
     return;
   }
   if (row.cache_id != cache_id) row.cache_id = 0;
+  const bool first = row.reported == 0;
+  if (first) row.patient = patience_.count() == 0 || WhenLateOf(request->op) == WhenLate::kWait;
   // Equal requests share one object: at thousands of ranks that is what they weigh.
   row.Put(index, row.first && *row.first == *request ? row.first : std::move(request));
+  if (first) Await(row);
   heard.push_back(&row);
   if (row.first->op == "join") Join(row, rank);
 }

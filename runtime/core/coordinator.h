@@ -57,7 +57,7 @@ class Coordinator {
   void SetTime(Time now) { now_ = now; }
   std::vector<PendingTensor> Pending() const;
   // Before that time nobody is late. May be earlier than it must; max: nothing waits.
-  Time late_at() const { return late_at_; }
+  Time late_at() const { return waiting_ > 0 ? late_at_ : Time::max(); }
   // Settles what has waited too long. What was left out, in sentences to be logged.
   std::vector<std::string> JudgeLate(Time now);
   // The rank is gone, whether or not it says so: everything that needs it fails.
@@ -83,6 +83,7 @@ class Coordinator {
     Time since;           // its first report
     SharedRequest first;  // reported; null when idle
     bool mixed = false;   // what was reported belongs to different groups
+    bool patient = true;  // its op waits for ever
     std::vector<int> joined;  // judged without these ranks, ascending, which have joined
     SharedRequest stand_in;   // and with this in their place
     void Put(int index, SharedRequest request);
@@ -103,6 +104,7 @@ class Coordinator {
   Result<SharedRequest> Remembered(int rank, uint64_t cache_id) const;
   bool HearAgain(int rank, uint64_t cache_id, RecycledVector<Row*>& heard);
   void Begin(Row& row, uint64_t cache_id);
+  void Await(const Row& row);
   void HearOne(int rank, SharedRequest request, uint64_t cache_id, RecycledVector<Row*>& heard);
   void Consider(Row& row);
   void Judge(Row& row);
@@ -132,6 +134,7 @@ class Coordinator {
   void RunWithout(Row& row, Decision& decision);
 
   // coordinator_late.cc
+  WhenLate WhenLateOf(const std::string& spec) const;
   WhenLate WhenLateOf(const Row& row) const;
   struct Tensors {
     std::string first;
@@ -140,8 +143,8 @@ class Coordinator {
   using LeftOut = std::map<std::vector<int>, Tensors>;  // by the ranks that are late
   void SettleLate(const Row& row, WhenLate when, LeftOut& left_out);
   void LeaveOut(const Row& row);
-  size_t TensorsOf(const Row& row) const;
-  static bool InGroup(const Row& row, int32_t set, const std::string& group);
+  static bool InGroup(const Row& row, const Request& member);
+  Status CheckCame(const Row& row) const;
 
   // coordinator_failures.cc: what does not run, and who is told so.
   Status Admissible(int rank, const Request& request, const ProcessSets::Ranks& ranks) const;
@@ -154,7 +157,7 @@ class Coordinator {
   Row* Reported(const std::string& key);
   void Settle(const std::string& key, const Status& status);
   void SettleRow(const std::string& key, const Status& status, const std::set<int>& told);
-  void SettleGroup(int32_t set, const std::string& group, const Status& status);
+  void SettleGroup(const Request& member, const Status& status);
   void FailSet(int32_t set);
   void ForgetOwed(int rank);
 
@@ -165,6 +168,7 @@ class Coordinator {
   uint64_t sequence_ = 0;
   std::chrono::milliseconds patience_;
   Time now_, late_at_ = Time::max();
+  int waiting_ = 0;  // reported rows whose ops do not wait for ever
 
   std::map<std::string, Row> rows_;
   std::unordered_map<uint64_t, Row*> row_of_;  // by Row::remembered
@@ -173,7 +177,7 @@ class Coordinator {
   std::map<std::string, std::vector<Row*>> group_ready_;  // with hash -> judged members
   std::map<std::string, Owed> owed_names_, owed_groups_;
   RecycledVector<Row*> ready_;  // in the order they became ready
-  std::vector<Verdict> told_;  // to single ranks
+  std::vector<Verdict> told_;   // of what does not run
   std::vector<int32_t> newly_left_;
   std::vector<bool> left_;
   std::vector<int> gone_;  // ranks that have left: who left first is why others do

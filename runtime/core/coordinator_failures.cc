@@ -14,6 +14,11 @@ Status HasLeft(const std::string& name, int rank) {
       "fewer steps than the others has to call join first)");
 }
 
+// With the hash: two groups of one name may be on their way at once.
+std::string GroupKeyOf(const Request& member) {
+  return KeyOf(member.process_set, member.group) + "\n" + std::to_string(member.group_hash);
+}
+
 }  // namespace
 
 Status Coordinator::Admissible(int rank, const Request& request,
@@ -51,8 +56,10 @@ void Coordinator::TellOne(int rank, const Request& request, const Status& status
 // A rank that comes late to a name that was settled meanwhile gets the same answer.
 bool Coordinator::AnswerOwed(int rank, const Request& request, const std::string& key) {
   std::optional<Debt> debt;
-  if (!request.group.empty())
-    debt = TakeDebt(owed_groups_, KeyOf(request.process_set, request.group), rank);
+  if (!request.group.empty()) {
+    debt = TakeDebt(owed_groups_, GroupKeyOf(request), rank);
+    if (!debt) debt = TakeDebt(owed_groups_, KeyOf(request.process_set, request.group), rank);
+  }
   std::optional<Debt> alone = TakeDebt(owed_names_, key, rank);  // often both
   if (alone) debt = std::move(alone);
   if (!debt) return false;
@@ -91,11 +98,11 @@ Coordinator::Row* Coordinator::Reported(const std::string& key) {
 void Coordinator::Settle(const std::string& key, const Status& status) {
   const Row* const row = Reported(key);
   if (row == nullptr) return;  // settled with its group
-  std::vector<std::pair<int32_t, std::string>> groups;
+  std::vector<SharedRequest> members;
   for (const SharedRequest& r : row->by_rank) {
-    if (r && !r->group.empty()) groups.emplace_back(r->process_set, r->group);
+    if (r && !r->group.empty()) members.push_back(r);
   }
-  for (const auto& [set, group] : groups) SettleGroup(set, group, status);
+  for (const SharedRequest& member : members) SettleGroup(*member, status);
   SettleRow(key, status, {});  // nothing left to do if it was in a group
 }
 
@@ -127,11 +134,13 @@ int Coordinator::FirstOf(const Row& row) {
 
 // All its members, on all ranks. A rank that has reported the group owes nothing more; one
 // that has reported its tensors alone may still owe some of them; one that has reported nothing
-// owes the group.
-void Coordinator::SettleGroup(int32_t set, const std::string& group, const Status& status) {
-  const std::string group_key = KeyOf(set, group);
-  std::erase_if(group_ready_,
-                [&](const auto& item) { return item.first.starts_with(group_key + "\n"); });
+// owes the group. What fails takes all groups of that name along; what is kept only this one.
+void Coordinator::SettleGroup(const Request& member, const Status& status) {
+  const std::string name = KeyOf(member.process_set, member.group);
+  const std::string group_key = status.ok() ? GroupKeyOf(member) : name;
+  std::erase_if(group_ready_, [&](const auto& item) {
+    return status.ok() ? item.first == group_key : item.first.starts_with(name + "\n");
+  });
   std::vector<std::string> keys;
   std::set<int> as_group, somehow;
   int members = 0, who = -1;
@@ -144,7 +153,8 @@ void Coordinator::SettleGroup(int32_t set, const std::string& group, const Statu
       const SharedRequest& r = row.by_rank[i];
       if (!r) continue;
       reported.insert((*row.ranks)[i]);
-      if (r->process_set != set || r->group != group) continue;
+      if (r->process_set != member.process_set || r->group != member.group) continue;
+      if (status.ok() && r->group_hash != member.group_hash) continue;
       in_group = true;
       members = std::max(members, static_cast<int>(r->group_size));
       as_group.insert((*row.ranks)[i]);
@@ -174,7 +184,7 @@ void Coordinator::FailSet(int32_t set) {
     const Row* const row = Reported(key);
     if (row == nullptr) continue;  // settled with its group
     Settle(key, Status::InvalidArgument("tensor '" + row->first->name + "': process set " +
-                                      std::to_string(set) + " was removed while it was pending"));
+                                        std::to_string(set) + " was removed while it was pending"));
   }
   // Later submits are refused anyway.
   for (auto* owed : {&owed_names_, &owed_groups_}) {

@@ -19,23 +19,28 @@ std::string HasNotCome(const std::string& name, size_t more, const std::vector<i
 
 }  // namespace
 
-bool Coordinator::InGroup(const Row& row, int32_t set, const std::string& group) {
-  return row.reported > 0 && row.first->process_set == set && row.first->group == group;
+// Two groups of one name may be on their way at once.
+bool Coordinator::InGroup(const Row& row, const Request& member) {
+  return row.reported > 0 && row.first->process_set == member.process_set &&
+         row.first->group == member.group && row.first->group_hash == member.group_hash;
+}
+
+WhenLate Coordinator::WhenLateOf(const std::string& spec) const {
+  if (IsBuiltIn(spec)) return WhenLate::kWait;
+  const auto op = ops_->Find(spec);
+  return op.ok() ? op.value()->when_late() : WhenLate::kWait;
 }
 
 // A group does what all its members do. What belongs to different groups the stall judge settles.
 WhenLate Coordinator::WhenLateOf(const Row& row) const {
-  const auto of = [this](const std::string& spec) {
-    const auto op = IsBuiltIn(spec) ? Result<Op*>(nullptr) : ops_->Find(spec);
-    return op.ok() && op.value() != nullptr ? op.value()->when_late() : WhenLate::kWait;
-  };
-  const WhenLate when = of(row.first->op);
-  if (when == WhenLate::kWait || row.first->group.empty()) return when;
+  if (row.patient || row.mixed) return WhenLate::kWait;
+  const WhenLate when = WhenLateOf(row.first->op);
+  if (row.first->group.empty()) return when;
   for (const auto& [key, other] : rows_) {
-    if (!InGroup(other, row.first->process_set, row.first->group)) continue;
-    if (other.mixed || of(other.first->op) != when) return WhenLate::kWait;
+    if (!InGroup(other, *row.first)) continue;
+    if (other.mixed || WhenLateOf(other.first->op) != when) return WhenLate::kWait;
   }
-  return row.mixed ? WhenLate::kWait : when;
+  return when;
 }
 
 std::vector<std::string> Coordinator::JudgeLate(Time now) {
@@ -43,7 +48,7 @@ std::vector<std::string> Coordinator::JudgeLate(Time now) {
   late_at_ = Time::max();
   std::vector<std::string> due;
   for (const auto& [key, row] : rows_) {
-    if (row.reported == 0 || row.ready) continue;
+    if (row.reported == 0 || row.ready || row.patient) continue;
     if (now >= row.since + patience_) {
       due.push_back(key);
     } else {
@@ -67,27 +72,39 @@ std::vector<std::string> Coordinator::JudgeLate(Time now) {
 
 void Coordinator::SettleLate(const Row& row, WhenLate when, LeftOut& left_out) {
   const std::string key = *row.key, name = row.first->name;
-  std::vector<const Request*> came;
-  std::vector<int> who, missing;
+  std::vector<int> missing;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     const int rank = (*row.ranks)[i];
-    if (row.by_rank[i]) {
-      came.push_back(row.by_rank[i].get()), who.push_back(rank);
-    } else if (Needs(row, rank)) {
-      missing.push_back(rank);
-    }
+    if (!row.by_rank[i] && Needs(row, rank)) missing.push_back(rank);
   }
   if (missing.empty()) return;  // it waits for its group, of which another member misses some
-  const Status same = CheckSame(came, who, "operations", [](const Request& r) { return r.op; });
+  size_t tensors = 1;  // with those of its group, which are settled with it
+  Status same = CheckCame(row);
+  for (const auto& [other_key, other] : rows_) {
+    if (row.first->group.empty() || &other == &row || !InGroup(other, *row.first)) continue;
+    ++tensors;
+    if (same.ok()) same = CheckCame(other);
+  }
   if (!same.ok()) return Settle(key, same);
-  const Status alike = when == WhenLate::kKeep ? CheckFloatingAlike(came, who) : Status::Ok();
-  if (!alike.ok()) return Settle(key, alike);
   if (when == WhenLate::kFail)
     return Settle(key, Status::Aborted(HasNotCome(name, 0, missing, patience_)));
-  auto& tensors = left_out[missing];
-  if (tensors.count == 0) tensors.first = name;
-  tensors.count += TensorsOf(row);
+  auto& all = left_out[missing];
+  if (all.count == 0) all.first = name;
+  all.count += tensors;
   Settle(key, Status::Ok());
+}
+
+// Whether the ranks that have reported it ask for the same, as far as that can be told without the
+// others.
+Status Coordinator::CheckCame(const Row& row) const {
+  std::vector<const Request*> came;
+  std::vector<int> who;
+  for (size_t i = 0; i < row.by_rank.size(); ++i) {
+    if (row.by_rank[i]) came.push_back(row.by_rank[i].get()), who.push_back((*row.ranks)[i]);
+  }
+  HORON_TRY(CheckSame(came, who, "operations", [](const Request& r) { return r.op; }));
+  return WhenLateOf(row.first->op) == WhenLate::kKeep ? CheckFloatingAlike(came, who)
+                                                      : Status::Ok();
 }
 
 // All ranks count the call now, also those that have not come, or have joined: the next round is
@@ -102,14 +119,6 @@ void Coordinator::LeaveOut(const Row& row) {
   }
   verdict.stand_in = *row.first;
   told_.push_back(std::move(verdict));
-}
-
-// Those of its group, which are settled with it.
-size_t Coordinator::TensorsOf(const Row& row) const {
-  if (row.first->group.empty()) return 1;
-  return static_cast<size_t>(std::count_if(rows_.begin(), rows_.end(), [&](const auto& item) {
-    return InGroup(item.second, row.first->process_set, row.first->group);
-  }));
 }
 
 }  // namespace horon

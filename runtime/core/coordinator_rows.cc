@@ -64,6 +64,7 @@ void Coordinator::Clear(Row& row) {
   row.joined.clear();
   if (join_ == &row) join_ = nullptr;
   row.mixed = false;
+  if (row.reported > 0 && !row.patient) --waiting_;
   row.reported = 0;
   row.cache_id = 0;
   if (row.remembered == 0 && !std::exchange(row.listed, true)) idle_.push_back(&row);

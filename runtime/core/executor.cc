@@ -61,6 +61,32 @@ class Executor::GatePassed final : public Waitable {
   const Locked& batch_;
 };
 
+// Waits until no bucket that was started before has a tensor of this one's: an op counts its calls
+// in their order, and a Task that has not come to its turn has counted nothing.
+class Executor::NoneBefore final : public Waitable {
+ public:
+  NoneBefore(const RunningList& all, Running& mine) : all_(all), mine_(mine) {}
+  bool Ready() override {
+    for (const auto& other : all_) {
+      if (other.get() == &mine_) return true;
+      if (Shares(*other)) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool Shares(Running& other) const {
+    const auto mine = mine_.entries();
+    const auto theirs = other.entries();
+    return std::any_of(theirs.begin(), theirs.end(), [&](const Entry& entry) {
+      return std::any_of(mine.begin(), mine.end(),
+                         [&](const Entry& own) { return own.what->key == entry.what->key; });
+    });
+  }
+  const RunningList& all_;
+  Running& mine_;
+};
+
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
                    std::shared_ptr<Recorder> recorder, Timeline& timeline,
@@ -147,23 +173,26 @@ void Executor::Keep(Bucket bucket, Group& group) {
   auto running = std::make_unique<Running>(*this, std::move(bucket), group, 0);
   running->number = ++started_;
   running->algorithm = "left out: a rank was late";
-  if (running->entries()[0].kept == Kept::kWithAll) running->op().Skip(*running);
-  if (running->away()) {
-    running->Finish(Status::Ok());
-    return;
+  if (!running->away())
+    Record(recorder_, EventKind::kStarted, running->entries()[0].what->key, bytes);
+  running->Run(RunKept(*running));
+  running_.push_back(std::move(running));
+}
+
+Task Executor::RunKept(Running& running) {
+  NoneBefore none(running_, running);
+  co_await Until(none);
+  if (running.entries()[0].kept == Kept::kWithAll) running.op().Skip(running);
+  if (running.away()) co_return Status::Ok();
+  if (running.on_gpu()) {
+    Task on_gpu = gpu_road_.Run(running);
+    co_return co_await on_gpu;
   }
-  Record(recorder_, EventKind::kStarted, running->entries()[0].what->key, bytes);
-  if (running->on_gpu()) {
-    running->Run(gpu_road_.Run(*running));
-    running_.push_back(std::move(running));
-    return;
-  }
-  const Status prepared = PrepareOutputs(*running);
-  const double scale = running->prescale() * running->postscale();
-  for (const Segment& s : running->segments()) {
-    if (prepared.ok()) ScaleInto(running->dtype(), scale, s.input, s.output, s.count);
-  }
-  running->Finish(prepared);
+  HORON_CO_TRY(PrepareOutputs(running));
+  const double scale = running.prescale() * running.postscale();
+  for (const Segment& s : running.segments())
+    ScaleInto(running.dtype(), scale, s.input, s.output, s.count);
+  co_return Status::Ok();
 }
 
 Result<bool> Executor::Advance(bool held) {

@@ -76,10 +76,13 @@ class Executor {
   class Turn;
   class StagedTurn;
   class GatePassed;
+  class NoneBefore;
+  using RunningList = std::list<std::unique_ptr<Running>, Recycling<std::unique_ptr<Running>>>;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
   void Connect(int32_t process_set, Group& group);
   void Keep(Bucket bucket, Group& group);
+  Task RunKept(Running& running);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
   Task RunElementwise(Running& running, Elementwise kind);
@@ -98,7 +101,7 @@ class Executor {
   StartGate gate_;
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;
-  std::list<std::unique_ptr<Running>, Recycling<std::unique_ptr<Running>>> running_;
+  RunningList running_;
   uint64_t started_ = 0;
   Status fault_;  // of this rank alone, after the others had agreed: ends the runtime
   Counter& SentTo(int rank);

@@ -56,17 +56,23 @@ Status Negotiator::Apply(const Decision& decision) {
   return Status::Ok();
 }
 
-// Rank 0 has said who was late.
+// Rank 0 has said of whom all were waiting.
 void Negotiator::LogKept(const Entries& kept) const {
-  const Entry& first = kept[0];
-  const bool late = first.kept == Kept::kLate;
-  if (!late && (rank_ == 0 || Contains(first.agreed.away, rank_))) return;
-  const size_t more = kept.size() - 1;
-  Log(LogLevel::kWarn, "stall",
-      "tensor '" + first.request().name + "'" +
-          (more > 0 ? " and " + std::to_string(more) + " more" : "") + ": " +
-          (late ? "this rank came too late for its round" : "a rank was too late for its round") +
-          " (HORON_GOSSIP_TIMEOUT); it keeps what it has");
+  for (const Kept kind : {Kept::kWithAll, Kept::kLate}) {
+    if (kind == Kept::kWithAll && rank_ == 0) continue;
+    const Entry* first = nullptr;
+    size_t tensors = 0;
+    for (const Entry& entry : kept) {
+      if (entry.kept != kind || Contains(entry.agreed.away, rank_)) continue;
+      if (tensors++ == 0) first = &entry;
+    }
+    if (first == nullptr) continue;
+    Log(LogLevel::kWarn, "stall",
+        "tensor '" + first->request().name + "'" +
+            (tensors > 1 ? " and " + std::to_string(tensors - 1) + " more" : "") + ": " +
+            (kind == Kept::kLate ? "this rank came" : "a rank was") +
+            " too late for its round (HORON_GOSSIP_TIMEOUT); it keeps what it has");
+  }
 }
 
 void Negotiator::Trace(const horon::Report& report) const {

@@ -143,7 +143,6 @@ class Op {
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
   virtual WhenJoined when_joined() const { return WhenJoined::kAway; }
-  // Must be the same for all requests of one op spec.
   virtual WhenLate when_late() const { return WhenLate::kWait; }
   // Called instead of Run on a rank that is away, or keeps what it has: what the op remembers of
   // the tensors must stay in step with the others.

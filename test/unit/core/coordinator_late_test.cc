@@ -138,6 +138,50 @@ TEST_CASE("a group is left out as a whole, in one sentence", "[late]") {
   CHECK(f.coordinator.Pending().empty());
 }
 
+TEST_CASE("of two groups of one name the one that is late is left out alone", "[late]") {
+  Clocked f(2);
+  std::vector<Request> other = Group({"c", "d"}, "model");
+  for (Request& request : other) request.group_hash = 8;
+  f.Hear(0, Of(Group({"a", "b"}, "model")));
+  f.Pass(kPatience / 2);
+  f.Hear(0, Of(other));
+  f.Pass(kPatience / 2);
+  CHECK(f.Judge().size() == 1);
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"+1 a", "+1 b"});
+  f.Hear(1, Of(other));
+  CHECK(f.coordinator.Decide().verdicts.size() == 2);
+  f.Hear(1, Of(Group({"a", "b"}, "model")));
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"1 a", "1 b"});
+  CHECK(f.coordinator.Pending().empty());
+}
+
+TEST_CASE("ranks that disagree on one tensor of a late group hear so for all of it", "[late]") {
+  Clocked f(3);
+  std::vector<Request> other = Group({"a", "b"}, "model");
+  other[1].shape = {9};
+  f.Hear(0, Of(Group({"a", "b"}, "model")));
+  f.Hear(1, Of(other));
+  f.Pass(kPatience);
+  CHECK(f.Judge().empty());
+  CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"!0 a", "!0 b", "!1 a", "!1 b"});
+}
+
+TEST_CASE("only what may be left out is looked at in time", "[late]") {
+  Clocked f(2);
+  f.Hear(0, Of({Named("sum")}));
+  CHECK(f.coordinator.late_at() == Coordinator::Time::max());
+  f.Hear(0, Of({Gossip("w")}));
+  CHECK(f.coordinator.late_at() == f.now + kPatience);
+  f.Hear(1, Of({Gossip("w")}));
+  const uint64_t id = f.coordinator.Decide().verdicts.at(0).cache_id;
+  CHECK(f.coordinator.late_at() == Coordinator::Time::max());  // nothing waits
+  f.Pass(kPatience);
+  Report again;
+  again.bits = {id};
+  f.Hear(1, again);
+  CHECK(f.coordinator.late_at() == f.now + kPatience);
+}
+
 TEST_CASE("a rank that has missed two calls of a group is told so for each", "[late]") {
   Clocked f(2);
   for (int round = 0; round < 2; ++round) {

@@ -107,7 +107,7 @@ class Sides {
 
   // As agreed by the ranks of their process set. `op`: in place of the one named.
   Started Start(int rank, const std::vector<Tensor>& tensors, const Locked& locked = {},
-                Op* op = nullptr, const std::vector<int>& away = {}) {
+                Op* op = nullptr, const std::vector<int>& away = {}, Kept kept = Kept::kNot) {
     Started started;
     Bucket bucket;
     for (const Tensor& tensor : tensors) {
@@ -138,6 +138,7 @@ class Sides {
       if (tensor.output == Tensor::kUsers) entry.output = started.outputs[i].data();
       entry.agreed = run->Check(by_rank, *ranks).value();
       entry.agreed.away = away;
+      entry.kept = kept;
       entry.ranks = ranks;
       entry.locked = locked;
       bucket.bytes += entry.what->bytes;
@@ -214,6 +215,31 @@ class Held final : public Op, public Waitable {
   int runs = 0, skips = 0, set_size = 0;
   std::vector<int> ranks;
 };
+
+TEST_CASE("executor: what is left out waits for the tensor's bucket before it, and for no other") {
+  for (const bool away : {false, true}) {
+    Sides sides(Apart(2));
+    Held op;
+    const Tensor w = Make("w", "sum", 2, 3), other = Make("other", "sum", 2, 3);
+    const Started first = sides.Start(0, {w}, {}, &op);
+    const std::vector<int> gone = away ? std::vector<int>{0} : std::vector<int>{};
+    const Started after = sides.Start(0, {w}, {}, &op, gone, Kept::kWithAll);
+    sides.Settle({0});
+    CHECK(op.runs == 1);
+    CHECK(op.skips == 0);
+    CHECK_FALSE(after.done());
+    const Started beside = sides.Start(0, {other}, {}, &op, {}, Kept::kWithAll);
+    const Started late = sides.Start(0, {other}, {}, &op, {}, Kept::kLate);
+    sides.Settle({0});
+    CHECK((beside.done() && late.done()));
+    CHECK(op.skips == 1);  // the late one was counted before
+    op.open = true;
+    sides.Settle({0});
+    CHECK((first.done() && after.done()));
+    CHECK(op.skips == 2);
+    CHECK(sides.executor(0).idle());
+  }
+}
 
 TEST_CASE("executor: the tensors of a bucket are reduced together, scaled, into any output") {
   for (const Topology& topology : test::TestTopologies()) {

@@ -52,7 +52,8 @@ class Lateness {
 // What a rank begins with, of a tensor of its own size.
 std::vector<float> Values(int rank, size_t count) {
   std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i + 3) % 11 * static_cast<size_t>(rank + 1));
+  const auto times = static_cast<size_t>(rank + 1);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i + 3) % 11 * times);
   return values;
 }
 
@@ -165,7 +166,8 @@ TEST_CASE("calls with neighbors of their own, and rounds between nodes, are left
     nodes.Late(me, [&] { EXPECT(me.Run(across, values.data(), values.data()).ok(), "nodes"); });
     EXPECT(values == mine, "nodes changed something");
     EXPECT(me.Run(across, values.data(), values.data()).ok(), "nodes again");
-    EXPECT(std::abs(values[1] - mine[1] / static_cast<float>(me.rank() + 1) * 2.5f) < 1e-4f, "mean");
+    const float each = mine[1] / static_cast<float>(me.rank() + 1);
+    EXPECT(std::abs(values[1] - 2.5f * each) < 1e-4f, "not the mean");
   });
   RequireNone(verdicts);
 }
