@@ -1,11 +1,13 @@
 #include "runtime/core/schedule_finder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace horon {
 
 ScheduleFinder::Batches ScheduleFinder::Observe(const RecycledVector<uint64_t>& order) {
   ++decision_;
+  Align(order.size());
   for (uint64_t id : order) {
     if (now_.contains(id)) EndPeriod();
     if (now_.size() >= kMost) Reset();
@@ -15,6 +17,19 @@ ScheduleFinder::Batches ScheduleFinder::Observe(const RecycledVector<uint64_t>& 
   }
   if (now_.empty() || !Same() || equal_ + 2 < periods_) return {};
   return Cut();
+}
+
+// The first period may have begun in the middle of a step, behind a decision that was no part of a
+// steady one. Where whole steps are agreed at once no decision ever ends with such a period: it has
+// to begin with one of them.
+void ScheduleFinder::Align(size_t decided) {
+  const bool whole = !last_.empty() && decided == last_.size();
+  if (std::exchange(whole_, whole) && whole && !now_.empty() && now_.size() < last_.size()) {
+    now_.clear();
+    order_.clear();
+    known_ = 0;
+    equal_ = std::min(equal_, std::max(0, periods_ - 3));  // one more, which shows how it is cut
+  }
 }
 
 void ScheduleFinder::EndPeriod() {
@@ -30,6 +45,7 @@ void ScheduleFinder::Reset() {
   order_.clear();
   known_ = 0;
   equal_ = 0;
+  whole_ = false;
 }
 
 // Neighbours belong together if they were agreed together, in this period and in the last.

@@ -33,6 +33,7 @@ class ScheduleFinder {
   static constexpr size_t kMost = 65536;                  // tensors of a period
   using Period = std::unordered_map<uint64_t, uint64_t>;  // id -> the decision that ran it
 
+  void Align(size_t decided);
   void EndPeriod();
   // Whether the period now under way has the same members as the last.
   bool Same() const { return now_.size() == last_.size() && known_ == now_.size(); }
@@ -44,6 +45,7 @@ class ScheduleFinder {
   std::vector<uint64_t> order_;  // of now_
   size_t known_ = 0;             // members of now_ that are in last_
   int equal_ = 0;                // whole periods equal to the one before them
+  bool whole_ = false;           // the last decision ran as many tensors as a period has
 };
 
 }  // namespace horon

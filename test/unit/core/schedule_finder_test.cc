@@ -49,6 +49,18 @@ TEST_CASE("it does not matter where in a period watching begins") {
   CHECK(finder.Observe({1, 2}) == Batches{{3}, {1, 2}});
 }
 
+TEST_CASE("steps that are agreed whole are found, though watching begins in the middle of one") {
+  for (const Ids& rest : {Ids{5}, Ids{3, 4, 5}, Ids{2, 3, 4, 5}}) {
+    ScheduleFinder finder;
+    finder.Observe(rest);
+    Batches found;
+    int steps = 0;
+    for (; steps < 10 && found.empty(); ++steps) found = finder.Observe({1, 2, 3, 4, 5});
+    CHECK(found == Batches{{1, 2, 3, 4, 5}});
+    CHECK(steps <= 5);
+  }
+}
+
 TEST_CASE("a member more, or less, or another one begins anew") {
   const Ids step{1, 2, 3};
   for (const Ids& odd : {Ids{1, 2, 3, 4}, Ids{1, 2}, Ids{1, 2, 5}, Ids{4}}) {
