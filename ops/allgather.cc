@@ -2,7 +2,6 @@
 // may differ between ranks. The output belongs to the Work. Any dtype. Direct exchange: every
 // tensor of a bucket in one message per peer, straight into the outputs.
 #include <cstring>
-#include <numeric>
 
 #include "ops/rows.h"
 #include "runtime/op/gpu_stage.h"
@@ -25,8 +24,7 @@ class AllgatherOp final : public Op {
   bool fusable() const override { return true; }
   WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
   int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
-    const int64_t rows = std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0});
-    return rows * RowCount(request.shape) * SizeOf(request.dtype);
+    return GatheredBytes(request, agreed);
   }
   Task Run(Stage& stage) override;
   bool on_gpus(Stage&, bool everyone) const override { return everyone; }
@@ -45,7 +43,7 @@ Result<Places> PlaceOutputs(Stage& stage) {
     for (const int64_t count : rows) total += count;
     HORON_TRY(stage.AllocateOutput(i, WithRows(segment.request->shape, total)));
     stage.SetReceivedSplits(i, rows);
-    const int64_t row_bytes = RowCount(segment.request->shape) * SizeOf(stage.dtype());
+    const int64_t row_bytes = RowBytes(*segment.request);
     std::byte* at = stage.segments()[i].output;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
       const int64_t bytes = rows[rank] * row_bytes;

@@ -50,10 +50,6 @@ Result<std::vector<int64_t>> SplitsOf(const Request& request, int rank, size_t s
 
 constexpr uint64_t kSwapped = 0x7377617073;  // tells a bucket of this from others of its tensors
 
-int64_t RowBytes(Stage& stage) {
-  return RowCount(stage.segments()[0].request->shape) * SizeOf(stage.dtype());
-}
-
 // By a rank on average, from others.
 int64_t MeanReceived(Stage& stage) {
   const std::vector<int64_t>& matrix = stage.segments()[0].agreed->sizes;
@@ -62,7 +58,7 @@ int64_t MeanReceived(Stage& stage) {
   for (size_t i = 0; i < matrix.size(); ++i) {
     if (i / size != i % size) rows += matrix[i];
   }
-  return rows * RowBytes(stage) / stage.comm().size();
+  return rows * RowBytes(*stage.segments()[0].request) / stage.comm().size();
 }
 
 class AlltoallOp final : public Op {
@@ -121,7 +117,7 @@ Result<AlltoallOp::Rows> AlltoallOp::PlaceRows(Stage& stage, size_t i) {
   HORON_TRY(stage.AllocateOutput(i, WithRows(segment.request->shape, rows)));
   stage.SetReceivedSplits(i, received);
 
-  const int64_t row_bytes = RowCount(segment.request->shape) * SizeOf(stage.dtype());
+  const int64_t row_bytes = RowBytes(*segment.request);
   auto* from_here = const_cast<std::byte*>(segment.input);  // sends only read
   std::byte* to_here = stage.segments()[i].output;
   Rows placed;
@@ -156,7 +152,9 @@ Task AlltoallOp::RunOverLane(Stage& stage, const Rows& rows) {
   stage.SetAlgorithm("through shared memory");
   const int size = stage.comm().size(), me = stage.comm().rank();
   const auto sender = [=](int step) { return static_cast<size_t>((me - step + size) % size); };
-  const std::vector<int64_t>& matrix = stage.segments()[0].agreed->sizes;
+  const Segment& segment = stage.segments()[0];
+  const std::vector<int64_t>& matrix = segment.agreed->sizes;
+  const int64_t row_bytes = RowBytes(*segment.request);
   LaneRow row{me, BucketWord(stage.segments(), kSwapped), {}};
   int64_t received = 0;
   for (int step = 1; step < size; ++step) {
@@ -165,7 +163,7 @@ Task AlltoallOp::RunOverLane(Stage& stage, const Rows& rows) {
       most = std::max(most, matrix[static_cast<size_t>(from * size + (from + step) % size)]);
     const Span& gives = rows.send[static_cast<size_t>((me + step) % size)];
     const Span& keeps = rows.recv[sender(step)];
-    row.parts.push_back({gives.data, nullptr, gives.bytes, keeps.bytes, most * RowBytes(stage)});
+    row.parts.push_back({gives.data, nullptr, gives.bytes, keeps.bytes, most * row_bytes});
     received += keeps.bytes;
   }
   const auto own = static_cast<size_t>(me);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include "runtime/base/tensor.h"
+#include "runtime/op/request.h"
 
 namespace horon {
 
@@ -15,6 +17,15 @@ inline constexpr int64_t kByte = 1, kLaneBytes = 256 << 10;
 // Elements of one row. The shape has at least one dimension.
 inline int64_t RowCount(const Shape& shape) {
   return CountOf(Shape(shape.begin() + 1, shape.end()));
+}
+
+inline int64_t RowBytes(const Request& request) {
+  return RowCount(request.shape) * SizeOf(request.dtype);
+}
+
+// Of the rows of all ranks: what a gathered tensor weighs, the same everywhere.
+inline int64_t GatheredBytes(const Request& request, const Agreement& agreed) {
+  return std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0}) * RowBytes(request);
 }
 
 // The same tensor with another number of rows.

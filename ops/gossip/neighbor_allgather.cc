@@ -3,7 +3,6 @@
 // of each source, belong to the Work. Any dtype. Sent per rank: its rows to each destination, those
 // of a bucket's tensors in one message.
 #include <map>
-#include <numeric>
 
 #include "ops/gossip/neighborhood.h"
 #include "ops/rows.h"
@@ -29,8 +28,7 @@ class NeighborAllgather final : public Op {
   bool fusable() const override { return true; }
   // Of all ranks' rows, which is more than any rank has of them, but the same everywhere.
   int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
-    const int64_t rows = std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0});
-    return rows * RowCount(request.shape) * SizeOf(request.dtype);
+    return GatheredBytes(request, agreed);
   }
 
   Task Run(Stage& stage) override {
@@ -63,7 +61,7 @@ class NeighborAllgather final : public Op {
     HORON_TRY(stage.AllocateOutput(i, WithRows(request.shape, rows)));
     stage.SetReceivedSplits(i, received);
     const Segment& segment = stage.segments()[i];
-    const int64_t row_bytes = RowCount(request.shape) * SizeOf(stage.dtype());
+    const int64_t row_bytes = RowBytes(request);
     std::byte* at = segment.output;
     for (size_t s = 0; s < received.size(); ++s) {
       const int64_t bytes = received[s] * row_bytes;
