@@ -139,8 +139,7 @@ Status Runtime::Cycle() {
   if (moved_ || !batches.empty()) timeline_.MarkCycle(timeline_.Stamp());
   for (Batch& batch : batches) {
     if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
-    const bool kept = !batch.entries.empty() && batch.entries[0].kept != Kept::kNot;
-    if (tuner_ && !kept) Tune(batch);
+    if (tuner_) Tune(batch);
     for (Bucket& bucket : PlanFusion(std::move(batch.entries), batch.tuning))
       executor_.Start(std::move(bucket));
   }

@@ -23,8 +23,9 @@ Status Runtime::StartConfiguredTuning() {
   return Status::Ok();
 }
 
-// The batch is about to start.
+// The batch is about to start. One that is left out has waited for a late rank, which says nothing.
 void Runtime::Tune(const Batch& batch) {
+  if (!batch.entries.empty() && batch.entries[0].kept != Kept::kNot) return;
   tuner_->Saw(batch.tuning, batch.entries, Autotuner::Clock::now());
   negotiator_.Tune(tuner_->wanted());
 }
