@@ -130,12 +130,12 @@ def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, pro
             f"with {graph!r} gossip approaches a weighted mean: use mixing that conserves the sum, "
             "such as horon.mixing.Push() or MetropolisHastings()")
     uneven = hierarchical and not nodes_are_even(process_set)
-    spec = Gossip(topology=graph, hierarchical=hierarchical,
-                  local_op="sum" if uneven else "average").spec + f",rounds={rounds}"
+    gossip = Gossip(topology=graph, hierarchical=hierarchical,
+                    local_op="sum" if uneven else "average")
+    spec = fail_when_late(f"{gossip.spec},rounds={rounds}")
     # Of uneven nodes each counts by its ranks: it begins with their sum, over a node's mean number.
     share = graph.n / process_set.size() if uneven else 1.0
     name = full_name("gossip_average", name, set_id(process_set))
-    spec = fail_when_late(spec)
     call = reduce_call(name, spec, tensor, process_set, share, round=-1)
     if graph.rows_sum_to_one:
         return call

@@ -14,15 +14,10 @@ _LARGEST = 2**63 - 1
 _BILLION = 10**9
 
 
-def count_age(family: str, age: int) -> None:
-    """One more of this age."""
-    _core.count(f"{family}.{age}", 1)
-
-
 def took_in(age: int, begun: int) -> None:
     """What an exchange that was started at `begun` (time.monotonic_ns()), so many steps ago, has
     brought is taken in now."""
-    count_age("gossip.staleness", age)
+    _core.count(f"gossip.staleness.{age}", 1)
     note("gossip", f"taken in {age} steps after its start", begun, time.monotonic_ns())
 
 

@@ -169,28 +169,48 @@ def check_what_arrives_is_no_older_than_promised():
         assert max(counted, default=0) <= s + 1 and counted.total() >= bool(heard), (s, counted)
 
 
+class Told:
+    """By which the last rank hears that all others have come so far."""
+
+    def __init__(self):
+        self._late = hvd.size() - 1
+        self.late = hvd.rank() == self._late
+        self._window = hvd.Window(torch.zeros(1), "told",
+                                  sources=range(self._late) if self.late else [],
+                                  destinations=[] if self.late else [self._late])
+
+    def wait(self):
+        """On the last rank."""
+        clock = threading.Event()
+        while self.late and not all(self._window.versions().values()):
+            clock.wait(0.001)
+
+    def tell(self):
+        """On the others."""
+        if not self.late:
+            assert self._window.put() == ()
+
+    def free(self):
+        hvd.barrier()
+        self._window.free()
+
+
 def check_a_late_rank_is_not_waited_for_too_soon():
     """O2. While the last rank takes no step the others take sync_freq + 1, for which they wait for
     nobody; it begins when they have told it. None of its rounds is mixed without it: between peers
     that would be waiting in vain, and counted."""
-    size, me, late = hvd.size(), hvd.rank(), hvd.size() - 1
     for negotiated, s in itertools.product((True, False), (0, 1, 3)):
         op = hvd.Gossip("osgp", topology="ring", sync_freq=s, negotiated=negotiated)
         model, optimizer = begin(op)
         before = hvd.counter("round.folded")
-        told = hvd.Window(torch.zeros(1), "told", sources=range(late) if me == late else [],
-                          destinations=[] if me == late else [late])
-        clock = threading.Event()
-        while me == late and not all(told.versions().values()):
-            clock.wait(0.001)
+        told = Told()
+        told.wait()
         steps = data(2)
         train(model, optimizer, steps[:s + 1])
-        if me != late:
-            assert told.put() == ()
+        told.tell()
         train(model, optimizer, steps[s + 1:])
         optimizer.close_gossip()
         assert hvd.counter("round.folded") == before
-        hvd.barrier()
         told.free()
 
 

@@ -2,11 +2,11 @@
 it is left out on all ranks. The late rank begins when the others have told it that they are
 through, so nothing but the limit can have let them go on."""
 
-import threading
+from contextlib import contextmanager
 
 import torch
 from common import close, raises, same
-from gossip_optimizer import begin, by_hand, data, flat, keeps_mass, total, train
+from gossip_optimizer import Told, begin, by_hand, data, flat, keeps_mass, total, train
 
 import horon.mixing as mixing
 import horon.torch as hvd
@@ -19,24 +19,14 @@ def late():
     return hvd.size() - 1
 
 
-class OthersFirst:
-    """with OthersFirst(): what the others do in it is done when the last rank begins."""
-
-    def __init__(self):
-        last = hvd.rank() == late()
-        self._told = hvd.Window(torch.zeros(1), "told", sources=range(late()) if last else [],
-                                destinations=[] if last else [late()])
-
-    def __enter__(self):
-        clock = threading.Event()
-        while hvd.rank() == late() and not all(self._told.versions().values()):
-            clock.wait(0.001)
-
-    def __exit__(self, *_):
-        if hvd.rank() != late():
-            assert self._told.put() == ()
-        hvd.barrier()
-        self._told.free()
+@contextmanager
+def others_first():
+    """What the others do in the block is done when the last rank begins it."""
+    told = Told()
+    told.wait()
+    yield
+    told.tell()
+    told.free()
 
 
 class WithoutRound:
@@ -60,7 +50,7 @@ def check_trajectories():
         for step, batch in enumerate(data()):
             hvd.barrier()
             if step == ROUND:
-                with OthersFirst():
+                with others_first():
                     train(model, optimizer, [batch])
             else:
                 train(model, optimizer, [batch])
@@ -74,7 +64,7 @@ def check_mass_is_kept_with_an_exchange_under_way():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     model, optimizer, before = keeps_mass(hvd.Gossip("osgp", topology=push))
     kept = hvd.counter("gossip.kept")
-    with OthersFirst():  # they wait for the first of their exchanges, and may for the second
+    with others_first():  # they wait for the first of their exchanges, and may for the second
         train(model, optimizer, data()[:2])
     close(total(model, optimizer), before, 1e-5)
     assert hvd.counter("gossip.kept") > kept
@@ -82,7 +72,7 @@ def check_mass_is_kept_with_an_exchange_under_way():
 
 def check_a_mean_fails_instead():
     x = torch.full((5,), float(hvd.rank()))
-    with OthersFirst():
+    with others_first():
         with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for", "GOSSIP_TIMEOUT"]):
             hvd.gossip_average(x, topology="ring", name="late mean")
     same(x, torch.full((5,), float(hvd.rank())))
@@ -95,7 +85,7 @@ def check_weights_that_travel_alone_fail_instead():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     for style in ("atc", "cta"):
         model, optimizer = begin(hvd.Gossip("sgp", topology=push, style=style))
-        with OthersFirst():
+        with others_first():
             with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for"]):
                 train(model, optimizer, data()[:1])
                 optimizer.finish_gossip()
