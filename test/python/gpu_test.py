@@ -1,6 +1,7 @@
 """horon.torch with tensors of a GPU: as many ranks as wanted share the GPUs that there are."""
 
 import ctypes
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ def needs_gpu():
 @pytest.fixture
 def launch(launch):
     """A job that hangs leaves time for the others: a GPU is often lent for minutes."""
-    return partial(launch, timeout=100)
+    return partial(launch, timeout=int(os.environ.get("HORON_GPU_JOB_SECONDS", "100")))
 
 
 @pytest.mark.parametrize("np", [1, 2, 4])
