@@ -120,6 +120,7 @@ bool AnyReplaced(std::span<const Submission> submissions) {
 template <typename F>
 Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wake, F&& make) {
   std::shared_ptr<Work> work = std::make_shared<horon_work>(static_cast<int>(count));
+  if (!wake) work->WillBlock();
   Submission one;
   std::vector<Submission> many(count == 1 ? 0 : count);
   const std::span<Submission> submissions = count == 1 ? std::span(&one, 1) : std::span(many);

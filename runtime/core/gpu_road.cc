@@ -59,7 +59,8 @@ GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_
       grouped_(counters["gpu.buckets.group"]),
       between_(counters["gpu.buckets.nodes"]),
       hosted_(counters["gpu.buckets.host"]),
-      direct_(counters["gpu.exchanges.direct"]) {}
+      direct_(counters["gpu.exchanges.direct"]),
+      at_callers_(counters["gpu.buckets_on_callers_streams"]) {}
 
 // Streams end before the pools that they write to.
 GpuRoad::~GpuRoad() { shares_.clear(); }
@@ -209,15 +210,14 @@ Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
 
 // Each collective of a group keeps its part of a device until all members' have come. Those of two
 // groups that one device began in one order, and another in the other, would wait for each other.
-Status GpuRoad::BeginGroup(GpuBucket& bucket, Share& share) const {
-  HORON_TRY(Begin(bucket, *share.stream));
-  if (!share.group || !last_group_ || last_group_->stream == share.stream->native())
-    return Status::Ok();
-  return last_group_->HoldBack(share.stream->native());
+Status GpuRoad::BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream) const {
+  HORON_TRY(Begin(bucket, stream));
+  if (!share.group || !last_group_ || last_group_->stream == stream.native()) return Status::Ok();
+  return last_group_->HoldBack(stream.native());
 }
 
-Status GpuRoad::FinishGroup(GpuBucket& bucket, Share& share) {
-  HORON_TRY(Finish(bucket, *share.stream));
+Status GpuRoad::FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream) {
+  HORON_TRY(Finish(bucket, stream));
   if (share.group) last_group_ = bucket.entries()[0].promise.output().done;
   return Status::Ok();
 }

@@ -76,8 +76,9 @@ class GpuRoad {
   Way WayOf(GpuBucket& bucket, const Share& share) const;
   Status Begin(GpuBucket& bucket, Stream& stream) const;
   Status Finish(GpuBucket& bucket, Stream& stream) const;
-  Status BeginGroup(GpuBucket& bucket, Share& share) const;
-  Status FinishGroup(GpuBucket& bucket, Share& share);
+  Stream& StreamOf(GpuBucket& bucket, const Share& share);
+  Status BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream) const;
+  Status FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
   Status Reserve(const GpuBucket& bucket, Share& share, int64_t bytes);
@@ -100,7 +101,7 @@ class GpuRoad {
   Status Keep(GpuBucket& bucket, Share& share);
   Status Launch(GpuBucket& bucket, Share& share);
   Status Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction);
-  Status ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction);
+  Status ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction, Stream& stream);
   Task ReduceOverNodes(GpuBucket& bucket, Share& share);
   Task ExchangeBetween(Communicator& across, Share& share, std::byte* part, int64_t count,
                        Reduction reduction);
@@ -116,12 +117,13 @@ class GpuRoad {
   std::shared_ptr<Pool> registered_pool_;  // of memory that groups register; null: they do not
   std::shared_ptr<GpuReturns> returns_ = std::make_shared<GpuReturns>();
   std::map<int32_t, Share> shares_;
+  std::map<void*, std::shared_ptr<Stream>> borrowed_;  // of callers
   SharedEvent last_group_;  // the end of the last bucket that used a group
   SharedEvent watched_;     // that of one which the device has not ended yet
   std::chrono::steady_clock::time_point watched_since_, watched_at_;
   uint64_t next_ticket_ = 0, serving_ = 0;
   int awaited_ = 0;
-  Counter &grouped_, &between_, &hosted_, &direct_;
+  Counter &grouped_, &between_, &hosted_, &direct_, &at_callers_;
 };
 
 }  // namespace horon

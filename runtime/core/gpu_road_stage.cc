@@ -100,11 +100,11 @@ class GpuRoad::OnGpu final : public GpuStage {
 };
 
 Task GpuRoad::RunStaged(GpuBucket& bucket, Share& share) {
-  HORON_CO_TRY(BeginGroup(bucket, share));
+  HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
   OnGpu stage(*this, bucket, share);
   Task run = bucket.op().RunOnGpus(stage);
   HORON_CO_TRY(co_await run);
-  co_return FinishGroup(bucket, share);
+  co_return FinishGroup(bucket, share, *share.stream);
 }
 
 // The group's part is enqueued before messages are waited for. They begin behind what was enqueued

@@ -88,6 +88,7 @@ void GpuRoad::Abort() {
   for (auto& [set, share] : shares_) {
     if (share.group) share.group->Abort();
   }
+  borrowed_.clear();
   shares_.clear();  // copies that still run end now, before their tensors are given back
   last_group_ = watched_ = nullptr;
 }

@@ -67,16 +67,30 @@ Status GpuRoad::Keep(GpuBucket& bucket, Share& share) {
   return Finish(bucket, *share.stream);
 }
 
+// The caller's own, for one tensor of a call that blocks, on that call's thread: no stream waits
+// for another one then, there and back. Several use the block, whose stream is the share's.
+Stream& GpuRoad::StreamOf(GpuBucket& bucket, const Share& share) {
+  const Entry& entry = bucket.entries()[0];
+  if (bucket.segments().size() != 1 || !entry.ready || !entry.promise.called_here())
+    return *share.stream;
+  at_callers_.Add();
+  std::shared_ptr<Stream>& stream = borrowed_[entry.ready->stream];
+  if (!stream) stream = gpu_->Borrow(entry.ready->stream);
+  return *stream;
+}
+
 Status GpuRoad::Launch(GpuBucket& bucket, Share& share) {
-  HORON_TRY(BeginGroup(bucket, share));
+  Stream& stream = StreamOf(bucket, share);
+  HORON_TRY(BeginGroup(bucket, share, stream));
   HORON_TRY(OwnOutputs(bucket));
-  HORON_TRY(Reduce(bucket, share, ReductionOf(bucket)));
-  return FinishGroup(bucket, share);
+  const Reduction reduction = ReductionOf(bucket);
+  HORON_TRY(bucket.segments().size() == 1 ? ReduceOne(bucket, share, reduction, stream)
+                                          : Reduce(bucket, share, reduction));
+  return FinishGroup(bucket, share, stream);
 }
 
 Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reduction) {
   const bool alone = bucket.comm().size() == 1;
-  if (bucket.segments().size() == 1) return ReduceOne(bucket, share, reduction);
   const DataType dtype = reduction.dtype;
   const BucketPlaces places(bucket);
   HORON_TRY(Reserve(bucket, share, places.count * SizeOf(dtype)));
@@ -90,10 +104,10 @@ Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reducti
 }
 
 // In its own output.
-Status GpuRoad::ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction) {
+Status GpuRoad::ReduceOne(GpuBucket& bucket, Share& share, const Reduction& reduction,
+                          Stream& stream) {
   const Segment& s = bucket.segments()[0];
   const DataType dtype = reduction.dtype;
-  Stream& stream = *share.stream;
   const Piece in{s.input, s.output, s.count}, out{s.output, s.output, s.count};
   if (s.input != s.output || bucket.prescale() != 1.0)
     HORON_TRY(stream.Move(dtype, dtype, bucket.prescale(), {&in, 1}));
@@ -116,7 +130,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const BucketPlaces places(bucket);
   const auto owners = static_cast<int64_t>(mine.size());
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
-  HORON_CO_TRY(BeginGroup(bucket, share));
+  HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
   HORON_CO_TRY(OwnOutputs(bucket));
   HORON_CO_TRY(Reserve(bucket, share, part_bytes * owners));
   std::byte* const block = share.fusion.data();
@@ -136,7 +150,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   HORON_CO_TRY(co_await between);
   if (share.group) HORON_CO_TRY(share.group->Allgather(part, block, part_bytes, stream));
   HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, places.Out(bucket, block)));
-  co_return FinishGroup(bucket, share);
+  co_return FinishGroup(bucket, share, *share.stream);
 }
 
 // A pipeline: all copies to the host are enqueued at once; a chunk goes between the nodes as soon

@@ -45,6 +45,7 @@ Runtime::Runtime(RuntimeParts parts)
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
       crowded_(parts.topology.local_size(parts.rank) > Cores()),
+      cores_to_spare_(2 * parts.topology.local_size(parts.rank) <= Cores()),
       hold_bytes_(HoldBytes(parts.topology, segment_.get())),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
@@ -105,9 +106,11 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
 // A lone tensor is taken at once. In a burst of asynchronous submits the queue is left to fill for
 // a moment between two reports, or as long as HORON_CYCLE_TIME says; nobody who waits is kept
 // waiting. Without a core to spare the moment is longer, unless somebody waits or asks on another
-// rank of the node, or asks on this one.
+// rank of the node, or asks on this one. A rank alone reports to nobody.
 bool Runtime::Due() {
-  if (hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked() || queue_.empty()) {
+  const bool alone = fabric_.topology.size() == 1 && config_.cycle_time.count() == 0;
+  if (alone || hurry_ || baton_.wanted() || told_to_leave_ || negotiator_.locked() ||
+      queue_.empty()) {
     hold_until_.reset();
     return true;
   }
@@ -129,6 +132,7 @@ Status Runtime::Cycle() {
     queue_.PopAll(popped_);
     moved_ = !popped_.empty();
     if (moved_) popped_at_ = Clock::now();
+    if (moved_ && popped_[0].ready) popped_of_gpu_at_ = popped_at_;
     if (const int64_t now = timeline_.Stamp()) {
       for (Entry& entry : popped_) entry.stamps.taken = now;
     }
@@ -224,7 +228,8 @@ void Runtime::Background() {
   baton_.Take();
   while (!parted()) {
     const bool moved = CycleMoved();
-    if (baton_.wanted() || (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin))))
+    if (baton_.wanted() ||
+        (!moved && !LookAgain(std::min(config_.spin, kBackgroundSpin)) && !LookForMore()))
       SleepInBackground();
   }
   if (failure_.ok() && !executor_.idle()) {

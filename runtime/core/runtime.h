@@ -164,6 +164,7 @@ class Runtime {
   bool RingWhenNeeded();
   bool CycleMoved();
   bool LookAgain(std::chrono::microseconds spin);
+  bool LookForMore();
   void Suspect(const Status& symptom);
   Status Cause() const;
   void Fail(const Status& status);
@@ -208,8 +209,9 @@ class Runtime {
   std::function<void()> on_letter_;
   Doorbell* bell_;
   bool may_lend_;
-  bool crowded_;        // more ranks than cores
-  int64_t hold_bytes_;  // what a locked schedule's queue holds back
+  bool crowded_;         // more ranks than cores
+  bool cores_to_spare_;  // one for each rank's background thread, beside one for its program
+  int64_t hold_bytes_;   // what a locked schedule's queue holds back
   std::atomic<bool> nudged_{false};
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
@@ -236,7 +238,7 @@ class Runtime {
   size_t wanted_ = 1;
   int64_t wanted_bytes_ = 0;
   std::vector<Entry> popped_;  // empty; its memory is used again
-  std::chrono::steady_clock::time_point popped_at_;
+  std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
   // When the background thread wakes by itself, while it sleeps.

@@ -20,6 +20,7 @@ void RecordWait(const std::shared_ptr<Recorder>& recorder, const Work& work) {
 
 bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit, bool looks) {
   Work* const alone = &work;
+  const Work::Caller caller(work);
   return Wait(std::span<Work* const>(&alone, 1), limit, looks);
 }
 

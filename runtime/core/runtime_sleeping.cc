@@ -14,6 +14,7 @@ constexpr std::chrono::milliseconds kLeaveSleep{20};
 // hands it over in a third of a microsecond where waking a sleeper takes 20, and takes as long as
 // the others run.
 constexpr int kYieldFactor = 4;
+constexpr int kMoreSpins = 4;  // the background thread, after a tensor of a GPU
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
 // have to submit, and while bytes travel.
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
@@ -31,6 +32,18 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
     if (CycleMoved()) return true;
     if (crowded_) sched_yield();
   } while (Clock::now() < until);
+  return false;
+}
+
+// Tensors of a GPU come one by one in a backward pass, some 100 us apart, and what there is to do
+// with one takes less than waking a thread. Where each rank has two cores the background thread
+// goes on looking for the next one for a while; with the baton, which it gives to who wants it.
+bool Runtime::LookForMore() {
+  if (!cores_to_spare_) return false;
+  const auto until = popped_of_gpu_at_ + kMoreSpins * config_.spin;
+  while (Clock::now() < until && !baton_.wanted() && !leaving_.load(std::memory_order_relaxed)) {
+    if (CycleMoved()) return true;
+  }
   return false;
 }
 

@@ -61,6 +61,26 @@ class Work {
   // and once done the first that failed, if any. Null before there is one. On the threads that
   // submit and wait.
   const SharedRegistration& first() const;
+  // Who begins it waits for it at once: a call that blocks. Before it is submitted.
+  void WillBlock() { blocks_ = true; }
+  // A thread waits for it while this lives.
+  class Caller {
+   public:
+    explicit Caller(Work& work) : work_(work) {
+      if (work.blocks_) work.caller_.store(ThisThread(), std::memory_order_relaxed);
+    }
+    ~Caller() {
+      if (work_.blocks_) work_.caller_.store(nullptr, std::memory_order_relaxed);
+    }
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+
+   private:
+    Work& work_;
+  };
+  // Whether it is this thread that waits for it, in a call that blocks: whatever is done for it
+  // here is done by that call, on the caller's stream, too.
+  bool called_here() const { return caller_.load(std::memory_order_relaxed) == ThisThread(); }
   // No other work of this process ever has it. Never 0; any thread.
   uint64_t number() const;
   // Whether the device, too, has finished with all of it. Once done.
@@ -88,9 +108,16 @@ class Work {
     return of_group_.empty() ? alone_ : of_group_[static_cast<size_t>(member)];
   }
 
+  static const void* ThisThread() {
+    static thread_local const char thread = 0;
+    return &thread;
+  }
+
   static constexpr uint32_t kPending = 0, kDone = 1, kAwaited = 2;  // awaited: somebody sleeps
 
   const bool gathers_ = false;
+  bool blocks_ = false;
+  std::atomic<const void*> caller_{nullptr};
   bool closed_ = false;
   SharedRegistration first_;
   std::vector<SharedRegistration> later_;  // of one that gathers: its other tensors
@@ -117,6 +144,7 @@ class Promise {
   // Once; later calls and the destructor do nothing. The name is free before the waiter wakes.
   void Finish(Status status);
   Output& output() { return work_->output(member_); }
+  bool called_here() const { return work_ && work_->called_here(); }
 
  private:
   // Entries move on from stage to stage: most promises that die have been moved away.

@@ -26,8 +26,11 @@ class Gpu {
   virtual std::unique_ptr<Memory> MakePinnedMemory() = 0;
   // kUnsupported for cuBLAS's kernels where there is no cuBLAS: what to install.
   virtual Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) = 0;
-  // A library (MPI) may use the device on this thread from now on, unless the thread is at work with
-  // one already.
+  // The framework's own stream, which outlives what is enqueued there: on the thread of the program
+  // that uses it, alone.
+  virtual std::shared_ptr<Stream> Borrow(void* framework_stream) = 0;
+  // A library (MPI) may use the device on this thread from now on, unless the thread is at work
+  // with one already.
   virtual Status Attach() = 0;
   // An event after all that the framework has enqueued on its stream (a cudaStream_t) so far.
   // kUnsupported while that stream is captured into a graph.

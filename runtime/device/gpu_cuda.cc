@@ -56,6 +56,19 @@ Status Captured() {
       "call Horon outside of the capture");
 }
 
+// kUnsupported while it is.
+Status RefuseCaptured(cudaStream_t stream, int device) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
+  // The legacy default stream may not be asked while a stream that it waits for is captured.
+  if (asked == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return Captured();
+  }
+  HORON_TRY(Check(asked, "ask a stream", device));
+  return capturing == cudaStreamCaptureStatusNone ? Status::Ok() : Captured();
+}
+
 // Events that are used again: making one costs more than recording it.
 class Events {
  public:
@@ -109,6 +122,7 @@ class CudaEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     const OnDevice current(from_->index());
+    if (on == stream) return RefuseCaptured(static_cast<cudaStream_t>(on), from_->index());
     const cudaError_t error = cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0);
     if (error == cudaErrorStreamCaptureIsolation) {
       cudaGetLastError();
@@ -136,14 +150,16 @@ Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream, const CublasLibrary& cublas,
-             PairKernels pairs)
+  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream, bool own,
+             const CublasLibrary& cublas, PairKernels pairs)
       : events_(std::move(events)),
         stream_(stream),
+        own_(own),
         device_(events_->index()),
         cublas_(cublas),
         pairs_(pairs) {}
   ~CudaStream() override {
+    if (!own_) return;
     const OnDevice current(device_);
     cudaStreamSynchronize(stream_);
     by_cublas_.reset();
@@ -235,6 +251,7 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Events> events_;
   cudaStream_t stream_;
+  const bool own_;
   int device_;
   const CublasLibrary& cublas_;
   PairKernels pairs_;
@@ -266,7 +283,12 @@ class CudaGpu final : public Gpu {
     cudaStream_t stream = nullptr;
     HORON_TRY(Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
                     "make a stream", index_));
-    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(events_, stream, cublas_, pairs));
+    return std::unique_ptr<Stream>(
+        std::make_unique<CudaStream>(events_, stream, true, cublas_, pairs));
+  }
+  std::shared_ptr<Stream> Borrow(void* framework_stream) override {
+    return std::make_shared<CudaStream>(events_, static_cast<cudaStream_t>(framework_stream), false,
+                                        cublas_, PairKernels::kFused);
   }
   Status Attach() override {
     if (HasContext()) return Status::Ok();
@@ -274,16 +296,7 @@ class CudaGpu final : public Gpu {
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);
-    auto* const stream = static_cast<cudaStream_t>(framework_stream);
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
-    // The legacy default stream may not be asked while a stream that it waits for is captured.
-    if (asked == cudaErrorStreamCaptureImplicit) {
-      cudaGetLastError();
-      return Captured();
-    }
-    HORON_TRY(Check(asked, "ask a stream", index_));
-    if (capturing != cudaStreamCaptureStatusNone) return Captured();
+    HORON_TRY(RefuseCaptured(static_cast<cudaStream_t>(framework_stream), index_));
     return RecordOn(events_, framework_stream);
   }
 

@@ -5,7 +5,11 @@
 namespace horon::cuda {
 namespace {
 
-using MoveTable = Table<Piece, 512>;
+// Two kernels of each kind: a table is an argument of a launch, and 14 kB of it take 3 us more than
+// a few bytes.
+template <int kMost>
+using MoveTable = Table<Piece, kMost>;
+constexpr int kFew = 8, kMany = 512;
 
 template <typename From, typename To, bool kScaled>
 __device__ To Moved(From x, double scale) {
@@ -40,9 +44,9 @@ __device__ void MoveTile(const From* from, To* to, double scale) {
   }
 }
 
-template <typename From, typename To, bool kScaled>
+template <typename From, typename To, bool kScaled, int kMost>
 __global__ void __launch_bounds__(kThreads)
-    MoveKernel(const __grid_constant__ MoveTable table, double scale) {
+    MoveKernel(const __grid_constant__ MoveTable<kMost> table, double scale) {
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const auto [piece, begin, n] = table.PlaceOf(tile);
@@ -57,13 +61,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A kernel of these.
+// The kernels of these.
 template <typename FromType, typename ToType, bool kScaledMove>
 struct Movement {
   using From = FromType;
   using To = ToType;
   static constexpr bool kScaled = kScaledMove;
-  static constexpr auto kKernel = MoveKernel<From, To, kScaled>;
+  static constexpr auto kOfFew = MoveKernel<From, To, kScaled, kFew>;
+  static constexpr auto kOfMany = MoveKernel<From, To, kScaled, kMany>;
 };
 
 template <typename Use>
@@ -107,18 +112,25 @@ cudaError_t WithMovement(DataType from, DataType to, bool scaled, Use use) {
   return WithFloat(from, [&](auto zero) { return WithConversion<decltype(zero)>(to, use); });
 }
 
-template <typename M>
-cudaError_t Launch(M, std::span<const Piece> pieces, double scale, cudaStream_t stream) {
+template <typename M, int kMost>
+cudaError_t LaunchOf(void (*kernel)(MoveTable<kMost>, double), std::span<const Piece> pieces,
+                     double scale, cudaStream_t stream) {
   const auto cut = [](const Piece& piece, int64_t begin, int64_t count) {
     constexpr auto kFrom = static_cast<int64_t>(sizeof(typename M::From)),
                    kTo = static_cast<int64_t>(sizeof(typename M::To));
     return Piece{piece.from + begin * kFrom, piece.to + begin * kTo, count};
   };
-  return InTables<MoveTable>(pieces, cut, [&](const MoveTable& table) {
+  return InTables<MoveTable<kMost>>(pieces, cut, [&](const MoveTable<kMost>& table) {
     const unsigned blocks = BlocksFor(table.first_tile[table.count]);
-    M::kKernel<<<blocks, kThreads, 0, stream>>>(table, scale);
+    kernel<<<blocks, kThreads, 0, stream>>>(table, scale);
     return cudaGetLastError();
   });
+}
+
+template <typename M>
+cudaError_t Launch(M, std::span<const Piece> pieces, double scale, cudaStream_t stream) {
+  return pieces.size() <= kFew ? LaunchOf<M, kFew>(M::kOfFew, pieces, scale, stream)
+                               : LaunchOf<M, kMany>(M::kOfMany, pieces, scale, stream);
 }
 
 }  // namespace
@@ -130,7 +142,10 @@ cudaError_t Move(DataType from, DataType to, double scale, std::span<const Piece
 }
 
 cudaError_t LoadMoves() {
-  const auto load = [](auto movement) { return Load(decltype(movement)::kKernel); };
+  const auto load = [](auto movement) {
+    const cudaError_t error = Load(decltype(movement)::kOfFew);
+    return error != cudaSuccess ? error : Load(decltype(movement)::kOfMany);
+  };
   const cudaError_t error = ForEach(kElementTypes, [&](DataType dtype) {
     const cudaError_t plain = WithMovement(dtype, dtype, false, load);
     return plain != cudaSuccess ? plain : WithMovement(dtype, dtype, true, load);

@@ -46,7 +46,7 @@ struct MatrixProduct {
 
 class Stream {
  public:
-  virtual ~Stream() = default;       // waits for what was enqueued
+  virtual ~Stream() = default;       // waits for what was enqueued, if it is not the framework's
   virtual void* native() const = 0;  // the cudaStream_t
   virtual Result<SharedEvent> Record() = 0;
 

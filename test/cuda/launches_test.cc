@@ -1,9 +1,10 @@
-// What the host's half of the kernels makes of CUDA's runtime, where there is no GPU: a runtime that
-// is made up here keeps which kernels nvcc has registered, and what is loaded or launched must be one
-// of those. nvcc has been seen to name another kernel on the host than on the device.
+// What the host's half of the kernels makes of CUDA's runtime, where there is no GPU: a runtime
+// that is made up here keeps which kernels nvcc has registered, and what is loaded or launched must
+// be one of those. nvcc has been seen to name another kernel on the host than on the device.
 #include <cuda_runtime_api.h>
 
 #include <set>
+#include <vector>
 
 #include "runtime/device/kernels_cuda.h"
 #include "test/support/catch.h"
@@ -39,8 +40,8 @@ void** __cudaRegisterFatBinary(void*) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void**, const char* kernel, char*, const char*, int, uint3*, uint3*, dim3*,
-                            dim3*, int*) {
+void __cudaRegisterFunction(void**, const char* kernel, char*, const char*, int, uint3*, uint3*,
+                            dim3*, dim3*, int*) {
   TheRuntime().registered.insert(kernel);
 }
 unsigned __cudaPushCallConfiguration(dim3 blocks, dim3 threads, size_t, cudaStream_t) {
@@ -86,13 +87,16 @@ TEST_CASE("what is loaded or launched on a GPU is what nvcc has registered") {
   const std::byte* const inputs[] = {bytes, bytes};
   const double weights[] = {0.5, 0.5};
   const Piece piece{bytes, bytes, 4};
+  const std::vector<Piece> pieces(100, piece);
   const Pair pair{bytes, bytes, bytes, 4};
   Dots dots[4];
   Coefficients out;
   const auto took = [](cudaError_t error) { return error == cudaSuccess; };
   for (const DataType dtype : test::kAllTypes) {
-    CHECK(took(Move(dtype, dtype, 1, {&piece, 1}, nullptr)));
-    CHECK(took(Move(dtype, dtype, 2, {&piece, 1}, nullptr)));
+    for (const double scale : {1.0, 2.0}) {
+      CHECK(took(Move(dtype, dtype, scale, {&piece, 1}, nullptr)));
+      CHECK(took(Move(dtype, dtype, scale, pieces, nullptr)));
+    }
     for (const ReduceKind kind :
          {ReduceKind::kSum, ReduceKind::kProduct, ReduceKind::kMax, ReduceKind::kMin}) {
       CHECK(took(Reduce(kind, dtype, 1, {inputs, 2}, bytes, 4, nullptr)));
@@ -101,7 +105,10 @@ TEST_CASE("what is loaded or launched on a GPU is what nvcc has registered") {
     CHECK(took(Mix(dtype, weights, inputs, bytes, 4, nullptr)));
     CHECK(took(Dot(dtype, {&pair, 1}, dots, dots, nullptr)));
     CHECK(took(Combine(dtype, {&pair, 1}, nullptr)));
-    for (const DataType to : test::kFloats) CHECK(took(Move(dtype, to, 1, {&piece, 1}, nullptr)));
+    for (const DataType to : test::kFloats) {
+      CHECK(took(Move(dtype, to, 1, {&piece, 1}, nullptr)));
+      CHECK(took(Move(dtype, to, 1, pieces, nullptr)));
+    }
   }
   CHECK(took(Weigh({}, dots, 1, 1, &out, nullptr)));
   CHECK(runtime.unknown == 0);

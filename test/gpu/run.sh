@@ -10,7 +10,8 @@
 # (default build/gpu); results go to $OUT (default: results in that folder), as they come.
 # HORON_GPU_SECONDS (570) is the time of a call: what does not fit in is named at the end, for another
 # one; HORON_GPU_JOB_SECONDS (100) is the time of a job of ranks. The exit code is 0 when nothing
-# failed; what was skipped says why.
+# failed; what was skipped says why. HORON_GPU_TESTS: which of the tests of horon.torch
+# ("test_horonrun[4] ..."), HORON_GPU_AT_ONCE: so many at once (pytest-xdist).
 #
 # Where packages cannot be fetched, a folder HORON_GPU_CARRIED (default .carried) brings them: .deb
 # files for the build (libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2, of Debian 12), wheels for
@@ -126,9 +127,13 @@ run_bench() {
 }
 
 run_torch() {
+  local file=$root/test/python/gpu_test.py tests
+  read -ra tests <<< "${HORON_GPU_TESTS:-}"
+  tests=("${tests[@]/#/$file::}")
+  if (( ${#tests[@]} == 0 )); then tests=("$file"); fi
   cd "$folder" || return
   must 540 torch.log "$python" -u -m pytest -v -rs -p no:cacheprovider -m gpu -c "$root/pyproject.toml" \
-    --rootdir "$root" "$root/test/python/gpu_test.py"
+    --rootdir "$root" ${HORON_GPU_AT_ONCE:+-n "$HORON_GPU_AT_ONCE"} "${tests[@]}"
   cd "$root" || return
 }
 

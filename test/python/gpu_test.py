@@ -68,6 +68,12 @@ def test_few_blocks_of_the_gpu(launch):
     launch(2, "gpu::device", "gpu::reductions", env={**env, "HORON_NCCL_MAX_CTAS": "1"})
 
 
+def test_communicators_that_block(launch):
+    """By NCCL's own variable: what docs/gpu.md says of it."""
+    env = SHARED if torch.cuda.device_count() < 2 else {}
+    launch(2, "gpu", env={**env, "NCCL_COMM_BLOCKING": "1"})
+
+
 def test_one_rank_a_node(launch, needs_mpi):
     """All between nodes; three of them, so that one folds into another."""
     launch(3, "gpu::device", "gpu::adasum", "gpu::mixing", "gpu::reductions", launcher="mpirun",

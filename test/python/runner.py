@@ -7,6 +7,7 @@ A file with `OWN_LIFE = True` calls init() and shutdown() itself; the others fin
 import gc
 import importlib.util
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -32,12 +33,16 @@ def run_checks(module, word):
         torch.manual_seed(1)
         if not hvd.is_initialized() or hvd.rank() == 0:
             print(f"{module.__name__}.{name}", flush=True)  # the last one is where a job hung
+        begun = time.monotonic()
         try:
             getattr(module, name)()
         except BaseException:
             print(f"rank {hvd.rank() if hvd.is_initialized() else '?'}: {name} failed", flush=True)
             traceback.print_exc()
             raise SystemExit(1) from None
+        took = time.monotonic() - begun
+        if took > 2 and hvd.is_initialized() and hvd.rank() == 0:
+            print(f"  took {took:.1f} s", flush=True)
     return len(checks)
 
 

@@ -83,6 +83,11 @@ Result<std::unique_ptr<Stream>> FakeGpu::MakeStream(PairKernels) {
   return std::unique_ptr<Stream>(std::make_unique<FakeStream>(*this));
 }
 
+std::shared_ptr<Stream> FakeGpu::Borrow(void* framework_stream) {
+  const std::shared_ptr<void> nobody;
+  return {nobody, static_cast<FakeStream*>(framework_stream)};
+}
+
 Result<SharedEvent> FakeGpu::Record(void* framework_stream) {
   if (capturing > 0) return Status::Unsupported("its stream is being captured into a CUDA graph");
   return static_cast<FakeStream*>(framework_stream)->Record();

@@ -34,6 +34,7 @@ class FakeGpu final : public Gpu {
   std::unique_ptr<Memory> MakeMemory() override;
   std::unique_ptr<Memory> MakePinnedMemory() override;
   Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) override;
+  std::shared_ptr<Stream> Borrow(void* framework_stream) override;
   Status Attach() override { return Status::Ok(); }
   Result<SharedEvent> Record(void* framework_stream) override;
 

@@ -56,10 +56,13 @@ class GpuRank {
                     });
   }
 
-  Result<std::shared_ptr<Work>> Submit(Request request, const std::byte* input, std::byte* output) {
+  // `blocks`: as a call begins that waits at once.
+  Result<std::shared_ptr<Work>> Submit(Request request, const std::byte* input, std::byte* output,
+                                       bool blocks = false) {
     HORON_ASSIGN(const Submission one, Make(std::move(request), input, output));
     auto work = std::make_shared<Work>(1);
-    HORON_TRY(me_.runtime().Submit({&one, 1}, work, true));
+    if (blocks) work->WillBlock();
+    HORON_TRY(me_.runtime().Submit({&one, 1}, work, !blocks));
     // A handle like the C API's: its last reference drops the outputs while the stream is there.
     Work* const plain = work.get();
     return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {

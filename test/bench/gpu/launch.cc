@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "runtime/include/horon/horon.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kTurns = 520, kFirst = 20;  // the first ones do not count
 constexpr std::chrono::seconds kLost{20};
+constexpr std::chrono::milliseconds kPause{1};
 using BenchClock = std::chrono::steady_clock;
 
 void MustHoron(int code, const char* what) {
@@ -57,6 +59,7 @@ struct Way {
   std::function<void(int turn)> call;   // until it is enqueued
   std::function<void()> after = [] {};  // not measured
   cudaStream_t stamped = nullptr;       // the stream behind it; null: its kernel writes by itself
+  std::function<void()> before = [] {};  // not measured
   std::vector<double> seconds = {};
 };
 
@@ -64,8 +67,10 @@ void TakeTurns(const Place& place, std::vector<Way>& ways) {
   for (int turn = 1; turn <= kTurns; ++turn) {
     Must(cudaMemcpy(place.in, &turn, sizeof turn, cudaMemcpyHostToDevice), "copy");
     for (Way& way : ways) {
-      *place.seen = 0;
       Must(cudaDeviceSynchronize(), "wait");
+      way.before();
+      Must(cudaDeviceSynchronize(), "wait");
+      *place.seen = 0;
       const auto begin = BenchClock::now();
       way.call(turn);
       if (way.stamped != nullptr) Must(Stamp(place.seen, turn, way.stamped), "stamp");
@@ -100,20 +105,26 @@ horon_request RequestOf(const Place& place, void* output) {
   return request;
 }
 
-// Three: the kernel of a sum of one rank by itself, and a stream that is put behind the work, which
-// the runtime's own thread has enqueued, or the caller's.
+// The kernel of a sum of one rank by itself, and a stream that is put behind the work, which the
+// runtime's own thread has enqueued, or the caller's. The first shortly after another one, as in a
+// backward pass, and after a pause, when that thread sleeps.
 void AddHoron(const Place& place, std::vector<Way>& ways) {
   static horon_work* work = nullptr;
   const auto end = [] {
     MustHoron(horon_work_wait(work, -1), "wait");
     horon_work_release(work);
   };
-  ways.push_back({"Horon's kernel",
-                  [&place](int) {
-                    const horon_request request = RequestOf(place, place.seen);
-                    MustHoron(horon_submit(&request, &work), "submit");
-                  },
-                  end});
+  const auto submit = [&place](int) {
+    const horon_request request = RequestOf(place, place.seen);
+    MustHoron(horon_submit(&request, &work), "submit");
+  };
+  const auto another = [submit, end] {
+    submit(0);
+    end();
+  };
+  ways.push_back({"Horon's kernel", submit, end, nullptr, another});
+  ways.push_back({"Horon's kernel, after a pause", submit, end, nullptr,
+                  [] { std::this_thread::sleep_for(kPause); }});
   ways.push_back({"Horon, submitted and waited for",
                   [&place](int) {
                     const horon_request request = RequestOf(place, place.out);
@@ -121,7 +132,7 @@ void AddHoron(const Place& place, std::vector<Way>& ways) {
                     MustHoron(horon_work_wait(work, -1), "wait");
                     MustHoron(horon_work_hold_back(work, place.stream), "hold back");
                   },
-                  end, place.stream});
+                  end, place.stream, another});
   ways.push_back({"Horon, run",
                   [&place](int) {
                     const horon_request request = RequestOf(place, place.out);

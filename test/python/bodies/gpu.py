@@ -351,7 +351,8 @@ def check_memory():
     for _ in range(200):
         step()
     later, _ = torch.cuda.mem_get_info()
-    if hvd.local_size() == 1:  # else the others' memory is in it
+    alone = hvd.local_size() == 1 and not os.environ.get("HORON_GPU_AT_ONCE")
+    if alone:  # else the others' memory is in it
         assert free - later < 64 << 20, (free, later)
 
 

@@ -33,6 +33,50 @@ TEST_CASE("nobody waits for the device", "[gpu]") {
   world.Check();
 }
 
+// Between calls that block others do not, of several tensors, too: on the share's stream.
+TEST_CASE("a call that blocks works on its caller's stream", "[gpu]") {
+  const int ranks = GENERATE(1, 2);
+  GpuWorld world({ranks, 0, std::vector<int>(static_cast<size_t>(ranks), kNccl), ""});
+  constexpr int kRounds = 50;
+  world.Run([&](GpuRank& rank) {
+    GpuRank beside(rank.me(), rank.gpu());
+    std::vector<std::byte*> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(1, 4)));
+    const Request request = GpuRank::Of("blocks", "sum", DataType::kFloat32, {4});
+    Counter& counter = rank.me().runtime().counters()["gpu.buckets_on_callers_streams"];
+    for (int round = 0; round < kRounds; ++round) {
+      GpuRank& caller = round % 3 == 2 ? beside : rank;
+      const bool held = round % 5 == 0;
+      if (held) caller.stream().Hold();
+      std::byte* const tensor = caller.Put(Counting(rank.me().rank() + round, 4));
+      const int64_t before = counter.value();
+      std::byte* const output_at = round % 2 == 0 ? tensor : nullptr;
+      const auto work = caller.Submit(request, tensor, output_at, true).value();
+      world.Expect(caller.Synchronize(*work).ok(), "it blocks until it is enqueued");
+      const Output& output = work->outputs()[0];
+      const bool here = counter.value() > before;
+      world.Expect(!here || output.done->stream == &caller.stream(), "the caller's stream");
+      if (held) {
+        world.Expect(!work->Settled().value(), "the device has not begun");
+        caller.stream().Release();
+      }
+      const float first = ranks == 1 ? float(round) : float(2 * round + 1);
+      const Values sum = test::Decode(DataType::kFloat32, caller.Get(output.data, 16));
+      world.Expect(sum == Values{first, first + ranks, first + 2 * ranks, first + 3 * ranks},
+                   "the sum");
+      const auto several = rank.SubmitTogether("several", "sum", tensors, 4).value();
+      const Request other = GpuRank::Of("alone", "max", DataType::kFloat32, {4});
+      const auto alone = rank.Submit(other, tensors[0], nullptr).value();
+      if (round % 2 == 0) world.Expect(rank.Synchronize(*several).ok(), "several");
+      world.Expect(rank.Synchronize(*alone).ok() && rank.Synchronize(*several).ok(), "all");
+    }
+    world.Expect(counter.value() > 0 && counter.value() <= kRounds, "some, and nothing else");
+    rank.stream().Finish();
+    beside.stream().Finish();
+  });
+  world.Check();
+}
+
 TEST_CASE("what is enqueued ends well when the job is left", "[gpu]") {
   GpuWorld world({2, 0, {kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
