@@ -275,7 +275,7 @@ int horon_start_into(horon_tensor* tensor, const void* input, void* output, horo
         return Status::Aborted("a work that was begun before Horon was shut down takes no tensors");
       return StartInto(runtime, *tensor, input, output, (*work)->self);
     }
-    const auto made = std::make_shared<horon_work>(Work::Gathers());
+    const auto made = MakeWork(Work::Gathers());
     HORON_TRY(StartInto(runtime, *tensor, input, output, made));
     *work = Handle(made);
     return Status::Ok();

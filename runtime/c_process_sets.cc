@@ -11,7 +11,7 @@ namespace {
 Result<std::shared_ptr<Work>> SubmitBuiltIn(Runtime& runtime, const char* op,
                                             const std::string& name, std::vector<int64_t> numbers,
                                             bool wake) {
-  std::shared_ptr<Work> work = std::make_shared<horon_work>(1);
+  std::shared_ptr<Work> work = MakeWork(1);
   Request request;
   request.op = op;
   request.name = name;

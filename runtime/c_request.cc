@@ -119,7 +119,7 @@ bool AnyReplaced(std::span<const Submission> submissions) {
 // `make(i)` gives the i-th submission.
 template <typename F>
 Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wake, F&& make) {
-  std::shared_ptr<Work> work = std::make_shared<horon_work>(static_cast<int>(count));
+  std::shared_ptr<Work> work = MakeWork(static_cast<int>(count));
   if (!wake) work->WillBlock();
   Submission one;
   std::vector<Submission> many(count == 1 ? 0 : count);

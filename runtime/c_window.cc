@@ -213,7 +213,7 @@ Result<std::shared_ptr<Work>> StartOrder(Runtime& runtime, Order order, bool wak
   HORON_TRY(CheckOrder(runtime, order));
   if (runtime.peers().Find(order.window->shape().name) != order.window)
     return Status::InvalidArgument("the window '" + order.window->shape().name + "' was freed");
-  std::shared_ptr<Work> work = std::make_shared<horon_work>(1);
+  std::shared_ptr<Work> work = MakeWork(1);
   HORON_TRY(runtime.Submit(std::move(order), work, wake));
   return work;
 }

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
+#include "runtime/base/kept_memory.h"
 #include "runtime/core/work.h"
 #include "runtime/include/horon/horon.h"
 
@@ -25,6 +27,12 @@ struct horon_work : horon::Work {
 };
 
 namespace horon {
+
+template <typename... Arguments>
+std::shared_ptr<horon_work> MakeWork(Arguments&&... arguments) {
+  return std::allocate_shared<horon_work>(KeptMemory<horon_work>(),
+                                          std::forward<Arguments>(arguments)...);
+}
 
 // A handle with one reference, which the caller has. The work was made as a horon_work.
 horon_work* Handle(const std::shared_ptr<Work>& work);

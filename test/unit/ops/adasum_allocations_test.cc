@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "runtime/include/horon/horon.h"
 #include "test/support/road.h"
 
 namespace {
@@ -189,6 +190,40 @@ TEST_CASE("nor in steps that are negotiated, or of very many tensors", "[adasum]
       CHECK(LeastInside(ranks, options, op, tensors, count, way) == 0);
     }
   }
+}
+
+// Of the whole process: the call on the user's thread, too.
+TEST_CASE("a call for a registered tensor takes nothing from the heap", "[adasum]") {
+  REQUIRE(horon_init() == HORON_OK);
+  float value = 1;
+  const int64_t shape = 1;
+  horon_request request = {};
+  request.struct_bytes = sizeof request;
+  request.name = "kept";
+  request.op = "adasum";
+  request.dtype = HORON_FLOAT32;
+  request.shape = &shape;
+  request.ndim = 1;
+  request.device = -1;
+  horon_tensor* tensor = nullptr;
+  REQUIRE(horon_register(&request, &tensor) == HORON_OK);
+  const int will_wait = GENERATE(0, 1);
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 50 && least > 0; ++i) {
+    const int64_t before = news;
+    bool well = true;
+    for (int step = 0; step < kSteps; ++step) {
+      horon_work* work = nullptr;
+      well = well && horon_start(tensor, &value, &value, will_wait, &work) == HORON_OK &&
+             horon_work_wait(work, -1) == HORON_OK;
+      horon_work_release(work);
+    }
+    least = std::min<int64_t>(least, news - before);
+    REQUIRE(well);
+  }
+  CHECK(least == 0);
+  horon_tensor_release(tensor);
+  REQUIRE(horon_shutdown() == HORON_OK);
 }
 
 TEST_CASE("a steady step of adasum takes a bounded number of small things from the heap",
