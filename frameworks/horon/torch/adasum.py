@@ -145,9 +145,9 @@ class _DeltaOptimizer(WrappedOptimizer):
     def _agree(self) -> list:
         """Of which things are so on some rank: an overflow, a GradScaler, local steps taken before
         step(). Waits for the others, in every step, so that all of them go the same way."""
-        found_inf = getattr(self, "found_inf", None)
+        found_inf = getattr(self, "found_inf", None)  # 0 where no parameter has a gradient
         scaled = found_inf is not None
-        mine = [scaled and found_inf.item() > 0, scaled, not self._horon_reducer.deferred]
+        mine = [scaled and float(found_inf) > 0, scaled, not self._horon_reducer.deferred]
         flags = torch.tensor(mine, dtype=torch.uint8)
         process_set = self._horon_reducer.process_set
         try:

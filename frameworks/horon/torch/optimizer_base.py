@@ -102,7 +102,7 @@ class WrappedOptimizer:
     def _step_locally(self, scaler):
         """An overflow of this rank skips its own step only."""
         try:
-            if scaler.get("found_inf") is not None and scaler["found_inf"].item() > 0:
+            if scaler.get("found_inf") is not None and float(scaler["found_inf"]) > 0:
                 return
             scale = scaler.get("grad_scale")
             for group in self.param_groups if scale is not None else ():

@@ -49,6 +49,65 @@ def check_mixed_precision():
         same_models(model, expected)
 
 
+def check_mixed_precision_with_what_the_optimizer_can_do():
+    """Several passes, groups, compression, a process set: an overflow of rank 0 changes no bit, and
+    the other steps are those of a run without a scaler and without that step."""
+    ways = [{"backward_passes_per_step": 2}, {"groups": 2}, {"compression": hvd.Compression.fp16}]
+    members = None
+    if hvd.size() > 2:
+        members = hvd.add_process_set(range(hvd.size() - 1))
+    if members is not None and members.included():
+        ways.append({"process_set": members})
+    for arguments in ways:
+        passes = arguments.get("backward_passes_per_step", 1)
+        data = batches(hvd.size())
+        steps = [data[i:i + passes] for i in range(0, len(data), passes)]
+        trained = []
+        for scaled in (True, False):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(
+                sgd(model), [(f"{scaled}.{name}", p) for name, p in model.named_parameters()],
+                op=hvd.Adasum, **arguments)
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+            for i, several in enumerate(steps):
+                bad = i == 1
+                if bad and not scaled:
+                    continue
+                optimizer.zero_grad()
+                before = [p.detach().clone() for p in model.parameters()]
+                for batch in several:
+                    loss = loss_of(model, batch[hvd.rank()])
+                    scaler.scale(loss * float("inf") if bad and hvd.rank() == 0 else loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                if bad:
+                    for old, p in zip(before, model.parameters()):
+                        same(old, p.detach())
+            trained.append(model)
+        same_models(*trained, 1e-3 if "compression" in arguments else 1e-5)
+    if members is not None:
+        hvd.remove_process_set(members)
+
+
+def check_a_rank_without_gradients_under_a_scaler():
+    """PyTorch says 0 then, which is no tensor: it takes part all the same."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for i, step in enumerate(batches(hvd.size())):
+        without = i == 1 and hvd.rank() == 0
+        optimizer.zero_grad()
+        loss = scaler.scale(loss_of(model, step[hvd.rank()]))
+        if not without:
+            loss.backward()
+        scaler.step(optimizer)
+        scaler.update(1024.0 if without else None)  # which would have nothing to go by there
+    for i, parameter in enumerate(model.parameters()):
+        rows = hvd.allgather(parameter.detach().reshape(1, -1), name=f"without.{i}")
+        for row in rows:
+            same(row, rows[0])
+
+
 def scaled_step(model, optimizer, scaler, batch, bad=False):
     """One step, without a scaler where that is None."""
     optimizer.zero_grad()

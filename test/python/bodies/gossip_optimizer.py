@@ -330,6 +330,21 @@ def check_an_overflow_skips_this_ranks_step_only():
     close(weight.detach().double(), (matrix @ after)[hvd.rank()].expand(3), 1e-6)
 
 
+def check_a_rank_without_gradients_under_a_scaler():
+    """PyTorch says 0 then, which is no tensor: it mixes all the same."""
+    weight = torch.nn.Parameter(torch.full((3,), float(hvd.rank())))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Gossip("dpsgd"))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    loss = scaler.scale(weight.sum())
+    if hvd.rank() > 0:
+        loss.backward()
+    scaler.step(optimizer)
+    after = torch.arange(hvd.size(), dtype=torch.float64) - 1.0
+    after[0] = 0.0
+    matrix = torch.tensor(topology.Topology(hvd.size()).matrix(0), dtype=torch.float64)
+    close(weight.detach().double(), (matrix @ after)[hvd.rank()].expand(3), 1e-6)
+
+
 def check_a_scaler_sees_mixed_gradients():
     """Who has mixed in an infinite one skips its step only, and goes on mixing."""
     size = hvd.size()

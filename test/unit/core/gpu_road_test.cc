@@ -60,7 +60,7 @@ TEST_CASE("a call that blocks works on its caller's stream", "[gpu]") {
         world.Expect(!work->Settled().value(), "the device has not begun");
         caller.stream().Release();
       }
-      const float first = ranks == 1 ? float(round) : float(2 * round + 1);
+      const double first = ranks == 1 ? round : 2 * round + 1;
       const Values sum = test::Decode(DataType::kFloat32, caller.Get(output.data, 16));
       world.Expect(sum == Values{first, first + ranks, first + 2 * ranks, first + 3 * ranks},
                    "the sum");
