@@ -82,5 +82,5 @@ def test_one_rank_a_node(launch, needs_mpi):
 
 def test_a_model_on_several_gpus(launch):
     if torch.cuda.device_count() < 2:
-        pytest.skip("this machine has one GPU; optimizer_use has the same test on made-up ones")
+        pytest.skip("this machine has one GPU; other_gpus has such tests with made-up ones")
     launch(2, "gpu_models")

@@ -7,7 +7,7 @@ ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients
        "optimizer_use", "objects", "gradient_views",
        "process_sets", "aggregations", "bits", "adasum", "adasum_optimizer", "adasum_amp",
        "adasum_local_steps", "adasum_properties", "gossip", "gossip_optimizer", "gossip_by_nodes",
-       "bluefog"]
+       "bluefog", "other_gpus"]
 OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
               "layered_gossip", "tracking", "advice", "end_to_end"]
 

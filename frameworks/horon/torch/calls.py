@@ -12,7 +12,9 @@ import torch
 from horon import _core
 from horon.errors import HoronInvalidArgument, HoronTimeout
 from horon.torch.tensors import (
+    brought_here,
     dtype_and_device,
+    is_elsewhere,
     is_strided,
     lies_as_it_reads,
     owned_output,
@@ -172,16 +174,36 @@ def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.
 
 
 def _private_copy(tensor: torch.Tensor) -> torch.Tensor:
+    if is_elsewhere(tensor):
+        return brought_here(tensor)
     return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_neg()
 
 
 def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
     def finish(work, index):
+        _keep_for_current_stream(staged)
         with torch.no_grad():
-            tensor.copy_(staged)
+            tensor.copy_(staged, non_blocking=tensor.is_cuda)
         return tensor
 
     return finish
+
+
+def _hand_over(staged: torch.Tensor, tensor: torch.Tensor):
+    """Where the tensor lies."""
+    def finish(work, index):
+        if staged.device == tensor.device:
+            return staged
+        _keep_for_current_stream(staged)
+        return staged.to(tensor.device, non_blocking=True)
+
+    return finish
+
+
+def _keep_for_current_stream(staged: torch.Tensor) -> None:
+    """It may have been made on another stream, to which its memory goes back when it is dropped."""
+    if staged.is_cuda:
+        staged.record_stream(torch.cuda.current_stream(staged.device))
 
 
 def _new_output(tensor):
@@ -203,15 +225,16 @@ def _call_into(request, tensor, output) -> Call:
 
 def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
                 in_place=False, splits=None, round=0, weights=None) -> Call:
-    """Any op whose output has the shape of its input. Tensors with gaps are copied."""
+    """Any op whose output has the shape of its input. Tensors with gaps are copied, as are those on
+    another GPU than this rank's."""
     strided = is_strided(tensor, name)
-    shape = shape_in_memory(tensor) if strided else None
+    shape = shape_in_memory(tensor) if strided and not is_elsewhere(tensor) else None
     # All that follows the shape in _request.
     options = (_scale(prescale), _scale(postscale), splits, round, weights)
     if shape is None and strided:
         staged = _private_copy(tensor)
         request = _request(name, spec, staged, staged, set_id(process_set), None, *options)
-        finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
+        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor)
         return Call(request, staged, finish)
     output = tensor if in_place else _new_output(tensor)
     request = _request(name, spec, tensor, output, set_id(process_set), shape, *options)
@@ -221,9 +244,9 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={whole_number(root_rank, 'root_rank')}"
-    if is_strided(tensor, name) and not lies_as_it_reads(tensor):
+    if is_strided(tensor, name) and (is_elsewhere(tensor) or not lies_as_it_reads(tensor)):
         staged = _private_copy(tensor)
-        finish = _copy_back(staged, tensor) if in_place else lambda work, index: staged
+        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor)
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
     output = tensor if in_place else _new_output(tensor)
     return _call_into(_request(name, spec, tensor, output, set_id(process_set)), tensor, output)
@@ -236,15 +259,18 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     finish(output, received): received[r] is the number of rows that came from rank r of the set.
     """
     strided = is_strided(tensor, name)
+    elsewhere = strided and is_elsewhere(tensor)
     source = tensor.detach()
     if strided:
-        source = source.contiguous().resolve_neg()
+        source = brought_here(tensor) if elsewhere else source.contiguous().resolve_neg()
     request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
                        _scale(postscale), splits)
     dtype, device = request[2], request[3]
 
     def take(work, index):
         output = owned_output(work, index, dtype, device)
+        if elsewhere:
+            output = output.to(tensor.device, non_blocking=True)
         return output if finish is None else finish(output, work.received_splits(index))
 
     return Call(request, source, take)

@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 
-from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.errors import HoronUnsupported
 
 
 def refuse_sharded(param_groups) -> None:
@@ -14,18 +14,6 @@ def refuse_sharded(param_groups) -> None:
             "torch.distributed reduces itself; use the optimizer as it is, and let those "
             "collectives run over Horon: import horon.torch.distributed, then "
             "init_process_group('horon', init_method='horon://')"
-        )
-
-
-def refuse_several_gpus(param_groups, names) -> None:
-    """The runtime would refuse the second one, after it has begun with the first."""
-    places = {p.device: names.get(p, "?") for group in param_groups for p in group["params"]
-              if p.is_cuda}
-    if len(places) > 1:
-        where = " and ".join(f"'{name}' on {device}" for device, name in places.items())
-        raise HoronInvalidArgument(
-            f"the parameters lie on several GPUs, {where}: a rank works with one GPU. Start a rank "
-            "for each (torch.cuda.set_device(hvd.local_rank()))"
         )
 
 

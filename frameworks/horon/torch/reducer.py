@@ -14,12 +14,7 @@ from horon.specs import Max, Sum, spec_of
 from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
-from horon.torch.parameters import (
-    name_parameters,
-    refuse_several_gpus,
-    refuse_sharded,
-    remove_with,
-)
+from horon.torch.parameters import name_parameters, refuse_sharded, remove_with
 
 TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -58,8 +53,6 @@ class GradientReducer:
         self._clash = 0  # address of a gradient that was already under way for another parameter
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
-        if self.active:
-            refuse_several_gpus(param_groups, self._names)
         self._views = self._make_views() if views and self.active else None
         mine = {parameter for options in param_groups for parameter in options["params"]}
         names = {parameter: name for parameter, name in self._names.items() if parameter in mine}

@@ -54,6 +54,26 @@ def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:
     raise HoronUnsupported(f"tensor '{name}' is on device {tensor.device}, which is not supported.")
 
 
+_gpu = None  # the CUDA ordinal of this rank's first tensor there: the runtime works with one GPU
+
+
+def is_elsewhere(tensor: torch.Tensor) -> bool:
+    """Whether it lies on a GPU, and not on that which this rank works with."""
+    global _gpu
+    if not tensor.is_cuda:
+        return False
+    if _gpu is None:
+        _gpu = tensor.device.index
+    return tensor.device.index != _gpu
+
+
+def brought_here(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, dense and in order, on the GPU that this rank works with. The current streams of both
+    GPUs are in step behind it; the host waits for nothing."""
+    here = torch.device("cuda", _gpu)
+    return tensor.detach().to(here, non_blocking=True).contiguous().resolve_neg()
+
+
 def stream_of(device: int) -> int:
     """The CUDA stream that a tensor of this device is worked on now, as a number; 0 on the CPU."""
     return 0 if device < 0 else torch.cuda.current_stream(device).cuda_stream

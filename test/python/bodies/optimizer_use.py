@@ -3,7 +3,6 @@
 import torch
 from common import raises, same
 from optimizers import batches, loss_of, make_model, same_models, sgd
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import horon.torch as hvd
 
@@ -384,17 +383,3 @@ def check_error_at_step_names_the_parameter():
     with raises(hvd.HoronMismatch, hvd.HorovodInternalError, words=["'allreduce.weight'"]):
         optimizer.step()
     hvd.barrier()
-
-
-def check_a_model_on_two_gpus_is_refused():
-    """Before anything of it is reduced. The GPUs are made up: no memory, only a place."""
-    if hvd.size() == 1:
-        return
-    with FakeTensorMode():
-        model = torch.nn.ParameterDict({f"on_{i}": torch.empty(2, device=f"cuda:{i}")
-                                        for i in range(2)})
-    for op in (hvd.Average, hvd.Adasum):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with raises(hvd.HoronInvalidArgument, of=str(op),
-                    words=["one GPU", "'on_0' on cuda:0", "'on_1' on cuda:1"]):
-            hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=op)
