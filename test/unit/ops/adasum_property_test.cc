@@ -1,6 +1,9 @@
 // The identities of Adasum on the op itself, for numbers of ranks, layouts of nodes, paths, dtypes
 // and tensors drawn at random. The numbers are those of docs/algorithms.md.
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
 
 #include "test/support/catch.h"
 #include "test/support/op_runner.h"
@@ -158,6 +161,94 @@ TEST_CASE("A11: one rank's smallest number is averaged, its zero is not, but wit
   CHECK(gap(Combined(drawn, with(least)), mean) <= 3 * drawn.tolerance());
   CHECK(gap(Combined(drawn, with(0)), {3.0}) <= 3 * drawn.tolerance());
   CHECK(gap(Combined(drawn, with(0), with_mean), mean) <= 3 * drawn.tolerance());
+}
+
+// What `local` does, and a bucket of up to six tensors: empty ones, of one element, of fewer than
+// there are ranks.
+struct DrawnBucket {
+  std::string local, op;
+  std::vector<std::vector<Values>> values;  // by tensor, by rank
+  DrawnBucket(Drawn& drawn, bool rings) {
+    constexpr const char* kLocals[] = {"adasum", "average", "sum"};
+    const bool ring = drawn.way == "adasum:algo=ring";
+    local = ring && rings ? "adasum" : kLocals[drawn.random() % 3];  // rings take all ranks alike
+    op = ring && !rings ? "adasum" : drawn.way;
+    op += (op == "adasum" ? ":local=" : ",local=") + local;
+    const auto tensors = 1 + drawn.random() % 6;
+    for (size_t t = 0; t < tensors; ++t) {
+      const auto ranks = static_cast<unsigned>(drawn.ranks());
+      const unsigned counts[] = {0, 1, static_cast<unsigned>(drawn.random()) % ranks,
+                                 static_cast<unsigned>(drawn.random()) % 3000};
+      values.push_back(drawn.Gradients(counts[drawn.random() % 4]));
+    }
+  }
+  OpResult Run(Drawn& drawn) const {
+    std::vector<OpTensor> tensors;
+    for (const auto& by_rank : values)
+      tensors.push_back(
+          OpTensor::Make(drawn.dtype, by_rank).Named("t" + std::to_string(tensors.size())));
+    return OpRunner(drawn.layout, 3, drawn.random() % 2 == 0).Run(op, tensors);
+  }
+};
+
+// Equal nodes of 2^k neighbouring ranks: then the tree is that over the ranks, which folds first.
+bool TreeGoesThroughNodes(const Topology& layout) {
+  int expected = 0;
+  for (int node = 0; node < layout.nodes(); ++node) {
+    const size_t size = layout.members(node).size();
+    if (size != layout.members(0).size() || !std::has_single_bit(size)) return false;
+    for (const int rank : layout.members(node)) {
+      if (rank != expected++) return false;
+    }
+  }
+  return true;
+}
+
+TEST_CASE("A14: every path is the reference tree, whatever the nodes and tensors", "[adasum]") {
+  Drawn drawn = Draw();
+  const DrawnBucket bucket(drawn, false);
+  const OpResult result = bucket.Run(drawn);
+  INFO(bucket.op << ": " << result.status.message());
+  REQUIRE(result.status.ok());
+  for (size_t t = 0; t < bucket.values.size(); ++t) {
+    const auto& by_rank = bucket.values[t];
+    INFO("tensor " << t << " of " << by_rank[0].size() << " elements");
+    REQUIRE(SameOnAll(result, t, drawn.ranks()));
+    const bool flat = bucket.local == "adasum" && TreeGoesThroughNodes(drawn.layout);
+    const Values want = flat ? test::AdasumOf(by_rank)
+                             : test::AdasumOverNodes(drawn.layout, by_rank, bucket.local);
+    CHECK(GapOf(Decoded(drawn.dtype, result, t, 0), want, by_rank) <=
+          2 * AdasumTolerance(drawn.dtype, drawn.ranks()));
+  }
+}
+
+TEST_CASE("A13: a NaN or Inf is in its tensor, on all ranks, and in no other", "[adasum]") {
+  Drawn drawn = Draw();
+  DrawnBucket bucket(drawn, true);
+  const int ranks = drawn.ranks();
+  const auto bad = drawn.random() % bucket.values.size();
+  auto& values = bucket.values[bad];
+  if (values[0].empty()) values = drawn.Gradients(2500);
+  const auto rank = drawn.random() % static_cast<unsigned>(ranks);
+  const auto place = drawn.random() % values[0].size();
+  values[rank][place] = drawn.random() % 2 == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                : std::numeric_limits<double>::infinity();
+  const OpResult result = bucket.Run(drawn);
+  INFO(bucket.op << ": " << result.status.message());
+  REQUIRE(result.status.ok());
+  const bool ring = bucket.op.find("ring") != std::string::npos;
+  // Where nothing is weighed it stays where it is; in a ring what travels together is NaN.
+  const bool weighed = (bucket.local == "adasum" ? ranks : drawn.layout.nodes()) > 1;
+  for (size_t t = 0; t < bucket.values.size(); ++t) {
+    REQUIRE(SameOnAll(result, t, ranks));
+    const Values got = Decoded(drawn.dtype, result, t, 0);
+    const auto finite = std::count_if(got.begin(), got.end(), [](double x) {
+      return std::isfinite(x);
+    });
+    if (t != bad) CHECK(finite == static_cast<int64_t>(got.size()));
+    if (t == bad) CHECK_FALSE(std::isfinite(got[place]));
+    if (t == bad && weighed && !ring) CHECK(finite == 0);
+  }
 }
 
 TEST_CASE("A15: whatever is fused with whatever, in any order, the bits are those of lone tensors",
