@@ -21,11 +21,11 @@ def two_groups(model):
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=False)
 
 
-def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None, mean=False):
+def by_hand(make_optimizer, data, passes=1, clip=None, ranks=None, mean=False, dtype=None):
     """Every rank in this process: each has its model and optimizer; the deltas are combined. mean:
     of the passes' gradients, in place of their sum."""
     size = ranks or hvd.size()
-    models = [make_model() for _ in range(size)]
+    models = [make_model().to(dtype) for _ in range(size)]
     optimizers = [make_optimizer(model) for model in models]
     for first in range(0, len(data), passes):
         starts = [p.detach().clone() for p in models[0].parameters()]
@@ -64,6 +64,22 @@ def train(make_optimizer, data, passes=1, **arguments):
 def same_models(one, other, tolerance=1e-5):
     for a, b in zip(one.parameters(), other.parameters()):
         close(a.detach(), b.detach(), tolerance)
+
+
+def check_narrow_parameters():
+    """Parameters, deltas and momenta of 16 bits: as by hand, but for what is rounded."""
+    for dtype, tolerance in ((torch.bfloat16, 3e-2), (torch.float16, 4e-3)):
+        data = batches(hvd.size()).to(dtype)
+        model = make_model().to(dtype)
+        start = [p.detach().clone() for p in model.parameters()]
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
+        for step in data:
+            optimizer.zero_grad()
+            loss_of(model, step[hvd.rank()]).backward()
+            optimizer.step()
+        same_models(model, by_hand(sgd, data, dtype=dtype), tolerance)
+        assert all(p.dtype == dtype for p in model.parameters())
+        assert any(not torch.equal(p, old) for p, old in zip(model.parameters(), start))
 
 
 def check_trajectories():

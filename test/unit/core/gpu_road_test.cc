@@ -292,11 +292,12 @@ TEST_CASE("tensors of host and GPU in one job", "[gpu]") {
 }
 
 TEST_CASE("a rank lost while devices wait for each other ends what is in flight", "[gpu]") {
+  const std::string op = GENERATE("sum", "adasum", "gossip");
   GpuWorld world({2, 0, {kNccl, kNccl}, ""});
-  std::latch submitted(2), over(1);
+  std::latch submitted(2), looked(1), over(1);
   world.Run([&](GpuRank& rank) {
     std::byte* const tensor = rank.Put(Counting(0, 4));
-    const Request request = GpuRank::Of("w", "sum", DataType::kFloat32, {4});
+    const Request request = GpuRank::Of("w", op, DataType::kFloat32, {4});
     world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(),
                  "rank.Synchronize(*rank.Submit(request, tensor, ten");
     rank.stream().Finish();
@@ -305,10 +306,12 @@ TEST_CASE("a rank lost while devices wait for each other ends what is in flight"
     world.Expect(rank.me().Wait(*last).ok(), "enqueued on both");
     submitted.arrive_and_wait();
     if (rank.me().rank() == 1) {
+      looked.wait();
       world.world->MarkDead(1, "rank 1 was killed");
       over.wait();
     } else {
       world.Expect(!last->Settled().value(), "the devices wait for each other");
+      looked.count_down();
       Request next = request;
       next.name = "next";
       const auto lost = rank.Submit(next, tensor, tensor);
@@ -320,6 +323,7 @@ TEST_CASE("a rank lost while devices wait for each other ends what is in flight"
     }
     rank.stream().Release();
   });
+  RequireNone(world.verdicts);  // of an aborted device much is to complain about
 }
 
 }  // namespace
