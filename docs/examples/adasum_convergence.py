@@ -257,6 +257,28 @@ def draw_course(axis, task, results, size) -> None:
     axis.set_title(f"{task.name}, {size} ranks")
 
 
+def draw_steps(axis, task, results) -> None:
+    """Steps to the score of TARGETS by the number of ranks, where all seeds reached it; dotted: as
+    many times fewer as there are ranks."""
+    target = TARGETS[task.name]
+    for op in OPS:
+        found = {size: results.steps_to(task, op, size, target) for size in results.sizes}
+        reached = {size: steps for size, steps in found.items() if None not in steps}
+        bands = [[f(steps) for steps in reached.values()] for f in (statistics.mean, min, max)]
+        draw_band(axis, list(reached), bands, op)
+        if 1 in reached:
+            alone = statistics.mean(reached[1])
+            axis.plot(list(reached), [alone / size for size in reached], color="0.7", linestyle=":")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_formatter("{x:.0f}")
+    axis.set_xticks(results.sizes, list(map(str, results.sizes)))
+    axis.minorticks_off()
+    axis.set_xlabel("ranks")
+    axis.set_ylabel("steps")
+    axis.set_title(f"{task.name}, steps to {target}")
+
+
 def draw(options) -> None:
     import matplotlib
 
@@ -269,7 +291,7 @@ def draw(options) -> None:
     print_steps_to_target(results)
     several = [size for size in results.sizes if size > 1]
     sizes = sorted({several[0], several[len(several) // 2], several[-1]})
-    columns = 1 + len(sizes)
+    columns = 2 + len(sizes)
     lines = len(results.tasks)
     figure, axes = plt.subplots(lines, columns, squeeze=False, layout="constrained",
                                 figsize=(3.4 * columns, 0.6 + 2.7 * lines))
@@ -277,10 +299,11 @@ def draw(options) -> None:
         draw_ends(row[0], task, results)
         for axis, size in zip(row[1:], sizes):
             draw_course(axis, task, results, size)
-        for axis in row:
+        draw_steps(row[-1], task, results)
+        for axis in row[:-1]:
             axis.set_ylim((0, 1) if task.better == "higher" else (2, 7))
             axis.set_ylabel(task.unit)
-    bands, names = axes[0][-1].get_legend_handles_labels()
+    bands, names = axes[0][-2].get_legend_handles_labels()
     figure.legend(bands, names, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(options.plot, dpi=90)
 
