@@ -84,7 +84,8 @@ Link::Clock::time_point Link::next_look() const {
   auto next = Clock::time_point::max();
   if (!closed_.ok()) return next;
   if (current() != nullptr && !broken_) next = ask_again_;
-  return asked_.empty() ? next : std::min(next, asked_.front()->deadline);
+  for (const auto& question : asked_) next = std::min(next, question->deadline);
+  return next;
 }
 
 // --- my questions
@@ -94,6 +95,18 @@ void Link::Finish(const Status& status) {
   asked_.front()->done = true;
   asked_.pop_front();
   asking_ = false;
+}
+
+// Those whose time is over while another one, which has more of it, is under way. Nothing of them
+// has gone, so the peer is not to blame.
+bool Link::FinishUnsent(Clock::time_point now) {
+  const auto late = [&](const std::shared_ptr<Question>& question) {
+    if (question == asked_.front() || now < question->deadline) return false;
+    question->status = Silence();
+    question->done = true;
+    return true;
+  };
+  return std::erase_if(asked_, late) > 0;
 }
 
 // Of the one that was open.
@@ -132,6 +145,7 @@ bool Link::ProgressAsked(Clock::time_point now) {
     GiveUp();
     return true;
   }
+  if (FinishUnsent(now)) return true;
   const bool again = current() != nullptr;
   if (again ? now < ask_again_ : asked_.empty()) return false;
   if (!again) {

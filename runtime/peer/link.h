@@ -123,6 +123,7 @@ class Link {
   bool DeliverQuestion(Answerer& answerer, const Incoming& question);
   bool IsWaiting(const PeerHeader& question) const;
   void Finish(const Status& status);
+  bool FinishUnsent(Clock::time_point now);
   void Settle(const Status& status);
   Status Silence() const;
 

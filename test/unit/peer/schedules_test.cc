@@ -331,6 +331,32 @@ TEST_CASE("a question that counts is done once, also by a rank that answers late
   CHECK(WrongRuns(3, 1, 1, false, kTooLate) == 0);
 }
 
+TEST_CASE("no question waits beyond its own time for one that has more", "[peer]") {
+  Net net;
+  Side side(net, 0, false);
+  const auto now = Link::Clock::now();
+  Link& link = side.to(1);  // which never answers
+  const auto ask = [&](std::chrono::minutes time) {
+    auto question = std::make_shared<Question>();
+    question->header.kind = PeerKind::kLock;
+    question->deadline = now + time;
+    link.Ask(question);
+    return question;
+  };
+  const auto first = ask(std::chrono::minutes(50)), short_one = ask(std::chrono::minutes(20)),
+             last = ask(std::chrono::minutes(60));
+  side.Settle(now);
+  CHECK(link.next_look() <= short_one->deadline);
+  side.Settle(now + std::chrono::minutes(19));
+  CHECK_FALSE(short_one->done);
+  side.Settle(now + std::chrono::minutes(20));
+  REQUIRE(short_one->done);
+  CHECK(short_one->status.code() == Code::kUnavailable);
+  CHECK_FALSE((first->done || last->done || link.lost()));
+  side.Settle(now + std::chrono::minutes(50));  // nothing has come from that rank for so long
+  CHECK((first->done && last->done && link.lost()));
+}
+
 TEST_CASE("the schedules find a ring of ranks that wait for each other", "[peer]") {
   // Three questions arrive in any order, no answer ever. They are looked at no more often: asked
   // again they arrive in all orders again.
