@@ -59,7 +59,7 @@ void Runtime::BackOff() {
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = OwnSleepLimit();
-  if (!failure_.ok() || !suspicion_.ok()) return limit;
+  if (!failure_.ok() || !suspicion_.ok() || fabric_.topology.size() == 1) return limit;
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0)
       limit = std::min<std::chrono::nanoseconds>(limit,
