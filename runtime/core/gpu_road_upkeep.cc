@@ -2,6 +2,7 @@
 // whether it gets on.
 #include <algorithm>
 
+#include "runtime/base/log.h"
 #include "runtime/base/seconds.h"
 #include "runtime/core/gpu_road.h"
 
@@ -84,7 +85,15 @@ Status GpuRoad::WatchGroups() {
   return Status::Ok();
 }
 
+// Handles of what is enqueued have finished long ago: here is said what that is worth.
 void GpuRoad::Abort() {
+  if (last_group_) {
+    const Result<bool> ended = last_group_->Done();
+    if (!ended.ok() || !ended.value())
+      Log(LogLevel::kError, "gpu",
+          "collectives of GPU tensors that had not ended on the device are aborted: what they wrote "
+          "is worth nothing, also where a step has used it; go on from a checkpoint");
+  }
   for (auto& [set, share] : shares_) {
     if (share.group) share.group->Abort();
   }
