@@ -1,6 +1,6 @@
-// KeptMemory: the allocator of a kind of thing that is made on one thread and ends on another, again
-// and again: its memory is kept for the next one, so that a steady call takes nothing from the heap.
-// What runs in the cycle has a Recycler instead, which needs no lock.
+// KeptMemory: the allocator of a kind of thing that is made on one thread and ends on another,
+// again and again: its memory is kept for the next one, so that a steady call takes nothing from
+// the heap. What runs in the cycle has a Recycler instead, which needs no lock.
 //
 // Any thread. The lock is only tried: a thread that finds it taken goes to the heap, as does one
 // that was forked while it was taken.

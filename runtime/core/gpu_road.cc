@@ -212,7 +212,10 @@ Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
 // groups that one device began in one order, and another in the other, would wait for each other.
 Status GpuRoad::BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream) const {
   HORON_TRY(Begin(bucket, stream));
-  if (!share.group || !last_group_ || last_group_->stream == stream.native()) return Status::Ok();
+  if (!share.group || !last_group_) return Status::Ok();
+  // A caller's stream may be gone, and another one have its name.
+  const bool own = !borrowed_.contains(last_group_->stream);
+  if (own && last_group_->stream == stream.native()) return Status::Ok();
   return last_group_->HoldBack(stream.native());
 }
 

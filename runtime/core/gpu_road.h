@@ -1,9 +1,9 @@
 // GpuRoad: how the executor runs a bucket whose tensors lie on a GPU.
 //
-// Everything is enqueued on the communicator's stream, behind the events that say when the inputs
-// are there; the bucket's works are finished as soon as that is done, with an event that says when
-// the outputs are. So no user's thread waits for the device, and the holder of the baton only asks
-// events, here, whether what it wants to send has arrived.
+// All is enqueued on the communicator's stream, or a blocking caller's, behind events that say when
+// the inputs are there; the bucket's works are finished as soon as that is done, with an event that
+// says when the outputs are. So no user's thread waits for the device, and the holder of the baton
+// only asks events, here, whether what it wants to send has arrived.
 //
 // The ways, chosen alike on all ranks: kGroup, all ranks reach each other over NCCL; kNodes,
 // elementwise ops of several nodes: NCCL inside each, the host's transports between them, chunk by

@@ -91,8 +91,8 @@ void GpuRoad::Abort() {
     const Result<bool> ended = last_group_->Done();
     if (!ended.ok() || !ended.value())
       Log(LogLevel::kError, "gpu",
-          "collectives of GPU tensors that had not ended on the device are aborted: what they wrote "
-          "is worth nothing, also where a step has used it; go on from a checkpoint");
+          "collectives of GPU tensors that had not ended on the device are aborted: what they "
+          "wrote is worth nothing, also where a step has used it; go on from a checkpoint");
   }
   for (auto& [set, share] : shares_) {
     if (share.group) share.group->Abort();

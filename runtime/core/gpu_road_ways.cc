@@ -73,9 +73,10 @@ Stream& GpuRoad::StreamOf(GpuBucket& bucket, const Share& share) {
   const Entry& entry = bucket.entries()[0];
   if (bucket.segments().size() != 1 || !entry.ready || !entry.promise.called_here())
     return *share.stream;
-  at_callers_.Add();
   std::shared_ptr<Stream>& stream = borrowed_[entry.ready->stream];
   if (!stream) stream = gpu_->Borrow(entry.ready->stream);
+  if (!stream) return *share.stream;
+  at_callers_.Add();
   return *stream;
 }
 

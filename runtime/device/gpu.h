@@ -27,7 +27,7 @@ class Gpu {
   // kUnsupported for cuBLAS's kernels where there is no cuBLAS: what to install.
   virtual Result<std::unique_ptr<Stream>> MakeStream(PairKernels pairs) = 0;
   // The framework's own stream, which outlives what is enqueued there: on the thread of the program
-  // that uses it, alone.
+  // that uses it, alone. Null where that cannot be.
   virtual std::shared_ptr<Stream> Borrow(void* framework_stream) = 0;
   // A library (MPI) may use the device on this thread from now on, unless the thread is at work
   // with one already.

@@ -122,7 +122,6 @@ class CudaEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     const OnDevice current(from_->index());
-    if (on == stream) return RefuseCaptured(static_cast<cudaStream_t>(on), from_->index());
     const cudaError_t error = cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0);
     if (error == cudaErrorStreamCaptureIsolation) {
       cudaGetLastError();
@@ -286,7 +285,9 @@ class CudaGpu final : public Gpu {
     return std::unique_ptr<Stream>(
         std::make_unique<CudaStream>(events_, stream, true, cublas_, pairs));
   }
+  // cudaStreamPerThread is another stream on each thread, under one name.
   std::shared_ptr<Stream> Borrow(void* framework_stream) override {
+    if (framework_stream == cudaStreamPerThread) return nullptr;
     return std::make_shared<CudaStream>(events_, static_cast<cudaStream_t>(framework_stream), false,
                                         cublas_, PairKernels::kFused);
   }

@@ -102,7 +102,10 @@ void Link::Finish(const Status& status) {
 bool Link::FinishUnsent(Clock::time_point now) {
   const auto late = [&](const std::shared_ptr<Question>& question) {
     if (question == asked_.front() || now < question->deadline) return false;
-    question->status = Silence();
+    question->status = Status::Unavailable(
+        "rank " + std::to_string(peer_) + " had not answered what it was asked before within " +
+        std::to_string(patience_.count()) +
+        " ms (HORON_GOSSIP_TIMEOUT); what it would have got stays here");
     question->done = true;
     return true;
   };

@@ -27,8 +27,7 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
     counts = [b for b in model.buffers() if not b.is_floating_point() and b.dtype != torch.bool]
     sums = {b: b.double() + squares[b].double().square() if b in squares else b.double()
             for b in floats}
-    one = torch.ones(1, dtype=torch.float64, device=floats[0].device if floats else "cpu")
-    rows = torch.cat([*(sums[b].reshape(-1) for b in floats), one])
+    rows = _one_vector([sums[b] for b in floats] + [torch.ones(1, dtype=torch.float64)])
     total = allreduce(rows.mul_(samples), op=Sum, name="buffers", process_set=process_set)
     parts = (total[:-1] / total[-1]).split([b.numel() for b in floats])
     means = {b: part.view(b.shape) for b, part in zip(floats, parts)}
@@ -43,12 +42,18 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
             buffer.copy_(value)
 
 
+def _one_vector(tensors) -> torch.Tensor:
+    """Where the first of them lies."""
+    home = tensors[0].device
+    return torch.cat([tensor.reshape(-1).to(home) for tensor in tensors])
+
+
 @torch.no_grad()
 def consensus_distance(tensors, process_set=global_process_set) -> float:
     """The root of the mean over the ranks of |x - mean of x|^2, x all of `tensors` as one vector:
     model.parameters(), or any floating-point tensors. 0: all ranks have the same."""
     with marked("gossip") as words:
-        mine = torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors])
+        mine = _one_vector([tensor.detach().double() for tensor in tensors])
         mean = allreduce(mine, op=Average, name="consensus.mean", process_set=process_set)
         square = mine.sub_(mean).square().sum().reshape(1)
         total = allreduce(square, op=Average, name="consensus", process_set=process_set)

@@ -174,8 +174,6 @@ def _request(name, spec, source, output, process_set_id, shape=None, prescale=1.
 
 
 def _private_copy(tensor: torch.Tensor) -> torch.Tensor:
-    if is_elsewhere(tensor):
-        return brought_here(tensor)
     return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_neg()
 
 
@@ -189,13 +187,12 @@ def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
     return finish
 
 
-def _hand_over(staged: torch.Tensor, tensor: torch.Tensor):
-    """Where the tensor lies."""
+def _hand_over(staged: torch.Tensor, home: torch.device):
     def finish(work, index):
-        if staged.device == tensor.device:
+        if staged.device == home:
             return staged
         _keep_for_current_stream(staged)
-        return staged.to(tensor.device, non_blocking=True)
+        return staged.to(home, non_blocking=True)
 
     return finish
 
@@ -228,13 +225,15 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
     """Any op whose output has the shape of its input. Tensors with gaps are copied, as are those on
     another GPU than this rank's."""
     strided = is_strided(tensor, name)
-    shape = shape_in_memory(tensor) if strided and not is_elsewhere(tensor) else None
+    elsewhere = strided and is_elsewhere(tensor)
+    source = brought_here(tensor) if elsewhere else tensor
+    shape = shape_in_memory(source) if strided else None
     # All that follows the shape in _request.
     options = (_scale(prescale), _scale(postscale), splits, round, weights)
-    if shape is None and strided:
-        staged = _private_copy(tensor)
-        request = _request(name, spec, staged, staged, set_id(process_set), None, *options)
-        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor)
+    if strided and (elsewhere or shape is None):
+        staged = _private_copy(source) if shape is None else source
+        request = _request(name, spec, staged, staged, set_id(process_set), shape, *options)
+        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor.device)
         return Call(request, staged, finish)
     output = tensor if in_place else _new_output(tensor)
     request = _request(name, spec, tensor, output, set_id(process_set), shape, *options)
@@ -244,9 +243,11 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={whole_number(root_rank, 'root_rank')}"
-    if is_strided(tensor, name) and (is_elsewhere(tensor) or not lies_as_it_reads(tensor)):
-        staged = _private_copy(tensor)
-        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor)
+    elsewhere = is_strided(tensor, name) and is_elsewhere(tensor)
+    if elsewhere or is_strided(tensor, name) and not lies_as_it_reads(tensor):
+        source = brought_here(tensor) if elsewhere else tensor
+        staged = source if elsewhere and lies_as_it_reads(source) else _private_copy(source)
+        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor.device)
         return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
     output = tensor if in_place else _new_output(tensor)
     return _call_into(_request(name, spec, tensor, output, set_id(process_set)), tensor, output)
@@ -260,9 +261,9 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     """
     strided = is_strided(tensor, name)
     elsewhere = strided and is_elsewhere(tensor)
-    source = tensor.detach()
+    source, home = tensor.detach(), tensor.device
     if strided:
-        source = brought_here(tensor) if elsewhere else source.contiguous().resolve_neg()
+        source = (brought_here(tensor) if elsewhere else source).contiguous().resolve_neg()
     request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
                        _scale(postscale), splits)
     dtype, device = request[2], request[3]
@@ -270,7 +271,7 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     def take(work, index):
         output = owned_output(work, index, dtype, device)
         if elsewhere:
-            output = output.to(tensor.device, non_blocking=True)
+            output = output.to(home, non_blocking=True)
         return output if finish is None else finish(output, work.received_splits(index))
 
     return Call(request, source, take)

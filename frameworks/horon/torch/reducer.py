@@ -15,6 +15,7 @@ from horon.torch.calls import reduce_call
 from horon.torch.gradient_views import GradientViews, adopt
 from horon.torch.groups import make_groups
 from horon.torch.parameters import name_parameters, refuse_sharded, remove_with
+from horon.torch.tensors import works_with
 
 TOO_MANY = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -53,6 +54,8 @@ class GradientReducer:
         self._clash = 0  # address of a gradient that was already under way for another parameter
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
         self.active = reduction.process_set.included() and reduction.process_set.size() > 1
+        for parameter in self._names if self.active else ():
+            works_with(parameter.device)  # the first on a GPU: autograd has a thread for each
         self._views = self._make_views() if views and self.active else None
         mine = {parameter for options in param_groups for parameter in options["params"]}
         names = {parameter: name for parameter, name in self._names.items() if parameter in mine}

@@ -6,6 +6,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.runtime import when_left
 
 DTYPES = {  # horon_dtype in horon.h
     torch.uint8: 0,
@@ -54,24 +55,28 @@ def dtype_and_device(tensor: torch.Tensor, name: str) -> tuple:
     raise HoronUnsupported(f"tensor '{name}' is on device {tensor.device}, which is not supported.")
 
 
-_gpu = None  # the CUDA ordinal of this rank's first tensor there: the runtime works with one GPU
+_gpu = []  # the CUDA ordinal of this rank's first tensor there: the runtime works with one GPU
+when_left(_gpu.clear)  # and the next job with another one, perhaps
+
+
+def works_with(device: torch.device) -> None:
+    """The rank does, if that is a GPU and it works with none yet."""
+    if device.type == "cuda" and not _gpu:
+        _gpu.append(device.index)
 
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:
     """Whether it lies on a GPU, and not on that which this rank works with."""
-    global _gpu
     if not tensor.is_cuda:
         return False
-    if _gpu is None:
-        _gpu = tensor.device.index
-    return tensor.device.index != _gpu
+    works_with(tensor.device)
+    return tensor.device.index != _gpu[0]
 
 
 def brought_here(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, dense and in order, on the GPU that this rank works with. The current streams of both
-    GPUs are in step behind it; the host waits for nothing."""
-    here = torch.device("cuda", _gpu)
-    return tensor.detach().to(here, non_blocking=True).contiguous().resolve_neg()
+    """A copy on the GPU that this rank works with, in memory as the tensor is. The current streams
+    of both GPUs are in step behind it; the host waits for nothing."""
+    return tensor.detach().to(torch.device("cuda", _gpu[0]), non_blocking=True)
 
 
 def stream_of(device: int) -> int:

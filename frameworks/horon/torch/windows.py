@@ -13,7 +13,7 @@ from horon.errors import HoronInvalidArgument, HoronUnavailable
 from horon.gossip import graph_of
 from horon.runtime import rank, size, when_left
 from horon.torch.calls import Handle
-from horon.torch.tensors import dtype_and_device, stream_of
+from horon.torch.tensors import dtype_and_device, stream_of, works_with
 
 _PUT, _ACCUMULATE, _GET, _UPDATE, _LOCK, _UNLOCK, _PUBLISH, _PAIR, _STEP, _ROUND = range(10)
 
@@ -63,6 +63,7 @@ class Window:
         self._kind = dtype, self._device = dtype_and_device(tensor, name)
         if not tensor.is_contiguous():
             raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
+        works_with(tensor.device)
         self.name, self.tensor = name, tensor.detach()
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),

@@ -77,7 +77,8 @@ def check_mixed_precision_with_what_the_optimizer_can_do():
                 before = [p.detach().clone() for p in model.parameters()]
                 for batch in several:
                     loss = loss_of(model, batch[hvd.rank()])
-                    scaler.scale(loss * float("inf") if bad and hvd.rank() == 0 else loss).backward()
+                    factor = float("inf") if bad and hvd.rank() == 0 else 1.0
+                    scaler.scale(loss * factor).backward()
                 scaler.step(optimizer)
                 scaler.update()
                 if bad:

@@ -1,5 +1,5 @@
-"""A model whose parameters lie on several GPUs: what is not on the one that the rank works with goes
-there and back."""
+"""A model whose parameters lie on several GPUs: what is not on the one that the rank works with
+goes there and back."""
 
 import copy
 

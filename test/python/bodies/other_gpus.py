@@ -1,5 +1,5 @@
-"""Tensors on a GPU that the rank does not work with. The GPUs are made up: every tensor of doubles is
-said to lie elsewhere, and a copy of it to be here."""
+"""Tensors on a GPU that the rank does not work with. The GPUs are made up: every tensor of doubles
+is said to lie elsewhere, and a copy of it to be here."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ def doubles_are_elsewhere():
     brought = []
 
     def bring(tensor):
-        brought.append(tensor.detach().clone(memory_format=torch.contiguous_format))
+        brought.append(tensor.detach().clone(memory_format=torch.preserve_format))
         return brought[-1]
 
     real = calls.is_elsewhere, calls.brought_here
@@ -54,6 +54,16 @@ def check_every_call():
     assert len(brought) == 10
     for result, wanted in zip(results, expected):
         same(result, wanted)
+
+
+def check_what_is_elsewhere_on_some_ranks_only():
+    """It is the same tensor, whatever order its memory has."""
+    for layout in (torch.contiguous_format, torch.channels_last):
+        tensor = values(hvd.rank(), (2, 3, 4, 5), torch.float64).to(memory_format=layout)
+        name = f"some.{layout}"
+        expected = hvd.allreduce(tensor, op=hvd.Sum, name=f"{name}.here")
+        with doubles_are_elsewhere() if hvd.rank() == 0 else contextlib.nullcontext():
+            same(hvd.allreduce(tensor, op=hvd.Sum, name=name), expected)
 
 
 def check_a_result_in_place_comes_back_when_it_is_waited_for():
