@@ -92,6 +92,8 @@ def check_mixed_precision_with_what_the_optimizer_can_do():
 
 def check_a_rank_without_gradients_under_a_scaler():
     """PyTorch says 0 then, which is no tensor: it takes part all the same."""
+    if hvd.size() == 1:
+        return  # its optimizer is PyTorch's own, of which a scaler wants gradients
     model = make_model()
     optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=hvd.Adasum)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
