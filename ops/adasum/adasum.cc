@@ -40,14 +40,6 @@ const char* NameOverNodes(LocalOp local, bool tree, bool one_node) {
   return tree ? "tree inside nodes, then halving" : "halving inside nodes, then between them";
 }
 
-const char* NameOnGpus(LocalOp local, bool one_node) {
-  if (local == LocalOp::kAverage)
-    return one_node ? "average on GPUs" : "average inside nodes, then halving, on GPUs";
-  if (local == LocalOp::kSum)
-    return one_node ? "sum on GPUs" : "sum inside nodes, then halving, on GPUs";
-  return "recursive halving on GPUs";
-}
-
 using Rings = RecycledVector<RecycledVector<int>>;
 
 struct Parameters {
@@ -158,7 +150,8 @@ class Adasum final : public Op {
   Task RunOnGpus(GpuStage& stage) override {
     const Communicator& comm = stage.comm();
     const LocalOp local = comm.all_apart() ? LocalOp::kAdasum : parameters_.local;
-    stage.SetAlgorithm(NameOnGpus(local, comm.one_node()));
+    stage.SetAlgorithm(local == LocalOp::kAdasum ? "recursive halving on GPUs"
+                                                 : NameOverNodes(local, false, comm.one_node()));
     if (local != LocalOp::kAdasum && comm.one_node()) WarnOfNoEffect(comm);
     adasum::GpuTree tree(stage, local, parameters_.zeros, local == LocalOp::kAdasum && Flat(comm));
     Task run = tree.Run();

@@ -56,19 +56,6 @@ Status Captured() {
       "call Horon outside of the capture");
 }
 
-// kUnsupported while it is.
-Status RefuseCaptured(cudaStream_t stream, int device) {
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
-  // The legacy default stream may not be asked while a stream that it waits for is captured.
-  if (asked == cudaErrorStreamCaptureImplicit) {
-    cudaGetLastError();
-    return Captured();
-  }
-  HORON_TRY(Check(asked, "ask a stream", device));
-  return capturing == cudaStreamCaptureStatusNone ? Status::Ok() : Captured();
-}
-
 // Events that are used again: making one costs more than recording it.
 class Events {
  public:
@@ -297,7 +284,16 @@ class CudaGpu final : public Gpu {
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);
-    HORON_TRY(RefuseCaptured(static_cast<cudaStream_t>(framework_stream), index_));
+    auto* const stream = static_cast<cudaStream_t>(framework_stream);
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
+    // The legacy default stream may not be asked while a stream that it waits for is captured.
+    if (asked == cudaErrorStreamCaptureImplicit) {
+      cudaGetLastError();
+      return Captured();
+    }
+    HORON_TRY(Check(asked, "ask a stream", index_));
+    if (capturing != cudaStreamCaptureStatusNone) return Captured();
     return RecordOn(events_, framework_stream);
   }
 

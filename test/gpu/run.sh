@@ -119,7 +119,7 @@ build() {
   sed -n '/^Built/,/^Variables/p' "$folder/check.txt"
 }
 
-run_kernels() { must 100 kernels.log "$folder/bin/horon_gpu_tests"; }
+run_kernels() { must 150 kernels.log "$folder/bin/horon_gpu_tests"; }
 
 run_bench() {
   must 300 bench.log "$python" test/bench/gpu_bench.py --program "$folder/bin/horon_bench_gpu" \

@@ -177,24 +177,28 @@ def _private_copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_neg()
 
 
-def _copy_back(staged: torch.Tensor, tensor: torch.Tensor):
-    def finish(work, index):
+def _in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Itself, where it lies as it reads."""
+    return tensor.detach().contiguous().resolve_neg()
+
+
+def _staged_call(request, staged, tensor, in_place) -> Call:
+    """Over a copy of the tensor, whose result goes to where the tensor lies."""
+    home = tensor.device
+
+    def copy_back(work, index):
         _keep_for_current_stream(staged)
         with torch.no_grad():
             tensor.copy_(staged, non_blocking=tensor.is_cuda)
         return tensor
 
-    return finish
-
-
-def _hand_over(staged: torch.Tensor, home: torch.device):
-    def finish(work, index):
+    def hand_over(work, index):
         if staged.device == home:
             return staged
         _keep_for_current_stream(staged)
         return staged.to(home, non_blocking=True)
 
-    return finish
+    return Call(request, staged, copy_back if in_place else hand_over)
 
 
 def _keep_for_current_stream(staged: torch.Tensor) -> None:
@@ -233,8 +237,7 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
     if strided and (elsewhere or shape is None):
         staged = _private_copy(source) if shape is None else source
         request = _request(name, spec, staged, staged, set_id(process_set), shape, *options)
-        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor.device)
-        return Call(request, staged, finish)
+        return _staged_call(request, staged, tensor, in_place)
     output = tensor if in_place else _new_output(tensor)
     request = _request(name, spec, tensor, output, set_id(process_set), shape, *options)
     return _call_into(request, tensor, output)
@@ -243,12 +246,12 @@ def reduce_call(name, spec, tensor, process_set, prescale=1.0, postscale=1.0,
 def broadcast_call(name, root_rank, tensor, process_set, in_place=False) -> Call:
     """root_rank is a global rank, whatever the set."""
     spec = f"broadcast:root={whole_number(root_rank, 'root_rank')}"
-    elsewhere = is_strided(tensor, name) and is_elsewhere(tensor)
-    if elsewhere or is_strided(tensor, name) and not lies_as_it_reads(tensor):
-        source = brought_here(tensor) if elsewhere else tensor
-        staged = source if elsewhere and lies_as_it_reads(source) else _private_copy(source)
-        finish = _copy_back(staged, tensor) if in_place else _hand_over(staged, tensor.device)
-        return Call(_request(name, spec, staged, staged, set_id(process_set)), staged, finish)
+    strided = is_strided(tensor, name)
+    elsewhere = strided and is_elsewhere(tensor)
+    if elsewhere or strided and not lies_as_it_reads(tensor):
+        staged = _in_order(brought_here(tensor)) if elsewhere else _private_copy(tensor)
+        request = _request(name, spec, staged, staged, set_id(process_set))
+        return _staged_call(request, staged, tensor, in_place)
     output = tensor if in_place else _new_output(tensor)
     return _call_into(_request(name, spec, tensor, output, set_id(process_set)), tensor, output)
 
@@ -263,7 +266,7 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     elsewhere = strided and is_elsewhere(tensor)
     source, home = tensor.detach(), tensor.device
     if strided:
-        source = (brought_here(tensor) if elsewhere else source).contiguous().resolve_neg()
+        source = _in_order(brought_here(tensor) if elsewhere else source)
     request = _request(name, spec, source, None, set_id(process_set), None, _scale(prescale),
                        _scale(postscale), splits)
     dtype, device = request[2], request[3]

@@ -74,8 +74,7 @@ def check_idle_costs_nothing():
 def metadata() -> int:
     """Messages that this rank has sent to agree with others, or to keep in step."""
     return sum(value for name, value in hvd.counters().items()
-               if (name.startswith("negotiation.") or name == "schedule.messages")
-               and name.endswith(".messages"))
+               if name.startswith(("negotiation.", "schedule.")) and name.endswith(".messages"))
 
 
 def check_a_steady_step_negotiates_nothing():
