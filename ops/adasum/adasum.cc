@@ -194,9 +194,7 @@ class Adasum final : public Op {
     const int64_t element = SizeOf(stage.dtype());
     if (count * element <= parameters_.small_bytes) return Algorithm::kDoubling;
     const Lane* const lane = stage.comm().lane();
-    const bool pairs = std::has_single_bit(static_cast<unsigned>(stage.comm().size()));
-    return lane != nullptr && pairs && lane->CanSwap(element) ? Algorithm::kLane
-                                                              : Algorithm::kHalving;
+    return lane != nullptr && lane->CanSwap(element) ? Algorithm::kLane : Algorithm::kHalving;
   }
 
   Parameters parameters_;

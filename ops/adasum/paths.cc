@@ -60,10 +60,25 @@ Task ByHalving(Share& share, RecycledVector<int> members) {
 Task ByLane(Share& share, RecycledVector<int> members) {
   const Column column{members, nullptr};
   const Tree tree = TreeOver(members, share.rank());
-  for (const Meeting& meeting : tree.levels()) {
-    HORON_CO_TRY(co_await share.Swap(column, meeting, &meeting == &tree.levels().back()));
+  const int levels = static_cast<int>(std::bit_width(members.size())) - 1;
+  const bool folds = !std::has_single_bit(members.size());
+  if (folds) {
+    const Meeting* const fold = tree.fold().empty() ? nullptr : &tree.fold()[0];
+    HORON_CO_TRY(co_await share.Swap(column, fold, {.fold = true}));
   }
-  co_return co_await share.SwapBack();
+  // Those who are folded see the way down to the first pairs, which a single level has not after
+  // its halves have gone back.
+  const bool backs = !folds || levels > 1;
+  for (int level = 0; level < levels; ++level) {
+    const bool top = level == levels - 1;
+    const Meeting* const meeting =
+        tree.folded() ? nullptr : &tree.levels()[static_cast<size_t>(level)];
+    HORON_CO_TRY(co_await share.Swap(
+        column, meeting, {.level = level, .top = top, .backs = top && backs}));
+  }
+  std::optional<int> folded;
+  if (tree.folded()) folded = tree.fold()[0].peer;
+  co_return co_await share.SwapBack(column, backs ? levels - 1 : levels, folded);
 }
 
 Task ByDoubling(Share& share, RecycledVector<int> members) {

@@ -15,8 +15,9 @@ namespace horon::adasum {
 // Maleki et al., MLSys 2021.
 Task ByHalving(Share& share, RecycledVector<int> members);
 
-// The same halving over the node's lane, which has to be this bucket's: a power of two of ranks,
-// all those of the communicator. Nothing is sent but the inner products.
+// The same halving over the node's lane, which has to be this bucket's, by all the ranks of the
+// communicator. Nothing is sent but the inner products. If n > p, the pair of a fold halves its
+// vectors, too, and who is folded reads the result where the first pairs show it to each other.
 Task ByLane(Share& share, RecycledVector<int> members);
 
 // Recursive doubling: at each level both ranks send all they hold and combine it all. Sent:

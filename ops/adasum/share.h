@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "ops/adasum/exchange.h"
@@ -52,12 +53,19 @@ class Share {
   // receives. Scratch: all that is held.
   Task MeetWhole(const Column& column, const Meeting& meeting, bool fold);
 
-  // Up over the lane of comm(), which is this bucket's, by ranks that all take part at once: halves
-  // are met where the peer has packed them, once for their inner products and once to be combined.
-  // No scratch. At the top the result is scaled, and both halves are finished.
-  Task Swap(const Column& column, const Meeting& meeting, bool top);
-  // Down after it: what the levels below the top have given away comes back.
-  Task SwapBack();
+  // Up over the lane of comm(), which is this bucket's, by all its ranks at once: halves are met
+  // where the peer has packed them, once for their inner products and once to be combined. No
+  // scratch. `meeting`: null for those who meet nobody at this level, but see to its row.
+  struct Level {
+    int level = 0;
+    bool fold = false;   // before the tree proper: the first gets the other half back
+    bool top = false;    // the result is scaled
+    bool backs = false;  // at the top: each gets the other half back, the way down has begun
+  };
+  Task Swap(const Column& column, const Meeting* meeting, Level level);
+  // Down after it: what `levels` levels have given away comes back, the last one first. `folded`:
+  // the rank is folded into this participant, and gets the halves of it and of its peer with them.
+  Task SwapBack(const Column& column, int levels, std::optional<int> folded);
 
   // Down. Finished halves are exchanged, the last Halve first, until `depth` of them are left.
   Task Unwind(size_t depth);
@@ -104,7 +112,7 @@ class Share {
     RecycledVector<int> holders;  // of the other pieces of the two vectors, in the order of levels
   };
   Split SplitAt(const Column& column, const Meeting& meeting) const;
-  LaneRow RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const;
+  LaneRow RowOf(int peer, Level level, const Ranges& give, const Ranges& keep) const;
   Task CollectDots(int peer, bool first, Ranges give, Ranges keep, int depth);
   Task SumDots(const Column& column, RecycledVector<int> holders);
   Task SumDotsOverRow(Communicator& row);

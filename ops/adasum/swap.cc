@@ -8,25 +8,43 @@
 
 namespace horon::adasum {
 
-LaneRow Share::RowOf(int peer, size_t level, const Ranges& give, const Ranges& keep) const {
+// Nothing is given, or kept, of ranges that are empty.
+LaneRow Share::RowOf(int peer, Level level, const Ranges& give, const Ranges& keep) const {
   LaneRow row;
   row.parts.reserve(values_.size());
   row.partner = peer;
-  row.bucket = BucketWord(stage_->segments(), ~level);  // a sum's begins with its tensors' number
+  // A sum's word begins with its tensors' number.
+  const uint64_t which = uint64_t{2} * static_cast<uint64_t>(level.level) + (level.fold ? 1 : 0);
+  row.bucket = BucketWord(stage_->segments(), ~which);
+  const int64_t pieces = int64_t{2} << level.level;
   for (size_t i = 0; i < values_.size(); ++i) {
-    const int64_t pieces = int64_t{2} << level;
-    row.parts.push_back({Value(i, give[i].begin), Output(i, give[i].begin), give[i].count,
-                         keep[i].count, (segment(i).count + pieces - 1) / pieces});
+    LanePart part;
+    part.most = (segment(i).count + pieces - 1) / pieces;
+    if (!give.empty()) {
+      part.given = Value(i, give[i].begin);
+      part.back = Output(i, give[i].begin);
+      part.gives = give[i].count;
+    }
+    if (!keep.empty()) part.keeps = keep[i].count;
+    row.parts.push_back(part);
   }
   return row;
 }
 
-Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
-  Split split = SplitAt(column, meeting);
+Task Share::Swap(const Column& column, const Meeting* meeting, Level level) {
+  Split split;
+  int peer = rank();
+  if (meeting != nullptr) {
+    split = SplitAt(column, *meeting);
+    peer = column.rank_of[static_cast<size_t>(meeting->peer)];
+    if (level.fold) split.holders.assign(1, peer);
+  }
   const Ranges& keep = split.keep;
-  const int peer = column.rank_of[static_cast<size_t>(meeting.peer)];
-  const bool first = meeting.first;
-  const LaneRow row = RowOf(peer, static_cast<size_t>(meeting.level), split.give, keep);
+  const bool first = meeting != nullptr && meeting->first;
+  LaneRow row = RowOf(peer, level, split.give, keep);
+  // What the other one makes of the half that a folded rank gives stays there.
+  for (LanePart& part : row.parts)
+    if (level.fold && !first) part.back = nullptr;
   Lane& lane = *comm().lane();
   LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kSeveral);
 
@@ -36,47 +54,68 @@ Task Share::Swap(const Column& column, const Meeting& meeting, bool top) {
     AddDots(dtype_, first ? mine : theirs, first ? theirs : mine, count, &dots_[i]);
   };
   HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kMore, std::cref(look)));
-  HORON_CO_TRY(co_await SumDots(column, std::move(split.holders)));
-  Weigh(meeting);
-  pending_ = false;
+  if (meeting != nullptr) {
+    HORON_CO_TRY(co_await SumDots(column, std::move(split.holders)));
+    Weigh(*meeting);
+    pending_ = false;
+  }
 
   const int64_t block = kLaneBlockBytes / element_;
-  const double scale = top ? stage_->postscale() : 1.0;
+  const double scale = level.top ? stage_->postscale() : 1.0;
+  const bool backs = level.backs || (level.fold && !first);  // what I combine goes to the peer
   const auto combine = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
     for (int64_t done = 0; done < count; done += block) {
       const int64_t n = std::min(block, count - done), begin = keep[i].begin + at + done;
       const std::byte* mine = Value(i, begin);
       std::byte *other = theirs + done * element_, *output = Output(i, begin);
-      std::byte* const back = top && scale == 1.0 ? other : nullptr;
       adasum::Combine(dtype_, weights_[i], first ? mine : other, first ? other : mine, output, n,
-                      back);
-      if (!top || back != nullptr) continue;
+                      backs && scale == 1.0 ? other : nullptr);
+      if (scale == 1.0) continue;
       ScaleInto(dtype_, scale, output, output, n);
-      std::memcpy(other, output, static_cast<size_t>(n * element_));
+      if (backs) std::memcpy(other, output, static_cast<size_t>(n * element_));
     }
   };
-  const LaneSwap::Pass pass = top ? LaneSwap::Pass::kLastBack : LaneSwap::Pass::kLast;
+  const bool back = level.backs || level.fold;
+  const LaneSwap::Pass pass = back ? LaneSwap::Pass::kLastBack : LaneSwap::Pass::kLast;
   HORON_CO_TRY(co_await lane.Swap(swap, pass, std::cref(combine)));
+  if (meeting == nullptr) co_return Status::Ok();
   for (size_t i = 0; i < values_.size(); ++i) values_[i] = segment(i).output;
-  if (top) co_return Status::Ok();
+  if (back) co_return Status::Ok();
   halvings_.push_back({peer, std::move(own_), std::move(split.give)});
   own_ = std::move(split.keep);
   co_return Status::Ok();
 }
 
-Task Share::SwapBack() {
+Task Share::SwapBack(const Column& column, int levels, std::optional<int> folded) {
   Lane& lane = *comm().lane();
-  while (!halvings_.empty()) {
-    const Halving last = std::move(halvings_.back());
-    halvings_.pop_back();
-    const LaneRow row = RowOf(last.peer, halvings_.size(), own_, last.given);
+  // Of two participants that meet first the lower one has the lower half.
+  const Halves halves = folded ? Halved(own_) : Halves{};
+  const auto holder = [&](int half) {
+    return column.rank_of[static_cast<size_t>((*folded & ~1) + half)];
+  };
+  for (int level = levels - 1; level >= 0; --level) {
+    Halving last{rank(), {}, {}};
+    if (!folded) {
+      last = std::move(halvings_.back());
+      halvings_.pop_back();
+    } else if (level == 0) {
+      last.peer = holder(0);
+      last.given = halves.upper;  // as long as any of the two
+    }
+    const LaneRow row = RowOf(last.peer, {.level = level}, folded ? Ranges{} : own_, last.given);
     LaneSwap swap = lane.MakeSwap(element_, row, LaneSwap::Passes::kOne);
     const auto copy = [&](size_t i, int64_t at, std::byte* theirs, int64_t count) {
-      std::memcpy(Output(i, last.given[i].begin + at), theirs,
-                  static_cast<size_t>(count * element_));
+      const auto take = [&](const Range& range, const std::byte* values) {
+        const int64_t n = std::min(count, range.count - at);
+        if (n <= 0) return;
+        std::memcpy(Output(i, range.begin + at), values, static_cast<size_t>(n * element_));
+      };
+      if (!folded) return take(last.given[i], theirs);
+      take(halves.lower[i], theirs);
+      take(halves.upper[i], swap.Of(holder(1), theirs));
     };
     HORON_CO_TRY(co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::cref(copy)));
-    own_ = last.whole;
+    if (!folded) own_ = last.whole;
   }
   co_return Status::Ok();
 }

@@ -161,6 +161,7 @@ void LaneSwap::Take() {
   const std::byte* const slot = Slot(group_.me, taken_);
   ForParts(taken_, &LanePart::gives,
            [&](const LanePart& part, size_t, int64_t at, int64_t count, int64_t place) {
+             if (part.back == nullptr) return;
              std::memcpy(part.back + at * element_, slot + place,
                          static_cast<size_t>(count * element_));
            });

@@ -33,7 +33,7 @@ namespace horon {
 // Of one tensor.
 struct LanePart {
   const std::byte* given = nullptr;  // my values of what the partner keeps
-  std::byte* back = nullptr;         // where they come back to
+  std::byte* back = nullptr;         // where they come back to; null: they are of no use
   int64_t gives = 0, keeps = 0;      // elements; what one partner gives the other one keeps
   int64_t most = 0;                  // that any member gives: the same on all
 };

@@ -173,8 +173,7 @@ def adasum_ways() -> dict:
             "average": "average", "sum": "sum", "large": "recursive halving"}
     size, local = hvd.size(), hvd.local_size()
     if local == size:
-        paired = size & (size - 1) == 0
-        return {**flat, "large": "halving through shared memory"} if paired else flat
+        return {**flat, "large": "halving through shared memory"}
     even = local * hvd.cross_size() == size
     if even and local == 1:  # nothing inside nodes
         return {**flat, "average": flat["auto"], "sum": flat["auto"]}

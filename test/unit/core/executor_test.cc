@@ -588,7 +588,8 @@ TEST_CASE("executor: what not all have started is taken back as it was, and orde
   for (const auto& [op, size, lanes, count] :
        {Case{"sum", 3, false, 2000}, Case{"sum", 3, true, 2000}, Case{"adasum", 3, false, 2000},
         Case{"adasum", 3, true, 2000}, Case{"adasum", 3, false, 200000},
-        Case{"adasum:small=0", 4, true, 200000}}) {
+        Case{"adasum:small=0", 4, true, 200000}, Case{"adasum:small=0", 3, true, 200000},
+        Case{"adasum:small=0", 7, true, 200000}}) {
     INFO(op << " of " << count << " on " << size << " ranks" << (lanes ? ", lanes" : ""));
     Sides sides(lanes ? Topology::OneNode(size) : Apart(size), 1, lanes);
     const auto tensor = [op = op, size = size, count = count](uint64_t number) {
