@@ -1,7 +1,8 @@
 // One rank of a soak (test/python/soak.py): for SOAK_SECONDS it runs ops, sizes, process sets,
-// groups and disagreements in an order drawn by chance, the same on all ranks. The first half of
-// the time is one long life; in the second half it leaves the job and joins it again every few
-// rounds. On the C API alone: what grows is the runtime's. Names are used again and again, as a
+// groups and disagreements in an order drawn by chance, the same on all ranks; also steps of
+// registered tensors whose schedule locks, tensors reduced where they lie in memory that comes and
+// goes, and windows. The first half of the time is one long life; in the second half it leaves the
+// job and joins it again every few rounds. On the C API alone: what grows is the runtime's. Names are used again and again, as a
 // training loop does. Each second of the long life, and after each short one, a rank says what it
 // holds:
 //
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +40,9 @@ constexpr const char* kSpecs[] = {"sum",
                                   "barrier",
                                   "topk:ratio=0.1",
                                   "dissemination",
+                                  "adasum",
+                                  "adasum:algo=ring",
+                                  "gossip:graph=one_peer_exponential",
                                   "allgather",
                                   "alltoall",
                                   "reduce_scatter",
@@ -118,6 +123,48 @@ struct Tensor {
   horon_request request;
 };
 
+// What a training step reduces: tensors that are registered once, for all lives, and started
+// together.
+class Model {
+ public:
+  Model() {
+    for (const char* op : {"average", "adasum"}) {
+      for (const int64_t size : kSizes) {
+        tensors_.push_back(std::make_unique<Tensor>(op, size, 0, 1.0));
+        horon_request& request = tensors_.back()->request;
+        tensors_.back()->name += ".model";
+        request.name = tensors_.back()->name.c_str();
+        handles_.emplace_back();
+        Must(horon_register(&request, &handles_.back()), "register");
+        inputs_.push_back(request.input);
+        outputs_.push_back(request.output);
+      }
+    }
+  }
+  ~Model() {
+    for (horon_tensor* handle : handles_) horon_tensor_release(handle);
+  }
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  void Step() {
+    horon_work* work = nullptr;
+    Must(horon_start_all(handles_.data(), inputs_.data(), outputs_.data(),
+                         static_cast<int>(handles_.size()), 1, &work),
+         "start a step");
+    Must(horon_work_wait(work, -1), "a step");
+    horon_work_release(work);
+    for (const auto& tensor : tensors_)  // all ranks have ones, whose average and Adasum are ones
+      if (std::abs(tensor->output.back() - 1.0F) > 1e-5F) Die("a wrong step");
+  }
+
+ private:
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+  std::vector<horon_tensor*> handles_;
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+};
+
 class Soak {
  public:
   explicit Soak(double seconds) : seconds_(seconds) {}
@@ -141,16 +188,28 @@ class Soak {
       Round();
       if (i % 10 == 0) LookAtClock();
     }
+    if (is_long) RequireUsed();
     Must(horon_shutdown(), "shutdown");
     if (!is_long) Report(rank_, "short", rounds_);
   }
 
+  // The ways that a soak should have gone, where there are ranks to go them with.
+  void RequireUsed() const {
+    std::vector<const char*> ways = {"schedule.locks"};
+    if (horon_local_size() == size_) ways.insert(ways.end(), {"lane.in_place", "lane.swapped"});
+    for (const char* way : ways)
+      if (size_ > 1 && horon_counter(way) == 0) Die(std::string(way) + " is 0");
+  }
+
   void Round() {
-    const int kind = Draw(10);
+    const int kind = Draw(14);
     if (kind < 5) return Burst();
     if (kind < 7) return Group();
     if (kind < 8) return Disagree();
     if (kind < 9) return Subset();
+    if (kind < 11) return Train();
+    if (kind < 12) return InPlace();
+    if (kind < 13) return Window();
     Sum(Sizes(), 0, size_, rank_ + 1.0, size_ * (size_ + 1) / 2.0);
   }
 
@@ -170,7 +229,12 @@ class Soak {
     Tensors tensors;
     for (const char* spec : kSpecs)
       for (const int64_t size : kSizes) tensors.push_back(Make(spec, size));
-    for (int turn = 0; turn < 3; ++turn) RunAll(tensors, "everything");
+    for (int turn = 0; turn < 3; ++turn) {
+      RunAll(tensors, "everything");
+      Train();
+      InPlace();
+      Window();
+    }
   }
 
   // Several at once, of any kind.
@@ -206,6 +270,78 @@ class Soak {
     const std::string name = "group." + std::to_string(members);
     Must(horon_submit_group(requests.data(), members, name.c_str(), &work), "submit " + name);
     Must(horon_work_wait(work, -1), name);
+    horon_work_release(work);
+  }
+
+  // So many equal steps that their schedule locks; whatever comes next unlocks it.
+  void Train() {
+    for (int step = 0; step < 20; ++step) model_.Step();
+  }
+
+  // Two tensors in memory that all ranks of the node see.
+  void InPlace() {
+    const int64_t count = 5000;
+    const auto bytes = static_cast<int64_t>(2 * count * static_cast<int64_t>(sizeof(float)));
+    horon_shared_memory* memory = nullptr;
+    void* data = nullptr;
+    int shared = 0;
+    Must(horon_share_memory(bytes, 0, &memory, &data, &shared), "share_memory");
+    auto* const values = static_cast<float*>(data);
+    std::fill(values, values + 2 * count, static_cast<float>(rank_ + 1));
+    for (const int64_t first : {int64_t{0}, count}) {
+      Tensor tensor("sum", count, 0, 0);
+      tensor.request.name = first == 0 ? "in_place.0" : "in_place.1";
+      tensor.request.input = tensor.request.output = values + first;
+      horon_work* work = nullptr;
+      Must(horon_run(&tensor.request, &work), "a sum in place");
+      horon_work_release(work);
+    }
+    const float want = static_cast<float>(size_ * (size_ + 1)) / 2;
+    if (values[0] != want || values[2 * count - 1] != want) Die("a wrong sum in place");
+    horon_shared_memory_release(memory);
+  }
+
+  // Round a ring: what I put is what the next one takes.
+  void Window() {
+    if (size_ == 1) return;
+    std::vector<float> values(5000, static_cast<float>(rank_));
+    const auto count = static_cast<int64_t>(values.size());
+    const int from = (rank_ + size_ - 1) % size_, to = (rank_ + 1) % size_;
+    horon_window_spec spec;
+    std::memset(&spec, 0, sizeof(spec));
+    spec.struct_bytes = sizeof(spec);
+    spec.name = "window";
+    spec.dtype = HORON_FLOAT32;
+    spec.device = -1;
+    spec.shape = &count;
+    spec.ndim = 1;
+    spec.values = values.data();
+    spec.in = &from;
+    spec.out = &to;
+    spec.in_count = spec.out_count = 1;
+    spec.zero = 1;
+    horon_window* window = nullptr;
+    Must(horon_window_create(&spec, &window), "window_create");
+    Order(window, HORON_WINDOW_PUT, to, 1.0);
+    Sum(1, 0, size_, 1.0, size_);  // all have put
+    Order(window, HORON_WINDOW_UPDATE, from, 0.0);
+    if (values.front() != static_cast<float>(from) || values.back() != static_cast<float>(from))
+      Die("a wrong window");
+    Must(horon_window_free(window), "window_free");
+    horon_window_release(window);
+  }
+
+  static void Order(horon_window* window, horon_window_act act, int rank, double self_weight) {
+    horon_window_order order;
+    std::memset(&order, 0, sizeof(order));
+    order.struct_bytes = sizeof(order);
+    order.act = act;
+    order.ranks = &rank;
+    order.count = 1;
+    order.self_weight = self_weight;
+    horon_work* work = nullptr;
+    Must(horon_window_start(window, &order, 1, &work), "window_start");
+    Must(horon_work_wait(work, -1), "an order of a window");
     horon_work_release(work);
   }
 
@@ -265,6 +401,7 @@ class Soak {
   bool half_ = false, over_ = false;
   int rank_ = 0, size_ = 1;
   long rounds_ = 0, lives_ = 0;
+  Model model_;
   std::mt19937 chance_{1};
 };
 
