@@ -53,8 +53,9 @@ inline constexpr int64_t kDotBlock = 1024;  // elements
 
 // Adds a.b, a.a and b.b of `count` elements to *sum, in one pass over both. Summed in double, block
 // after block of kDotBlock elements (of the 16-bit floats in fp32 inside a block, where it can hold
-// their products, of which it adds 64 at most): cut at a multiple of kDotBlock, several calls give
-// the bits of one. A NaN or Inf anywhere ends up in the sums. Floating dtypes only.
+// their products, of which it adds 32 one by one, and then 8 such sums): cut at a multiple of
+// kDotBlock, several calls give the bits of one. A NaN or Inf anywhere ends up in the sums.
+// Floating dtypes only.
 void AddDots(DataType dtype, const std::byte* a, const std::byte* b, int64_t count, Dots* sum);
 
 // Widening and rounding between the floating dtypes and fp32: what staged ops compute in.

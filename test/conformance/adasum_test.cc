@@ -66,7 +66,7 @@ TEST_CASE("adasum is the reference tree on every layout", "[conformance][jobs][a
 }
 
 // Every path, for 1 to 17 ranks on one node and on several, unequal ones among them. The last count
-// is more than what goes by doubling: it is swapped over the lane where ranks are a power of two.
+// is more than what goes by doubling: it is swapped over the lane on one node.
 TEST_CASE("adasum's paths are their definitions on 1 to 17 ranks", "[conformance][adasum]") {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const DataType dtype = kFloats[ranks % 4];
@@ -163,11 +163,22 @@ struct Case {
   double prescale, postscale;
 };
 
-// A bucket of tensors that a lane's slots hold, one that they do not, and each tensor alone.
+// A bucket of tensors that a lane's slots hold, one that they do not, on 3 ranks one that its memory
+// for rows does not hold either, and each tensor alone.
 TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance][adasum]") {
-  const std::vector<std::vector<int64_t>> buckets = {
-      {40'000}, {20'001, 1, 0, 4096, 3}, {300'001}, {120'000, 7, 65'537, 1024, 2049}};
-  for (const Case& c : {Case{2, DataType::kFloat32, false, 1, 1},
+  std::vector<std::vector<int64_t>> buckets = {
+      {4'500'001},
+      {40'000},
+      {20'001, 1, 0, 4096, 3},
+      {300'001},
+      {120'000, 7, 65'537, 1024, 2049}};
+  for (const Case& c : {Case{3, DataType::kFloat32, false, 1, 1},
+                        {3, DataType::kFloat64, true, 0.5, 0.25},
+                        {5, DataType::kBFloat16, true, 1, 0.5},
+                        {6, DataType::kFloat16, false, 2, 1},
+                        {7, DataType::kFloat32, true, 1, 1},
+                        {12, DataType::kFloat32, false, 1, 2},
+                        {2, DataType::kFloat32, false, 1, 1},
                         {2, DataType::kFloat16, true, 1, 1},
                         {2, DataType::kFloat64, true, 0.5, 3},
                         {4, DataType::kFloat32, true, 1, 0.25},
@@ -213,6 +224,7 @@ TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance
       swapped += me.runtime().counters()["lane.swapped"].value();
     });
     RequireNone(verdicts);
+    if (buckets[0][0] == 4'500'001) buckets.erase(buckets.begin());  // once: it takes long
     CHECK(swapped >= c.ranks * 4);
   }
 }

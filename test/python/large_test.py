@@ -31,7 +31,7 @@ def test_more_than_two_to_the_31_over_mpi(launch, needs_mpi):
 
 
 @in_full_tier
-def test_adasum_of_a_bucket_of_more_than_2_gib(launch):
+def test_adasum_of_a_bucket_of_more_than_two_to_the_31(launch):
     skip_without_memory("horonrun")
-    fused = 128 * (4 << 30)  # Adasum fuses a 128th of the threshold
+    fused = 128 * (5 << 30)  # Adasum fuses a 128th of the threshold
     launch(2, "large_adasum", env={"HORON_FUSION_THRESHOLD": str(fused)}, timeout=600)

@@ -69,13 +69,20 @@ class GpuRank {
       if (dropped->done()) dropped->DropOutputs();
     });
   }
-  // Floats that are each their own output, in one bucket where it holds them.
+  // Tensors (floats) that are each their own output, in one bucket where it holds them.
   Result<std::shared_ptr<Work>> SubmitTogether(const std::string& group, const std::string& op,
                                                const std::vector<std::byte*>& tensors,
                                                int64_t count) {
+    return SubmitTogether(group, op, tensors, std::vector<int64_t>(tensors.size(), count),
+                          DataType::kFloat32);
+  }
+  Result<std::shared_ptr<Work>> SubmitTogether(const std::string& group, const std::string& op,
+                                               const std::vector<std::byte*>& tensors,
+                                               const std::vector<int64_t>& counts,
+                                               DataType dtype) {
     std::vector<Submission> all;
     for (std::byte* const tensor : tensors) {
-      Request request = Of(group + std::to_string(all.size()), op, DataType::kFloat32, {count});
+      Request request = Of(group + std::to_string(all.size()), op, dtype, {counts[all.size()]});
       request.group = group;
       request.group_size = static_cast<int32_t>(tensors.size());
       HORON_ASSIGN(Submission one, Make(std::move(request), tensor, tensor));

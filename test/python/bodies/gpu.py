@@ -173,18 +173,19 @@ def check_rounds_between_peers():
 
 
 def check_adasum():
-    """Against the tree in double, tensors alone and in one bucket."""
+    """Against the tree in double, tensors alone, and with the same bits in one bucket."""
     bounds = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-5, torch.float64: 1e-12}
     if os.environ.get("HORON_ADASUM_KERNEL") == "cublas":  # whose dots are summed in fp32
         bounds[torch.float32] = 1e-4
     for dtype, bound in bounds.items():
-        handles, expected = [], []
+        handles, expected, inputs, alone = [], [], [], []
         for count in (1, 17, 5000, 100_003):
             torch.manual_seed(count)
             all_of = torch.randn(hvd.size(), count).to(dtype)
             all_of = all_of + 0.5 * all_of.mean(0)
             expected.append((adasum_of(list(all_of)), all_of.double().norm(dim=1).max()))
             mine = all_of[hvd.rank()].to(device())
+            inputs.append(mine)
             handles.append(hvd.allreduce_async(mine, op=hvd.Adasum, name=f"adasum.{dtype}.{count}"))
         for handle, (tree, length) in zip(handles, expected):
             result = hvd.synchronize(handle)
@@ -193,6 +194,11 @@ def check_adasum():
             assert gap <= bound, (dtype, float(gap))
             rows = hvd.allgather(result.reshape(1, -1), name=f"same.{dtype}.{result.numel()}")
             assert all(torch.equal(row, rows[0]) for row in rows), dtype
+            name = f"alone.{dtype}.{result.numel()}"
+            alone.append(hvd.allreduce(inputs[len(alone)], op=hvd.Adasum, name=name))
+        together = hvd.grouped_allreduce(inputs, op=hvd.Adasum, name=f"together.{dtype}")
+        if os.environ.get("HORON_ADASUM_KERNEL") != "cublas":  # whose sums go by where vectors lie
+            assert all(map(torch.equal, together, alone)), dtype
 
 
 def check_adasum_by_halves():

@@ -140,6 +140,39 @@ TEST_CASE("adasum on GPUs is the reference tree, with the same bits on all ranks
   }
 }
 
+TEST_CASE("A15: fused tensors have the bits of lone ones on GPUs", "[gpu][adasum]") {
+  for (const Layout& layout : Layouts()) {
+    INFO(Describe(layout));
+    GpuWorld world(layout);
+    world.Run([&](GpuRank& rank) {
+      const int me = rank.me().rank();
+      for (const DataType dtype : kFloats) {
+        for (const std::string op : {"adasum", "adasum:zero=mean"}) {
+          const std::string name = op + std::string(NameOf(dtype));
+          std::vector<std::byte*> fused;
+          const std::vector<int64_t> counts(std::begin(kCounts), std::end(kCounts));
+          for (const int64_t count : counts)
+            fused.push_back(rank.Put(GradientOf(dtype, me, count)));
+          const auto all = rank.SubmitTogether(name, op, fused, counts, dtype).value();
+          world.Expect(rank.Synchronize(*all).ok(), name + " of all");
+          for (size_t i = 0; i < counts.size(); ++i) {
+            std::byte* const lone = rank.Put(GradientOf(dtype, me, counts[i]));
+            const auto work = rank.Submit(GpuRank::Of(name + "." + std::to_string(i), op, dtype,
+                                                      {counts[i]}),
+                                          lone, lone)
+                                  .value();
+            world.Expect(rank.Synchronize(*work).ok(), name + " of one");
+            const int64_t bytes = counts[i] * SizeOf(dtype);
+            world.Expect(rank.Get(fused[i], bytes) == rank.Get(lone, bytes),
+                         name + ": other bits in a bucket, tensor " + std::to_string(i));
+          }
+        }
+      }
+    });
+    world.Check();
+  }
+}
+
 TEST_CASE("an overflow on one rank's GPU is a NaN on all of them, in its tensor alone",
           "[gpu][adasum]") {
   for (const Layout& layout : {LayoutOf(3, 0, ""), LayoutOf(4, 2, "")}) {

@@ -63,6 +63,37 @@ TEST_CASE("A5: parallel gradients are averaged over the whole range of lengths",
   CHECK(RelativeGap(got, Scaled(unit, mean)) <= AdasumTolerance(dtype, ranks));
 }
 
+// Gradients times the smallest normal number, of which many have lost bits: beside what any may be
+// off, one of the last bits at each level.
+TEST_CASE("A5: parallel gradients that are hardly numbers are averaged", "[adasum]") {
+  const auto [dtype, tiny, quantum] =
+      GENERATE(Lengths{DataType::kFloat16, 0x1p-14, 0x1p-24},
+               Lengths{DataType::kBFloat16, 0x1p-126, 0x1p-133},
+               Lengths{DataType::kFloat32, 0x1p-126, 0x1p-149},
+               Lengths{DataType::kFloat64, 0x1p-1022, 0x1p-1074});
+  for (int ranks = 2; ranks <= 17; ++ranks) {
+    const Values shared =
+        test::Decode(dtype, test::Encode(dtype, Scaled(tiny, test::Gradient(dtype, 0, 1000))));
+    std::vector<Values> by_rank;
+    for (int rank = 0; rank < ranks; ++rank)
+      by_rank.push_back(Scaled(rank % 2 == 0 ? 1 : 2, shared));
+    const Values mean = Scaled(1 + static_cast<double>(ranks / 2) / ranks, shared);
+    for (const char* path : kPaths) {
+      OpRunner runner(Topology::OneNode(ranks), 1);
+      const OpResult result = runner.Run(path, {OpTensor::Make(dtype, by_rank)});
+      REQUIRE(result.status.ok());
+      const Values got = Decoded(dtype, result, 0, 0);
+      double off = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double may = AdasumTolerance(dtype, ranks) * std::abs(mean[i]);
+        off = std::max(off, std::abs(got[i] - mean[i]) - may);
+      }
+      INFO(NameOf(dtype) << " on " << ranks << ", " << path);
+      CHECK(off / quantum <= std::log2(ranks) + 2);
+    }
+  }
+}
+
 TEST_CASE("orthogonal gradients are added, on every path", "[adasum]") {
   for (int ranks = 1; ranks <= 9; ++ranks) {
     std::vector<Values> by_rank(static_cast<size_t>(ranks), Values(static_cast<size_t>(3 * ranks)));
