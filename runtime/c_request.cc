@@ -116,6 +116,19 @@ bool AnyReplaced(std::span<const Submission> submissions) {
                      [](const Submission& s) { return s.what->replaced(); });
 }
 
+// Two of one name that differ would replace each other for ever.
+Status CheckNames(std::span<const Submission> submissions) {
+  std::vector<std::string_view> keys;
+  for (const Submission& s : submissions) keys.push_back(s.what->key);
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice == keys.end()) return Status::Ok();
+  const auto of = std::find_if(submissions.begin(), submissions.end(),
+                               [&](const Submission& s) { return s.what->key == *twice; });
+  return Status::InvalidArgument("two tensors of one call are named '" + of->what->request.name +
+                                 "': give one of them another name");
+}
+
 // `make(i)` gives the i-th submission.
 template <typename F>
 Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wake, F&& make) {
@@ -130,6 +143,7 @@ Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wak
       HORON_ASSIGN(submissions[i], make(i));
     }
     status = runtime.Submit(submissions, work, wake);
+    if (!status.ok()) HORON_TRY(CheckNames(submissions));
   } while (!status.ok() && AnyReplaced(submissions));
   HORON_TRY(status);
   return work;

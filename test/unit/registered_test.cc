@@ -82,6 +82,33 @@ TEST_CASE("many registered tensors share a work; none is started if one cannot b
   for (horon_tensor* tensor : tensors) horon_tensor_release(tensor);
 }
 
+TEST_CASE("two different tensors of one name are refused in one call, and harm no later one") {
+  REQUIRE(horon_init() == HORON_OK);
+  const int64_t counts[] = {5, 6};
+  float values[6] = {};
+  const void* const inputs[] = {values, values};
+  void* const outputs[] = {values, values};
+  horon_request requests[] = {RequestOf("twin", counts[0], "sum"),
+                              RequestOf("twin", counts[1], "sum")};
+  for (horon_request& request : requests) request.input = request.output = values;
+  horon_work* work = nullptr;
+  const auto refused = [&](int code) {
+    CHECK(code == HORON_INVALID_ARGUMENT);
+    CHECK(std::string(horon_last_error()) ==
+          "two tensors of one call are named 'twin': give one of them another name");
+  };
+  refused(horon_submit_group(requests, 2, "twins", &work));
+  horon_tensor* group[2];
+  REQUIRE(horon_register_group(requests, 2, "twins", group) == HORON_OK);
+  refused(horon_start_all(group, inputs, outputs, 2, 0, &work));
+  horon_tensor* const lone[] = {Register("twin", 5), Register("twin", 6)};
+  refused(horon_start_all(lone, inputs, outputs, 2, 0, &work));
+  StartAndCheck(lone[0], 5);
+  StartAndCheck(lone[1], 6);
+  horon_shutdown();
+  for (horon_tensor* tensor : {group[0], group[1], lone[0], lone[1]}) horon_tensor_release(tensor);
+}
+
 TEST_CASE("registered tensors join a work one by one; one that is refused harms no other") {
   REQUIRE(horon_init() == HORON_OK);
   float values[3][8];
