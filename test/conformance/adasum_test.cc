@@ -163,8 +163,8 @@ struct Case {
   double prescale, postscale;
 };
 
-// A bucket of tensors that a lane's slots hold, one that they do not, on 3 ranks one that its memory
-// for rows does not hold either, and each tensor alone.
+// A bucket of tensors that a lane's slots hold, one that they do not, on 3 ranks one that not even
+// its memory for rows holds, and each tensor alone.
 TEST_CASE("adasum over a lane has the bits of adasum by messages", "[conformance][adasum]") {
   std::vector<std::vector<int64_t>> buckets = {
       {4'500'001},

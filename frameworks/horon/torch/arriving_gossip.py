@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from horon.gossip import fail_when_late
 from horon.torch.optimizer_base import NoReduction
-from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.parameter_gossip import AVERAGE, WEIGHT, ParameterGossip
 from horon.torch.parameters import remove_with
 
 _USED_BEFORE = (
@@ -95,14 +95,14 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         self._steps += 1
         every = self._op.global_average_every
         if every and self._steps % every == 0:
-            self._average()
+            self._average(AVERAGE)
         elif self._mixes:
             self._send()
 
     def _send(self):
         """The weight first: with it any parameter can arrive."""
         if self.push_sum:
-            self._weight_arriving = self._call("gossip.weight", self.weight).start()
+            self._weight_arriving = self._call(WEIGHT, self.weight).start()
         for parameter in self._parameters():
             call = self._call(f"gossip.{self._names[parameter]}", parameter.detach())
             self._arriving[parameter] = call.start()

@@ -17,6 +17,7 @@ import torch
 from horon.errors import HoronUnsupported
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.calls import wait_all
+from horon.torch.parameter_gossip import AVERAGE, WEIGHT
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
@@ -83,7 +84,7 @@ class LayeredGossip(ArrivingGossip):
             self._call(f"gossip.{self._names[parameter]}", parameter.detach()).start()
             if mixes else None)
         if mixes and self.push_sum and self._weight_under_way is None:
-            self._weight_under_way = self._call("gossip.weight", self.weight).start()
+            self._weight_under_way = self._call(WEIGHT, self.weight).start()
 
     def _averages_now(self) -> bool:
         every = self._op.global_average_every
@@ -117,7 +118,7 @@ class LayeredGossip(ArrivingGossip):
         try:
             self._take_in(under_way, weight)
             if averages:
-                self._average()
+                self._average(AVERAGE)
         finally:
             self.debias()
 

@@ -15,6 +15,14 @@ from horon.torch.marks import took_in
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
 
+# No parameter has such a name.
+WEIGHT = "gossip push-sum weight"
+
+# The exact mean in place of an exchange; left out, as an exchange is, where a rank is too late.
+AVERAGE = "average:late=keep"
+
+_ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
+
 DRIFT = (
     "gossip of gradients alone lets the ranks' parameters drift apart: give "
     "global_average_every, or what='both'"
@@ -74,7 +82,7 @@ class ParameterGossip:
         every = self._op.global_average_every
         if every and self._steps % every == 0:
             self._collect()
-            self._average()
+            self._average(AVERAGE)
         elif self._mixes and not self._op.overlap:
             self._start()
             self._collect()
@@ -107,7 +115,7 @@ class ParameterGossip:
     def _travelling(self) -> list:
         """[(name, tensor), ...] of what an exchange mixes."""
         named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
-        return [*named, ("gossip.weight", self.weight)] if self.push_sum else named
+        return [*named, (WEIGHT, self.weight)] if self.push_sum else named
 
     def _mixed(self, names, values, group, first=False):
         """A handle of the values as this round mixes them. first: they never were before."""
@@ -133,13 +141,21 @@ class ParameterGossip:
         if self._op.overlap:
             took_in(self._steps - self._begun, self._begun_at)
 
-    def _average(self):
-        """The exact mean of x; the weights' mean is 1."""
-        calls = [reduce_call(f"gossip.average.{self._names[parameter]}", Average.spec,
-                             parameter.detach(), self._set, in_place=True)
-                 for parameter in self._parameters()]
+    def _average(self, spec=Average.spec):
+        """The exact mean of x, and of the weights, which is 1."""
+        named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
+        weights = self._weights_now()
+        if self.push_sum:
+            named.append((f"average of {WEIGHT}", weights))
+        calls = [reduce_call(name, spec, value, self._set, in_place=True) for name, value in named]
         GroupCall(calls, "gossip.average").run()
-        self.weight.fill_(1)
+        self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
+
+    def _weights_now(self):
+        return self.weight.clone()
+
+    def _set_weights(self, weights):
+        self.weight.copy_(weights)
 
     def _discard(self):
         """Waits for what is under way, to which its tensors are lent, and forgets it."""

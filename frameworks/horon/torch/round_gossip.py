@@ -90,9 +90,11 @@ class RoundGossip(ParameterGossip):
         self._flat.write(self._tensors())
         self._weights = [window.push_sum_weight for window in self._windows]
 
-    def _average(self):
-        super()._average()
-        self._weights = [1.0] * len(self._weights)
+    def _weights_now(self):
+        return torch.tensor(self._weights, dtype=torch.float64)
+
+    def _set_weights(self, weights):
+        self._weights = weights.tolist()
 
     def _discard(self):
         pending, self._pending = self._pending, None

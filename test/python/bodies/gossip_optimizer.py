@@ -107,6 +107,20 @@ def check_trajectories():
                   weights[hvd.rank(), 0].float())
 
 
+def check_a_parameter_may_be_called_weight():
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for style in (None, "atc", "cta"):
+        model = torch.nn.Linear(3, 2)
+        op = hvd.Gossip("sgp", topology=push, global_average_every=2, style=style)
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        rows = hvd.allgather(flat(model).reshape(1, -1))
+        close(rows, rows[:1].expand_as(rows), 1e-6)
+
+
 def total(model, optimizer):
     """The sum over ranks of x, which gossip must keep, and of the weights."""
     optimizer.finish_gossip()

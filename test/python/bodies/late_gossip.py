@@ -60,6 +60,31 @@ def check_trajectories():
         assert hvd.counter("gossip.kept") == before + tensors
 
 
+def check_exact_averages():
+    """Left out they change nothing, the push-sum weights neither; the next one is exact."""
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    for op in (hvd.Gossip("sgp", topology=push, global_average_every=2),
+               hvd.Gossip("dpsgd", topology="ring", global_average_every=2, style="atc"),
+               hvd.Gossip("dpsgd", topology="ring", global_average_every=2, style="cta")):
+        model, optimizer = begin(op)
+        optimizer.param_groups[0]["lr"] = 0.0
+        before = total(model, optimizer)
+        for step, batch in enumerate(data()[:4], 1):
+            optimizer.finish_gossip()
+            hvd.barrier()
+            kept, was = hvd.counter("gossip.kept"), flat(model)
+            if step != 2:
+                train(model, optimizer, [batch])
+                continue
+            with others_first():
+                train(model, optimizer, [batch])
+            assert hvd.counter("gossip.kept") > kept
+            close(flat(model), was, 1e-6)
+            close(total(model, optimizer), before, 1e-5)
+        close(flat(model), before[:-1] / hvd.size(), 1e-5)
+        assert optimizer.state_dict()["horon_gossip"]["weight"] == 1.0
+
+
 def check_mass_is_kept_with_an_exchange_under_way():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     model, optimizer, before = keeps_mass(hvd.Gossip("osgp", topology=push))

@@ -3,6 +3,7 @@
 #include <latch>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "test/support/gpu_world.h"
 #include "test/unit/ops/gossip/graphs.h"
@@ -141,6 +142,28 @@ TEST_CASE("what is left out is scaled, also into outputs of the work", "[late]")
     for (size_t i = 0; i < mine.size(); ++i) EXPECT(got[i] == mine[i] * 1.5f, "not scaled");
   });
   RequireNone(verdicts);
+}
+
+TEST_CASE("exact averages beside gossip are left out, and other averages wait", "[late]") {
+  for (const WorldOptions& options : Layouts()) {
+    World world(kRanks, Impatient(options));
+    Verdicts verdicts;
+    Lateness once;
+    world.Run([&](Rank& me) {
+      std::vector<float> x(40000, static_cast<float>(me.rank()));
+      once.Late(me, [&] {
+        EXPECT(me.Reduce("x", "average:late=keep", x).ok(), "left out");
+        EXPECT(x == std::vector<float>(40000, static_cast<float>(me.rank())), "it keeps x");
+      });
+      EXPECT(me.runtime().counters()["gossip.kept"].value() == 1, "counted");
+      EXPECT(me.Reduce("x", "average:late=keep", x).ok(), "with all");
+      EXPECT(x == std::vector<float>(40000, 1.5F), "the mean");
+      if (me.rank() == kLate) std::this_thread::sleep_for(2 * kPatience);
+      EXPECT(me.Reduce("y", "average", x).ok(), "a plain average waits");
+      EXPECT(me.runtime().counters()["gossip.kept"].value() == 1, "and is not left out");
+    });
+    RequireNone(verdicts);
+  }
 }
 
 TEST_CASE("calls with neighbors of their own, and rounds between nodes, are left out", "[late]") {

@@ -98,7 +98,7 @@ int64_t TakeRow(Lane& lane, int rank, int root, const std::vector<int64_t>& size
 
 // Rows that the four slots of 64 KiB hold, or the 512 KiB for rows, and longer ones; beside sums on
 // the same lane.
-TEST_CASE("rows are swapped in pairs, in several passes, also beside who has no partner", "[lane]") {
+TEST_CASE("rows are swapped in pairs, in several passes, beside who has no partner", "[lane]") {
   const std::vector<std::vector<int64_t>> rows = {
       {1}, {0, 2, 0}, {2048}, {2049, 3, 4096}, {131072}, {131073}, {200001, 1, 77777}, {}};
   for (const int ranks : {2, 3, 4, 5, 8}) {
