@@ -9,6 +9,7 @@ scaling act before the combination, and their state is local to the rank.
 Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 """
 
+import warnings
 import weakref
 
 import torch
@@ -26,6 +27,12 @@ _LATE_SCALER = (
     "GradScaler was first used, on this rank or another one, after steps without one, so this step "
     "has been taken with scaled gradients and was dropped. Call optimizer.defer_local_steps() on "
     "all ranks before you begin to use it."
+)
+
+_CHANGED = (
+    "op=Adasum: gradients were changed after backward() had taken the local steps with them, so "
+    "this step is without the change. From the next one on, local steps of this rank wait for "
+    "step(). Call optimizer.defer_local_steps() on all ranks before the first step to be sure"
 )
 
 
@@ -90,11 +97,22 @@ class DeltaReducer(GradientReducer):
     prefix = "adasum"
     deferred = True
 
+    def __init__(self, *args):
+        self._as_left = {}  # parameter: (its gradient, the version of it) as backward left them
+        super().__init__(*args)
+
     def _ready(self, parameter):
         if self.deferred:
             self._count(self._hooks[parameter])
         else:
             super()._ready(parameter)
+        self._as_left[parameter] = parameter.grad, parameter.grad._version
+
+    def changed(self) -> bool:
+        """Whether a gradient is not as backward left it. Asked once a step."""
+        left, self._as_left = self._as_left, {}
+        return any(p.grad is not None and (p.grad is not gradient or gradient._version != version)
+                   for p, (gradient, version) in left.items())
 
     def _unshare(self, parameter, in_backward):
         return False  # gradients stay as they are
@@ -151,7 +169,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         flags = torch.tensor(mine, dtype=torch.uint8)
         process_set = self._horon_reducer.process_set
         try:
-            reduce_call("adasum.agreed", Max.spec, flags, process_set, in_place=True).run()
+            flags = reduce_call("adasum.agreed", Max.spec, flags, process_set).run()
         except BaseException:
             self._horon_reducer.reset()
             self._horon_deltas.drop()
@@ -176,6 +194,7 @@ class _DeltaOptimizer(WrappedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._look_for_changes()
         overflow, scaled, early = self._horon_agreed or self._agree()
         self._horon_agreed = None
         if early and (scaled or getattr(self, "found_inf", None) is not None):
@@ -183,6 +202,7 @@ class _DeltaOptimizer(WrappedOptimizer):
                 self._wait()  # also who has taken no local step yet: the others wait for its deltas
             self._horon_deltas.drop()
             self._horon_synchronized = False
+            self._agree()  # who ends by what follows must not end what others still wait for
             raise HoronInvalidArgument(_LATE_SCALER)
         if overflow:
             self._horon_reducer.reset()
@@ -195,6 +215,16 @@ class _DeltaOptimizer(WrappedOptimizer):
         self._horon_first = False
         self._horon_reducer.deferred = self._horon_defers or scaled
         return loss
+
+    def _look_for_changes(self):
+        """Who clips between backward() and step() in the first step does so in the others."""
+        changed = self._horon_reducer.changed()
+        scaled = getattr(self, "found_inf", None) is not None
+        if not changed or scaled or self._horon_defers:
+            return
+        self._horon_defers = True
+        if not self._horon_reducer.deferred:
+            warnings.warn(_CHANGED, stacklevel=3)
 
     @torch.no_grad()
     def _unscale(self):

@@ -1,6 +1,7 @@
 """DistributedOptimizer(op=Adasum): against trajectories computed by hand, and clipping."""
 
 import copy
+import warnings
 
 import torch
 from adasum import adasum_of
@@ -230,6 +231,32 @@ def check_clipping():
             with torch.enable_grad() if announced else optimizer.skip_synchronize():
                 optimizer.step()
         same_models(model, by_hand(sgd, data, clip=0.05))
+
+
+def check_clipping_that_nobody_announced():
+    """As with any optimizer: from the first step on it is noticed there; later it is noticed once
+    it is too late for that step, which says so."""
+    for first in (0, 1):
+        model = torch.nn.Linear(1, 1, bias=False)
+        model.weight.data.zero_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Adasum)
+        moves, told = [], []
+        for step in range(4):
+            before = model.weight.item()
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()  # a gradient of 1, on all ranks
+            if step >= first:
+                model.weight.grad.mul_(0.125)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                optimizer.step()
+            moves.append(before - model.weight.item())
+            told.append(any("defer_local_steps" in str(w.message) for w in caught))
+        late = first == 1 and hvd.size() > 1
+        want = [1.0 if first else 0.125, 1.0 if late else 0.125, 0.125, 0.125]
+        close(torch.tensor(moves), torch.tensor(want))
+        assert told == [False, late, False, False], told
 
 
 class Uneven(hvd.Compression.none):
