@@ -6,7 +6,7 @@
 Each rank keeps its batch size, and the learning rate is the best one of one rank; nothing is
 scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps, each of n
 times the batch. The tasks are those of small_tasks.py. Each job adds its curves (accuracy, or bits
-per character, on data never trained on) to a file; --plot draws them with mean and spread over the
+per character, on data never trained on) to a file, which must have none of other settings; --plot draws them with mean and spread over the
 seeds, and prints two tables: the last points, and the steps to a score that all could reach.
 
 --simulate trains for several numbers of ranks in this one process, by the definition and with the
@@ -43,7 +43,12 @@ def parse_arguments():
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N",
                         help="powers of two to simulate")
     parser.add_argument("--plot", metavar="PATH", help="draws FILE instead of training")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.simulate and any(n < 1 or n & (n - 1) for n in options.ranks):
+        parser.error("--simulate takes powers of two of ranks: use horonrun for others")
+    if options.plot and not Path(options.results).is_file():
+        parser.error(f"there is no {options.results} to draw: train first")
+    return options
 
 
 class Job(Learner):
@@ -120,7 +125,7 @@ def record(options, task, op, size, seed, scores) -> None:
     print(f"{task.name} {op} on {size}, lr {task.lr}, seed {seed}: {scores[-1]:.3f} {task.unit}",
           flush=True)
     row = {"task": task.name, "op": op, "ranks": size, "seed": seed, "lr": task.lr,
-           "steps": steps_of(task, size, options), "scores": scores}
+           "share": options.share, "steps": steps_of(task, size, options), "scores": scores}
     with open(options.results, "a") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -162,6 +167,12 @@ class Results:
 
     def __init__(self, path):
         self._rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        for kind in TASKS:
+            ways = {(row["lr"], row.get("share"), len(row["scores"]))
+                    for row in self._rows if row["task"] == kind.name}
+            if len(ways) > 1:
+                raise SystemExit(f"{path} has runs of {kind.name} with different --lr, --share or "
+                                 "--points: give each their own --results")
         self.sizes = sorted({row["ranks"] for row in self._rows})
         known = {row["task"] for row in self._rows}
         self.tasks = [task for task in TASKS if task.name in known]
@@ -175,6 +186,8 @@ class Results:
         worst = 0.0 if task.better == "higher" else 8.0
         curves = [[score if math.isfinite(score) else worst for score in row["scores"]]
                   for row in self._of(task, op, size)]
+        if not curves:
+            raise SystemExit(f"there is no run of {task.name} with {op} on {size} ranks yet")
         return [[f(point) for point in zip(*curves)] for f in (statistics.mean, min, max)]
 
     def steps(self, task, size) -> int:
@@ -270,7 +283,8 @@ def draw_steps(axis, task, results) -> None:
             alone = statistics.mean(reached[1])
             axis.plot(list(reached), [alone / size for size in reached], color="0.7", linestyle=":")
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
+    if any(axis_line.get_ydata().size for axis_line in axis.get_lines()):
+        axis.set_yscale("log", base=2)
     axis.yaxis.set_major_formatter("{x:.0f}")
     axis.set_xticks(results.sizes, list(map(str, results.sizes)))
     axis.minorticks_off()
