@@ -57,6 +57,7 @@ test: $(VENV)/test.stamp
 	echo "== Python tests, $(TESTS_AT_ONCE) at a time"; \
 	$(BIN)/python -m pytest -q -m "not alone" -n $(TESTS_AT_ONCE) --dist worksteal || status=1; \
 	echo "== Python tests that want to be alone"; $(BIN)/python -m pytest -q -m alone || status=1; \
+	if [ $$status = 0 ]; then echo "== All tests passed"; else echo "== Some tests FAILED: see above"; fi; \
 	exit $$status
 
 # Everything, the slow things too: tests read HORON_TEST_SLOW and do more rounds. Each part runs, and
