@@ -146,9 +146,25 @@ def lines_of(set_of: str, about: str) -> list[Line]:
     ]
 
 
+def lines_of_type(dtype: str) -> list[Line]:
+    """Adasum's passes over ResNet-50's gradients in that type."""
+    set_of = f"ResNet-50, {dtype}"
+    return [
+        Line(f"{set_of}: dots of all pairs", "85 % of reading",
+             moved(set_of, "dots of all pairs", "read", 0.85)),
+        Line(f"{set_of}: combination of all pairs", "",
+             moved(set_of, "combination of all pairs", "copy")),
+        Line(f"{set_of}: dots by cuBLAS", "",
+             moved(set_of, "dots of all pairs, by cuBLAS", "read")),
+        Line(f"{set_of}: combination by cuBLAS", "",
+             moved(set_of, "combination of all pairs, by cuBLAS", "copy")),
+    ]
+
+
 LINES = [
     *lines_of("ResNet-50", "ResNet-50, 161 tensors"),
     *lines_of("BERT-base", "BERT-base, 199 tensors"),
+    *(line for dtype in ("float16", "bfloat16", "float64") for line in lines_of_type(dtype)),
     Line("4096 x 1024: product with 1024 x 4, by cuBLAS", "",
          moved("4096 x 1024", "product with 1024 x 4, by cuBLAS")),
     Line("one rank, one number, shortly after another: from the call to the launch", "15 us",

@@ -1,5 +1,6 @@
 // How near the kernels come to the memory of the GPU: pack and unpack of a model's gradients beside
-// a plain copy, Adasum's dots beside a kernel that only reads, and the same by cuBLAS.
+// a plain copy, Adasum's dots beside a kernel that only reads, and the same by cuBLAS; Adasum in all
+// its types.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -112,9 +113,11 @@ void Measure(Stream& stream, const std::string& set, const char* what, double by
 
 // A model's gradients on the device, and what is made of them.
 struct Tensors {
-  Tensors(Gpu& gpu, const std::vector<int64_t>& counts) : memory(gpu.MakeMemory()) {
+  Tensors(Gpu& gpu, const std::vector<int64_t>& counts, DataType dtype = kType)
+      : memory(gpu.MakeMemory()) {
+    const int64_t size = SizeOf(dtype);
     int64_t room = 0;
-    for (const int64_t count : counts) room += (count * 4 + 255) / 256 * 256;
+    for (const int64_t count : counts) room += (count * size + 255) / 256 * 256;
     room_ = room;
     both = Must(memory->Allocate(2 * room_), "allocate");
     std::byte *tensor = both, *block = both + room;
@@ -124,9 +127,9 @@ struct Tensors {
       pack.push_back({tensor, block, count});
       unpack.push_back({block, tensor, count});
       pairs.push_back({tensor, block, block, count, 0.5, 0.5});
-      tensor += (count * 4 + 255) / 256 * 256;
-      block += (count * 4 + 15) / 16 * 16;
-      bytes += count * 4;
+      tensor += (count * size + 255) / 256 * 256;
+      block += (count * size + 15) / 16 * 16;
+      bytes += count * size;
     }
   }
   ~Tensors() {
@@ -174,15 +177,40 @@ void MeasureOneCallEach(Gpu& gpu, const CublasLibrary& cublas, const std::string
 
 // Adasum's two passes as HORON_ADASUM_KERNEL=cublas computes them.
 void MeasureCublas(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
-                   const Tensors& tensors) {
+                   const Tensors& tensors, DataType dtype) {
   if (!cublas.ok()) return PrintMissing(set + ", by cuBLAS", cublas.found.text);
-  MeasureOneCallEach(gpu, cublas, set, tensors);
   const auto stream = Must(gpu.MakeStream(PairKernels::kCublas), "make a stream");
   const double read = 2.0 * static_cast<double>(tensors.bytes);
   Measure(*stream, set, "dots of all pairs, by cuBLAS", read,
-          [&] { return stream->Dot(kType, tensors.pairs, tensors.sums); });
+          [&] { return stream->Dot(dtype, tensors.pairs, tensors.sums); });
   Measure(*stream, set, "combination of all pairs, by cuBLAS", 1.5 * read,
-          [&] { return stream->Combine(kType, tensors.pairs); });
+          [&] { return stream->Combine(dtype, tensors.pairs); });
+}
+
+// Adasum's passes in the other types, beside the same by cuBLAS.
+void MeasureTypes(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
+                  const std::vector<int64_t>& counts) {
+  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat64}) {
+    const auto stream = Must(gpu.MakeStream(PairKernels::kFused), "make a stream");
+    auto* const native = static_cast<cudaStream_t>(stream->native());
+    const Tensors tensors(gpu, counts, dtype);
+    Must(cudaMemsetAsync(tensors.both, 0, static_cast<size_t>(tensors.room()), native), "clear");
+    const std::string name = set + ", " + std::string(NameOf(dtype));
+    const double both = 2.0 * static_cast<double>(tensors.bytes);
+    Measure(*stream, name, "read", both, [&] {
+      int* const never = reinterpret_cast<int*>(tensors.sums);
+      Must(ReadAll(tensors.both, 2 * tensors.bytes, never, native), "read");
+      return Status::Ok();
+    });
+    Measure(*stream, name, "copy", both, [&] {
+      return stream->Copy(tensors.both + tensors.bytes, tensors.both, tensors.bytes);
+    });
+    Measure(*stream, name, "dots of all pairs", both,
+            [&] { return stream->Dot(dtype, tensors.pairs, tensors.sums); });
+    Measure(*stream, name, "combination of all pairs", 1.5 * both,
+            [&] { return stream->Combine(dtype, tensors.pairs); });
+    MeasureCublas(gpu, cublas, name, tensors, dtype);
+  }
 }
 
 // Of the shape that a low-rank compression needs: a gradient with a matrix of few columns.
@@ -226,7 +254,8 @@ void MeasureSet(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
           [&] { return stream->Dot(kType, tensors.pairs, tensors.sums); });
   Measure(*stream, set, "combination of all pairs", 1.5 * both,
           [&] { return stream->Combine(kType, tensors.pairs); });
-  MeasureCublas(gpu, cublas, set, tensors);
+  if (cublas.ok()) MeasureOneCallEach(gpu, cublas, set, tensors);
+  MeasureCublas(gpu, cublas, set, tensors, kType);
   // Once more, and the faster counts: what the rest is compared with is not to flatter it.
   Print(set, "copy", both, std::min(copied, SecondsOf(*stream, copy)), LaunchesOf(*stream, copy));
   Print(set, "read", both, std::min(was_read, SecondsOf(*stream, read)), LaunchesOf(*stream, read));
@@ -238,6 +267,7 @@ void MeasureKernels(Gpu& gpu, const GpuLibraryPaths& paths) {
   const CublasLibrary cublas = OpenCublas(paths);
   MeasureSet(gpu, cublas, "ResNet-50", Resnet50());
   MeasureSet(gpu, cublas, "BERT-base", BertBase());
+  MeasureTypes(gpu, cublas, "ResNet-50", Resnet50());
   MeasureProduct(gpu, cublas);
 }
 
