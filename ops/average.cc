@@ -11,6 +11,9 @@ namespace {
 class Average final : public Op {
  public:
   explicit Average(WhenLate late) : late_(late) {}
+  Status CheckAlone(const Request& request) const override {
+    return late_ == WhenLate::kKeep ? CheckFloating(request) : Status::Ok();
+  }
   WhenLate when_late() const override { return late_; }
   // Nobody is late for what a locked schedule runs.
   bool lockable(const Request&) const override { return late_ == WhenLate::kWait; }

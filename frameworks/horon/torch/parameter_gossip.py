@@ -44,6 +44,7 @@ class ParameterGossip:
         self._graph = op.graph(count_participants(process_set, op.hierarchical))
         _check(op, self._graph)
         self.push_sum = op.push_sum and self._mixes and not self._graph.rows_sum_to_one
+        self._weighs = self.push_sum  # also when it mixes no more
         self.weight = torch.ones(1, dtype=torch.float64)
         self._round = 0  # of every parameter: exchanges started
         self._first = True  # the next exchange says its round, so that all ranks prove it
@@ -145,7 +146,7 @@ class ParameterGossip:
         """The exact mean of x, and of the weights, which is 1."""
         named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
         weights = self._weights_now()
-        if self.push_sum:
+        if self._weighs:
             named.append((f"average of {WEIGHT}", weights))
         calls = [reduce_call(name, spec, value, self._set, in_place=True) for name, value in named]
         GroupCall(calls, "gossip.average").run()

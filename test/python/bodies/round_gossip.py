@@ -6,7 +6,7 @@ import threading
 
 import torch
 from common import close, raises, same
-from gossip_optimizer import begin, data, flat, keeps_mass, put, train
+from gossip_optimizer import begin, data, flat, keeps_mass, put, total, train
 
 import horon.mixing as mixing
 import horon.torch as hvd
@@ -122,6 +122,17 @@ def check_mass_is_kept_with_exchanges_left_unfinished():
     optimizer.finish_gossip(average=True)
     close(flat(model), before[:-1] / hvd.size(), 1e-5)
     optimizer.close_gossip()
+
+
+def check_a_mean_after_the_end_is_that_of_all():
+    """Push-sum weights that rounds have left count until they are averaged."""
+    push = topology.Star(hvd.size(), mixing=mixing.Push())
+    model, optimizer = begin(hvd.Gossip("sgp", topology=push, negotiated=False))
+    train(model, optimizer, data()[:2])
+    before = total(model, optimizer)
+    optimizer.close_gossip()
+    optimizer.finish_gossip(average=True)
+    close(flat(model), before[:-1] / hvd.size(), 1e-5)
 
 
 def check_who_is_held_delays_its_own_neighbors_only():
