@@ -31,9 +31,30 @@ _LATE_SCALER = (
 
 _CHANGED = (
     "op=Adasum: gradients were changed after backward() had taken the local steps with them, so "
-    "this step is without the change. From the next one on, local steps of this rank wait for "
-    "step(). Call optimizer.defer_local_steps() on all ranks before the first step to be sure"
+    "this step is without the change. From the next one on, local steps wait for step(). Call "
+    "optimizer.defer_local_steps() on all ranks before the first step to be sure"
 )
+
+
+class Gradients:
+    """What they were like at some moment. Those that share their memory with others share a count
+    of changes with them, which then says nothing."""
+
+    def __init__(self):
+        self._noted = {}  # parameter: (its gradient, the version of it)
+
+    def note(self, parameter):
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse:
+            return
+        if gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size():
+            self._noted[parameter] = gradient, gradient._version
+
+    def changed(self) -> bool:
+        """Whether any was changed since, or replaced. Forgets them."""
+        noted, self._noted = self._noted, {}
+        return any(p.grad is not None and (p.grad is not gradient or gradient._version != version)
+                   for p, (gradient, version) in noted.items())
 
 
 class DeltaReduction:
@@ -44,6 +65,7 @@ class DeltaReduction:
         self._local_steps = local_steps
         self._deltas = {}  # parameter: its buffer, kept from step to step
         self._ready = []  # parameters whose delta is combined
+        self.used = Gradients()  # that local steps were taken with
         self.process_set = reduction.process_set
         self.sparse_as_dense = True  # a delta is dense, whatever the gradient was
 
@@ -68,6 +90,7 @@ class DeltaReduction:
         if parameter.grad is None:  # other ranks may have one
             return delta.zero_()
         self._local_steps.take(parameter, delta)
+        self.used.note(parameter)
         return delta
 
     def put_back(self, parameter, delta, combined, memo):
@@ -82,12 +105,14 @@ class DeltaReduction:
         for parameter in self._ready:
             parameter.add_(self._deltas[parameter])
         self._ready.clear()
+        self.used.changed()
 
     def drop(self):
         """Also the buffers: what is under way may still be written there."""
         self._local_steps.drop()
         self._ready.clear()
         self._deltas.clear()
+        self.used.changed()
 
 
 class DeltaReducer(GradientReducer):
@@ -98,21 +123,19 @@ class DeltaReducer(GradientReducer):
     deferred = True
 
     def __init__(self, *args):
-        self._as_left = {}  # parameter: (its gradient, the version of it) as backward left them
+        self.left = Gradients()  # as backward leaves them, while local steps are deferred
         super().__init__(*args)
 
     def _ready(self, parameter):
         if self.deferred:
             self._count(self._hooks[parameter])
+            self.left.note(parameter)
         else:
             super()._ready(parameter)
-        self._as_left[parameter] = parameter.grad, parameter.grad._version
 
-    def changed(self) -> bool:
-        """Whether a gradient is not as backward left it. Asked once a step."""
-        left, self._as_left = self._as_left, {}
-        return any(p.grad is not None and (p.grad is not gradient or gradient._version != version)
-                   for p, (gradient, version) in left.items())
+    def reset(self):
+        super().reset()
+        self.left.changed()
 
     def _unshare(self, parameter, in_backward):
         return False  # gradients stay as they are
@@ -160,12 +183,13 @@ class _DeltaOptimizer(WrappedOptimizer):
             self._horon_deltas.drop()
             raise
 
-    def _agree(self) -> list:
+    def _agree(self, changed=False) -> list:
         """Of which things are so on some rank: an overflow, a GradScaler, local steps taken before
-        step(). Waits for the others, in every step, so that all of them go the same way."""
+        step(), gradients that were changed before it. Waits for the others, in every step, so that
+        all of them go the same way."""
         found_inf = getattr(self, "found_inf", None)  # 0 where no parameter has a gradient
         scaled = found_inf is not None
-        mine = [scaled and float(found_inf) > 0, scaled, not self._horon_reducer.deferred]
+        mine = [scaled and float(found_inf) > 0, scaled, not self._horon_reducer.deferred, changed]
         flags = torch.tensor(mine, dtype=torch.uint8)
         process_set = self._horon_reducer.process_set
         try:
@@ -194,15 +218,17 @@ class _DeltaOptimizer(WrappedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._look_for_changes()
-        overflow, scaled, early = self._horon_agreed or self._agree()
+        changed = self._look_for_changes()
+        overflow, scaled, early, changed = self._horon_agreed or self._agree(changed)
         self._horon_agreed = None
+        self._horon_defers = self._horon_defers or changed
         if early and (scaled or getattr(self, "found_inf", None) is not None):
             if not self._horon_synchronized:
                 self._wait()  # also who has taken no local step yet: the others wait for its deltas
             self._horon_deltas.drop()
             self._horon_synchronized = False
-            self._agree()  # who ends by what follows must not end what others still wait for
+            if scaled:  # who ends by what follows must not end what others still wait for
+                self._agree()
             raise HoronInvalidArgument(_LATE_SCALER)
         if overflow:
             self._horon_reducer.reset()
@@ -216,15 +242,15 @@ class _DeltaOptimizer(WrappedOptimizer):
         self._horon_reducer.deferred = self._horon_defers or scaled
         return loss
 
-    def _look_for_changes(self):
+    def _look_for_changes(self) -> bool:
         """Who clips between backward() and step() in the first step does so in the others."""
-        changed = self._horon_reducer.changed()
-        scaled = getattr(self, "found_inf", None) is not None
-        if not changed or scaled or self._horon_defers:
-            return
-        self._horon_defers = True
-        if not self._horon_reducer.deferred:
+        left = self._horon_reducer.left.changed()
+        late = self._horon_deltas.used.changed()
+        if getattr(self, "found_inf", None) is not None:
+            return False
+        if late:
             warnings.warn(_CHANGED, stacklevel=3)
+        return left or late
 
     @torch.no_grad()
     def _unscale(self):

@@ -259,6 +259,37 @@ def check_clipping_that_nobody_announced():
         assert told == [False, late, False, False], told
 
 
+def check_gradients_that_are_as_backward_left_them():
+    """Optimizers that write gradients themselves, and gradients that share memory, are no alarm;
+    and where one rank changes its own, all of them wait."""
+    if hvd.size() == 1:
+        return
+    for passes, groups in ((1, 1), (2, None)):
+        a, b = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(2, 3))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([a, b], lr=0.1, momentum=0.9, nesterov=True, foreach=True),
+            [("a", a), ("b", b)], op=hvd.Adasum, backward_passes_per_step=passes, groups=groups)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(3):
+                optimizer.zero_grad(set_to_none=False)
+                for _ in range(passes):
+                    torch.cat([a, b]).square().sum().backward()
+                optimizer.step()
+        assert not optimizer._horon_defers
+        for late in (True, False):
+            optimizer.zero_grad()
+            for _ in range(passes):
+                (a.square().sum() + b.square().sum()).backward()
+            if hvd.rank() == 1:
+                a.grad = a.grad / 2
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                optimizer.step()
+            assert len(caught) == (late and hvd.rank() == 1), caught
+            assert optimizer._horon_defers
+
+
 class Uneven(hvd.Compression.none):
     """While it is `bad`, rank 0 sends small tensors in another type than the others."""
 
