@@ -304,6 +304,8 @@ def draw(options) -> None:
     print()
     print_steps_to_target(results)
     several = [size for size in results.sizes if size > 1]
+    if not several:
+        raise SystemExit(f"{options.results} has no run of several ranks to draw")
     sizes = sorted({several[0], several[len(several) // 2], several[-1]})
     columns = 2 + len(sizes)
     lines = len(results.tasks)
