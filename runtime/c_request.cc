@@ -118,14 +118,13 @@ bool AnyReplaced(std::span<const Submission> submissions) {
 
 // Two of one name that differ would replace each other for ever.
 Status CheckNames(std::span<const Submission> submissions) {
-  std::vector<std::string_view> keys;
-  for (const Submission& s : submissions) keys.push_back(s.what->key);
-  std::sort(keys.begin(), keys.end());
-  const auto twice = std::adjacent_find(keys.begin(), keys.end());
-  if (twice == keys.end()) return Status::Ok();
-  const auto of = std::find_if(submissions.begin(), submissions.end(),
-                               [&](const Submission& s) { return s.what->key == *twice; });
-  return Status::InvalidArgument("two tensors of one call are named '" + of->what->request.name +
+  std::vector<const Registration*> all;
+  for (const Submission& s : submissions) all.push_back(s.what.get());
+  std::sort(all.begin(), all.end(), [](const auto* a, const auto* b) { return a->key < b->key; });
+  const auto twice = std::adjacent_find(
+      all.begin(), all.end(), [](const auto* a, const auto* b) { return a->key == b->key; });
+  if (twice == all.end()) return Status::Ok();
+  return Status::InvalidArgument("two tensors of one call are named '" + (*twice)->request.name +
                                  "': give one of them another name");
 }
 

@@ -6,8 +6,9 @@
 Each rank keeps its batch size, and the learning rate is the best one of one rank; nothing is
 scaled. All runs see the same number of examples, so that n ranks take 1/n of the steps, each of n
 times the batch. The tasks are those of small_tasks.py. Each job adds its curves (accuracy, or bits
-per character, on data never trained on) to a file, which must have none of other settings; --plot draws them with mean and spread over the
-seeds, and prints two tables: the last points, and the steps to a score that all could reach.
+per character, on data never trained on) to a file, which must have none of other settings; --plot
+draws them with mean and spread over the seeds, and prints two tables: the last points, and the
+steps to a score that all could reach.
 
 --simulate trains for several numbers of ranks in this one process, by the definition and with the
 same data: for machines with fewer cores than ranks.

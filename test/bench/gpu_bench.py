@@ -125,13 +125,8 @@ def waits(found: Found) -> tuple[str, bool]:
         not part["program"]
 
 
-def lines_of(set_of: str, about: str) -> list[Line]:
-    one_call = "one product of each pair, a call of cuBLAS each"
+def lines_of_adasum(set_of: str, about: str) -> list[Line]:
     return [
-        Line(f"{about}: pack, scaled", "85 % of the copy, one launch",
-             moved(set_of, "pack, scaled", "copy", 0.85, 1)),
-        Line(f"{about}: unpack", "85 % of the copy, one launch",
-             moved(set_of, "unpack", "copy", 0.85, 1)),
         Line(f"{about}: dots of all pairs (Adasum)", "85 % of reading",
              moved(set_of, "dots of all pairs", "read", 0.85)),
         Line(f"{about}: combination of all pairs", "",
@@ -140,31 +135,28 @@ def lines_of(set_of: str, about: str) -> list[Line]:
              moved(set_of, "dots of all pairs, by cuBLAS", "read")),
         Line(f"{about}: combination by cuBLAS", "",
              moved(set_of, "combination of all pairs, by cuBLAS", "copy")),
+    ]
+
+
+def lines_of(set_of: str, about: str) -> list[Line]:
+    one_call = "one product of each pair, a call of cuBLAS each"
+    return [
+        Line(f"{about}: pack, scaled", "85 % of the copy, one launch",
+             moved(set_of, "pack, scaled", "copy", 0.85, 1)),
+        Line(f"{about}: unpack", "85 % of the copy, one launch",
+             moved(set_of, "unpack", "copy", 0.85, 1)),
+        *lines_of_adasum(set_of, about),
         Line(f"{about}: dots, beside one call of cuBLAS for each tensor",
              "10 times faster" if set_of == "ResNet-50" else "",
              times_faster(set_of, "dots of all pairs", one_call, 10)),
     ]
 
 
-def lines_of_type(dtype: str) -> list[Line]:
-    """Adasum's passes over ResNet-50's gradients in that type."""
-    set_of = f"ResNet-50, {dtype}"
-    return [
-        Line(f"{set_of}: dots of all pairs", "85 % of reading",
-             moved(set_of, "dots of all pairs", "read", 0.85)),
-        Line(f"{set_of}: combination of all pairs", "",
-             moved(set_of, "combination of all pairs", "copy")),
-        Line(f"{set_of}: dots by cuBLAS", "",
-             moved(set_of, "dots of all pairs, by cuBLAS", "read")),
-        Line(f"{set_of}: combination by cuBLAS", "",
-             moved(set_of, "combination of all pairs, by cuBLAS", "copy")),
-    ]
-
-
 LINES = [
     *lines_of("ResNet-50", "ResNet-50, 161 tensors"),
     *lines_of("BERT-base", "BERT-base, 199 tensors"),
-    *(line for dtype in ("float16", "bfloat16", "float64") for line in lines_of_type(dtype)),
+    *(line for dtype in ("float16", "bfloat16", "float64")
+      for line in lines_of_adasum(f"ResNet-50, {dtype}", f"ResNet-50, {dtype}")),
     Line("4096 x 1024: product with 1024 x 4, by cuBLAS", "",
          moved("4096 x 1024", "product with 1024 x 4, by cuBLAS")),
     Line("one rank, one number, shortly after another: from the call to the launch", "15 us",

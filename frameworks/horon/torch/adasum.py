@@ -52,9 +52,13 @@ class Gradients:
 
     def changed(self) -> bool:
         """Whether any was changed since, or replaced. Forgets them."""
-        noted, self._noted = self._noted, {}
+        noted = self._noted
+        self.forget()
         return any(p.grad is not None and (p.grad is not gradient or gradient._version != version)
                    for p, (gradient, version) in noted.items())
+
+    def forget(self):
+        self._noted = {}
 
 
 class DeltaReduction:
@@ -105,14 +109,14 @@ class DeltaReduction:
         for parameter in self._ready:
             parameter.add_(self._deltas[parameter])
         self._ready.clear()
-        self.used.changed()
+        self.used.forget()
 
     def drop(self):
         """Also the buffers: what is under way may still be written there."""
         self._local_steps.drop()
         self._ready.clear()
         self._deltas.clear()
-        self.used.changed()
+        self.used.forget()
 
 
 class DeltaReducer(GradientReducer):
@@ -135,7 +139,7 @@ class DeltaReducer(GradientReducer):
 
     def reset(self):
         super().reset()
-        self.left.changed()
+        self.left.forget()
 
     def _unshare(self, parameter, in_backward):
         return False  # gradients stay as they are

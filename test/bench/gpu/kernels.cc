@@ -1,6 +1,6 @@
 // How near the kernels come to the memory of the GPU: pack and unpack of a model's gradients beside
-// a plain copy, Adasum's dots beside a kernel that only reads, and the same by cuBLAS; Adasum in all
-// its types.
+// a plain copy, Adasum's dots beside a kernel that only reads, and the same by cuBLAS; Adasum in
+// all its types.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -187,29 +187,45 @@ void MeasureCublas(Gpu& gpu, const CublasLibrary& cublas, const std::string& set
           [&] { return stream->Combine(dtype, tensors.pairs); });
 }
 
-// Adasum's passes in the other types, beside the same by cuBLAS.
+// What the kernels are measured beside.
+Status CopyOnce(Stream& stream, const Tensors& tensors) {
+  return stream.Copy(tensors.both + tensors.bytes, tensors.both, tensors.bytes);
+}
+Status ReadOnce(Stream& stream, const Tensors& tensors) {
+  int* const never = reinterpret_cast<int*>(tensors.sums);
+  auto* const native = static_cast<cudaStream_t>(stream.native());
+  Must(ReadAll(tensors.both, 2 * tensors.bytes, never, native), "read");
+  return Status::Ok();
+}
+
+void Clear(Stream& stream, const Tensors& tensors) {
+  auto* const native = static_cast<cudaStream_t>(stream.native());
+  Must(cudaMemsetAsync(tensors.both, 0, static_cast<size_t>(tensors.room()), native), "clear");
+}
+
+// Adasum's two passes, and the same by cuBLAS.
+void MeasureAdasum(Gpu& gpu, const CublasLibrary& cublas, Stream& stream, const std::string& set,
+                   const Tensors& tensors, DataType dtype) {
+  const double both = 2.0 * static_cast<double>(tensors.bytes);
+  Measure(stream, set, "dots of all pairs", both,
+          [&] { return stream.Dot(dtype, tensors.pairs, tensors.sums); });
+  Measure(stream, set, "combination of all pairs", 1.5 * both,
+          [&] { return stream.Combine(dtype, tensors.pairs); });
+  MeasureCublas(gpu, cublas, set, tensors, dtype);
+}
+
+// Adasum in the other types.
 void MeasureTypes(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
                   const std::vector<int64_t>& counts) {
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat64}) {
     const auto stream = Must(gpu.MakeStream(PairKernels::kFused), "make a stream");
-    auto* const native = static_cast<cudaStream_t>(stream->native());
     const Tensors tensors(gpu, counts, dtype);
-    Must(cudaMemsetAsync(tensors.both, 0, static_cast<size_t>(tensors.room()), native), "clear");
+    Clear(*stream, tensors);
     const std::string name = set + ", " + std::string(NameOf(dtype));
     const double both = 2.0 * static_cast<double>(tensors.bytes);
-    Measure(*stream, name, "read", both, [&] {
-      int* const never = reinterpret_cast<int*>(tensors.sums);
-      Must(ReadAll(tensors.both, 2 * tensors.bytes, never, native), "read");
-      return Status::Ok();
-    });
-    Measure(*stream, name, "copy", both, [&] {
-      return stream->Copy(tensors.both + tensors.bytes, tensors.both, tensors.bytes);
-    });
-    Measure(*stream, name, "dots of all pairs", both,
-            [&] { return stream->Dot(dtype, tensors.pairs, tensors.sums); });
-    Measure(*stream, name, "combination of all pairs", 1.5 * both,
-            [&] { return stream->Combine(dtype, tensors.pairs); });
-    MeasureCublas(gpu, cublas, name, tensors, dtype);
+    Measure(*stream, name, "read", both, [&] { return ReadOnce(*stream, tensors); });
+    Measure(*stream, name, "copy", both, [&] { return CopyOnce(*stream, tensors); });
+    MeasureAdasum(gpu, cublas, *stream, name, tensors, dtype);
   }
 }
 
@@ -232,30 +248,19 @@ void MeasureProduct(Gpu& gpu, const CublasLibrary& cublas) {
 void MeasureSet(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
                 const std::vector<int64_t>& counts) {
   const auto stream = Must(gpu.MakeStream(PairKernels::kFused), "make a stream");
-  auto* const native = static_cast<cudaStream_t>(stream->native());
   const Tensors tensors(gpu, counts);
-  Must(cudaMemsetAsync(tensors.both, 0, static_cast<size_t>(tensors.room()), native), "clear");
+  Clear(*stream, tensors);
   const double both = 2.0 * static_cast<double>(tensors.bytes);
-  const Enqueue copy = [&] {
-    return stream->Copy(tensors.both + tensors.bytes, tensors.both, tensors.bytes);
-  };
-  const Enqueue read = [&] {
-    int* const never = reinterpret_cast<int*>(tensors.sums);
-    Must(ReadAll(tensors.both, 2 * tensors.bytes, never, native), "read");
-    return Status::Ok();
-  };
+  const Enqueue copy = [&] { return CopyOnce(*stream, tensors); };
+  const Enqueue read = [&] { return ReadOnce(*stream, tensors); };
   WarmUp(*stream, copy);
   const double copied = SecondsOf(*stream, copy), was_read = SecondsOf(*stream, read);
   Measure(*stream, set, "pack, scaled", both,
           [&] { return stream->Move(kType, kType, 0.5, tensors.pack); });
   Measure(*stream, set, "unpack", both,
           [&] { return stream->Move(kType, kType, 1.0, tensors.unpack); });
-  Measure(*stream, set, "dots of all pairs", both,
-          [&] { return stream->Dot(kType, tensors.pairs, tensors.sums); });
-  Measure(*stream, set, "combination of all pairs", 1.5 * both,
-          [&] { return stream->Combine(kType, tensors.pairs); });
+  MeasureAdasum(gpu, cublas, *stream, set, tensors, kType);
   if (cublas.ok()) MeasureOneCallEach(gpu, cublas, set, tensors);
-  MeasureCublas(gpu, cublas, set, tensors, kType);
   // Once more, and the faster counts: what the rest is compared with is not to flatter it.
   Print(set, "copy", both, std::min(copied, SecondsOf(*stream, copy)), LaunchesOf(*stream, copy));
   Print(set, "read", both, std::min(was_read, SecondsOf(*stream, read)), LaunchesOf(*stream, read));
