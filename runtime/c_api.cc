@@ -306,6 +306,7 @@ int horon_work_wait(horon_work* work, int timeout_ms) {
                          ? std::chrono::nanoseconds::max()
                          : std::chrono::nanoseconds(std::chrono::milliseconds(timeout_ms));
   Work& w = *work;
+  Work::NoteWait();
   if (w.done() && w.status().ok()) return HORON_OK;
   if (!w.done() && Forked()) return Fail(NotInitialised());
   const std::shared_ptr<Job> job = LeftBehind(*work) ? nullptr : Current();

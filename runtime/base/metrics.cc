@@ -44,6 +44,7 @@ constexpr MetricFamily kFamilies[] = {
     {"explain.distinct_bytes", nullptr, "Bytes of tensors that came again, each counted once."},
     {"gpu.buckets.*", "way", "Buckets of GPU tensors."},
     {"gpu.buckets_on_callers_streams", nullptr, "Buckets that ran on the stream of who waited."},
+    {"gpu.submits_that_launched", nullptr, "Submits that ran the cycle, as nobody else did."},
     {"gpu.exchanges.direct", nullptr, "Exchanges that MPI took from the memory of GPUs."},
     {"window.given", nullptr, "Values of windows that this rank gave to others."},
     {"window.overwritten", nullptr, "Values put over what nobody had taken."},

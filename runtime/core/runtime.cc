@@ -47,6 +47,7 @@ Runtime::Runtime(RuntimeParts parts)
       crowded_(parts.topology.local_size(parts.rank) > Cores()),
       cores_to_spare_(2 * parts.topology.local_size(parts.rank) <= Cores()),
       hold_bytes_(HoldBytes(parts.topology, segment_.get())),
+      lent_to_submits_((*counters_)["gpu.submits_that_launched"]),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},

@@ -137,6 +137,7 @@ class Runtime {
 
  private:
   static constexpr std::chrono::seconds kIdleSleep{10};
+  static constexpr int kMoreSpins = 4;  // the background thread, after a tensor of a GPU
   static constexpr int64_t kWorthWaking = 1 << 20;  // bytes, where a core is to spare
   // While it lives, peers that hold back what this rank waits for are asked not to.
   class Awaiting {
@@ -172,6 +173,8 @@ class Runtime {
   void SleepInBackground();
   bool WaitPiece(Awaited& works, std::chrono::steady_clock::time_point until);
   void Lend(Awaited& works, std::chrono::steady_clock::time_point until);
+  bool LendToSubmit();
+  void GiveBack();
   void NoteLosses(std::span<Work* const> works);
   void MarkWaiting(Awaited& works);
   void FinishOthers();
@@ -213,6 +216,10 @@ class Runtime {
   bool cores_to_spare_;  // one for each rank's background thread, beside one for its program
   int64_t hold_bytes_;   // what a locked schedule's queue holds back
   std::atomic<bool> nudged_{false};
+  // When a tensor of a GPU was submitted last.
+  std::atomic<std::chrono::steady_clock::time_point> submitted_to_gpu_at_{
+      std::chrono::steady_clock::time_point{}};
+  Counter& lent_to_submits_;
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;

@@ -25,6 +25,7 @@ bool Runtime::Wait(Work& work, std::chrono::nanoseconds limit, bool looks) {
 }
 
 bool Runtime::Wait(std::span<Work* const> all, std::chrono::nanoseconds limit, bool looks) {
+  Work::NoteWait();
   Awaited works(all);
   if (works.done()) {
     NoteLosses(all);
@@ -88,7 +89,28 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
     SleepAsLender(works, until);
   }
   if (works.done()) FinishOthers();
-  // Back to the background thread, which sleeps. Announced before the last look, like any sleep.
+  GiveBack();
+}
+
+// A tensor of a GPU is only launched, which takes the thread that submits it less than waking the
+// background thread does. So it does so by itself, where that sleeps and nothing is under way; but
+// one that comes soon after another, with no wait in between, is one of many: the background
+// thread, once awake, looks for them (LookForMore), and launches several as one.
+bool Runtime::LendToSubmit() {
+  const auto now = Clock::now();
+  const bool waited = Work::TakeWaited();
+  const auto last = submitted_to_gpu_at_.exchange(now, std::memory_order_relaxed);
+  const bool one_of_many = !waited && now - last < kMoreSpins * config_.spin;
+  if (!may_lend_ || one_of_many) return false;
+  if (!baton_.TryTake()) return false;
+  bell_->Awake();
+  if (executor_.idle() && negotiator_.idle() && peers_.idle()) lent_to_submits_.Add(CycleMoved());
+  GiveBack();
+  return true;
+}
+
+// To the background thread, which sleeps. Announced before the last look, like any sleep.
+void Runtime::GiveBack() {
   bell_->Announce(Sleeper());
   const bool more = CycleMoved() || !queue_.empty() || leaving_.load(std::memory_order_relaxed) ||
                     MustWakeBackground();

@@ -14,7 +14,6 @@ constexpr std::chrono::milliseconds kLeaveSleep{20};
 // hands it over in a third of a microsecond where waking a sleeper takes 20, and takes as long as
 // the others run.
 constexpr int kYieldFactor = 4;
-constexpr int kMoreSpins = 4;  // the background thread, after a tensor of a GPU
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
 // have to submit, and while bytes travel.
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},

@@ -28,8 +28,9 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
     work->Unexpect();
     return pushed;
   }
-  if (wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold()))
-    bell_->Ring();
+  const bool ring =
+      wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold());
+  if (ring && !(submissions[0].ready && LendToSubmit())) bell_->Ring();
   return Status::Ok();
 }
 

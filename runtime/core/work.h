@@ -81,6 +81,12 @@ class Work {
   // Whether it is this thread that waits for it, in a call that blocks: whatever is done for it
   // here is done by that call, on the caller's stream, too.
   bool called_here() const { return caller_.load(std::memory_order_relaxed) == ThisThread(); }
+  // A thread of this process waits for a work, or looks how one ended. Any thread.
+  static void NoteWait() {
+    if (!waited_.load(std::memory_order_relaxed)) waited_.store(true, std::memory_order_relaxed);
+  }
+  // Whether one has since the last call of this.
+  static bool TakeWaited() { return waited_.exchange(false, std::memory_order_relaxed); }
   // No other work of this process ever has it. Never 0; any thread.
   uint64_t number() const;
   // Whether the device, too, has finished with all of it. Once done.
@@ -114,6 +120,7 @@ class Work {
   }
 
   static constexpr uint32_t kPending = 0, kDone = 1, kAwaited = 2;  // awaited: somebody sleeps
+  static inline std::atomic<bool> waited_{false};
 
   const bool gathers_ = false;
   bool blocks_ = false;

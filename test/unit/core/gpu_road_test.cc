@@ -77,6 +77,39 @@ TEST_CASE("a call that blocks works on its caller's stream", "[gpu]") {
   world.Check();
 }
 
+// While nobody else is awake; that nothing waits for it is seen from the work, which is done at once.
+TEST_CASE("a lone tensor is enqueued by the thread that submits it", "[gpu]") {
+  const int ranks = GENERATE(1, 2);
+  GpuWorld world({ranks, 0, std::vector<int>(static_cast<size_t>(ranks), kNccl), ""});
+  constexpr int kRounds = 300, kEnough = 5;
+  world.Run([&](GpuRank& rank) {
+    const Request one = GpuRank::Of("one", "sum", DataType::kFloat32, {4});
+    const Request next = GpuRank::Of("next", "max", DataType::kFloat32, {4});
+    Counter& counter = rank.me().runtime().counters()["gpu.submits_that_launched"];
+    int at_once = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      std::byte* const tensor = rank.Put(Counting(rank.me().rank() + round, 4));
+      const int64_t before = counter.value();
+      const auto work = rank.Submit(one, tensor, nullptr).value();
+      const bool launched = counter.value() > before;
+      if (ranks == 1 && launched) world.Expect(work->done(), "launched, so done");
+      at_once += launched ? 1 : 0;
+      const auto soon = rank.Submit(next, tensor, nullptr).value();
+      world.Expect(rank.Synchronize(*work).ok() && rank.Synchronize(*soon).ok(), "both");
+      const double first = ranks == 1 ? round : 2 * round + 1;
+      const Values sum = test::Decode(DataType::kFloat32, rank.Get(work->outputs()[0].data, 16));
+      world.Expect(sum == Values{first, first + ranks, first + 2 * ranks, first + 3 * ranks},
+                   "the sum");
+      if (round % 3 == 0) rank.stream().Finish();
+      // Until nothing is left to look for.
+      std::this_thread::sleep_for(std::chrono::microseconds(round % 7 * 100));
+    }
+    world.Expect(at_once >= kEnough, "the background thread sleeps now and then");
+    rank.stream().Finish();
+  });
+  world.Check();
+}
+
 TEST_CASE("what is enqueued ends well when the job is left", "[gpu]") {
   GpuWorld world({2, 0, {kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
