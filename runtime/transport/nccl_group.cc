@@ -1,10 +1,16 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <set>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/seconds.h"
 #include "runtime/transport/nccl.h"
@@ -15,8 +21,8 @@ namespace {
 using NcclClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A communicator does not block; what a call leaves in progress is over soon: connections of the
-// first collective, the peers' part of a farewell. The baton is held meanwhile.
+// What waits for other ranks is over soon: connections of the first collective, the peers' part of
+// a farewell. The baton is held meanwhile.
 constexpr milliseconds kMostSettling{30'000};
 
 int TypeOf(DataType dtype) {
@@ -63,23 +69,79 @@ int OpOf(DataType dtype, ReduceKind kind) {
 
 size_t Size(int64_t count) { return static_cast<size_t>(count); }
 
+using Answer = Result<NcclAnswer>;
+
+// A call that waits for other ranks, on a thread of its own. One that does not return is left
+// behind with that thread and what it captured.
+class Apart {
+ public:
+  // `unwanted`: what that thread does when the call returns and was left behind.
+  template <typename Call, typename Unwanted>
+  Apart(Call call, Unwanted unwanted) {
+    std::thread([state = state_, call = std::move(call), unwanted = std::move(unwanted)]() mutable {
+      state->answer = call();
+      if (state->stage.exchange(kReturned, std::memory_order_acq_rel) == kLeft) unwanted();
+    }).detach();
+  }
+  bool returned() const { return state_->stage.load(std::memory_order_acquire) == kReturned; }
+  const Answer& answer() const { return state_->answer; }  // once returned
+  // False: it has returned. Afterwards it is that thread's alone.
+  bool Leave() {
+    int running = kRunning;
+    return state_->stage.compare_exchange_strong(running, kLeft, std::memory_order_acq_rel);
+  }
+
+ private:
+  static constexpr int kRunning = 0, kReturned = 1, kLeft = 2;
+  struct State {
+    std::atomic<int> stage{kRunning};
+    Answer answer = kNcclInProgress;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+template <typename Call>
+auto InDevice(EnterDevice enter, int device, Call call) {
+  return [enter = std::move(enter), device, call = std::move(call)]() mutable {
+    const std::shared_ptr<void> current = enter(device);
+    return call();
+  };
+}
+
+// The communicator blocks, so that this thread launches collectives by itself (decision 13). What
+// would wait for other ranks is called apart: the making, the farewell, and each kind of call the
+// first time, when NCCL connects what it takes.
 class NcclGroup final : public GpuGroup {
  public:
-  NcclGroup(const NcclLibrary& nccl, EnterDevice enter, NcclComm* comm, int size, int device,
-            const GpuGroupOptions& options)
+  NcclGroup(const NcclLibrary& nccl, EnterDevice enter, const NcclUniqueId& id, int size, int rank,
+            int device, const GpuGroupOptions& options)
       : nccl_(nccl),
         enter_(std::move(enter)),
-        comm_(comm),
         size_(size),
         device_(device),
-        options_(options) {}
+        options_(options),
+        connected_(static_cast<size_t>(size)) {
+    NcclConfig config;
+    config.blocking = 1;
+    if (options.max_ctas > 0) config.max_ctas = options.max_ctas;
+    const auto make = [&nccl, made = made_, size, id, rank, device, config]() mutable {
+      return Asked(nccl, "begin a communicator on GPU " + std::to_string(device),
+                   nccl.CommInitRankConfig(made.get(), size, id, rank, &config));
+    };
+    const auto abort = [&nccl, made = made_] {
+      if (*made != nullptr) nccl.CommAbort(*made);
+    };
+    making_.emplace(InDevice(enter_, device, make), InDevice(enter_, device, abort));
+  }
 
   // Finalize waits for the other ranks, Abort does not: it is what is left when they have not come,
   // or when something is wrong.
   ~NcclGroup() override {
-    if (comm_ == nullptr) return;
     const std::shared_ptr<void> current = enter_(device_);
-    if (met_ && !failed_ && Settle(nccl_.CommFinalize(comm_), "leave").ok()) {
+    const auto leave = [&nccl = nccl_, comm = comm_] {
+      return Asked(nccl, "leave", nccl.CommFinalize(comm));
+    };
+    if (comm_ != nullptr && met_ && !failed_ && RunApart("leave", leave).ok()) {
       nccl_.CommDestroy(comm_);
     } else {
       Abort();
@@ -88,7 +150,19 @@ class NcclGroup final : public GpuGroup {
 
   Result<bool> Ready() override {
     const std::shared_ptr<void> current = enter_(device_);
-    HORON_ASSIGN(const NcclAnswer state, State("bring the ranks together"));
+    NcclAnswer state = kNcclInProgress;
+    if (making_ && making_->returned()) {
+      const Status begun = Failed(making_->answer().status());
+      if (!begun.ok()) {
+        Abort();
+        return begun;
+      }
+      comm_ = *made_;
+      making_.reset();
+    }
+    if (!making_) {
+      HORON_ASSIGN(state, State("bring the ranks together"));
+    }
     met_ = state != kNcclInProgress;
     const milliseconds limit = options_.timeout;
     if (!met_ && limit.count() > 0 && NcclClock::now() - begun_ > limit) {
@@ -101,13 +175,17 @@ class NcclGroup final : public GpuGroup {
     return met_;
   }
   Status Check() override {
+    if (making_) return Status::Ok();
     const std::shared_ptr<void> current = enter_(device_);
     return State("go on").status();
   }
+  // Not while a call is in it: such a one is left behind.
   void Abort() override {
-    if (comm_ == nullptr) return;
     const std::shared_ptr<void> current = enter_(device_);
-    nccl_.CommAbort(std::exchange(comm_, nullptr));
+    if (making_ && !making_->Leave()) comm_ = *made_;
+    making_.reset();
+    NcclComm* const comm = std::exchange(comm_, nullptr);
+    if (comm != nullptr && !stuck_) nccl_.CommAbort(comm);
     handles_.clear();  // they went with it
   }
   bool Reduces(DataType dtype) const override { return TypeOf(dtype) >= 0; }
@@ -115,8 +193,9 @@ class NcclGroup final : public GpuGroup {
   Status Register(const Span& memory) override {
     if (!nccl_.registers()) return Status::Unsupported("this NCCL registers no memory");
     void* handle = nullptr;
-    HORON_TRY(Run("register memory", [&] {
-      return nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle);
+    HORON_TRY(Run("register memory", false, [&] {
+      return Asked(nccl_, "register memory",
+                   nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle));
     }));
     handles_[memory.data] = handle;
     return Status::Ok();
@@ -126,116 +205,189 @@ class NcclGroup final : public GpuGroup {
     if (found == handles_.end()) return Status::Ok();
     void* const handle = found->second;
     handles_.erase(found);
-    return Run("forget memory", [&] { return nccl_.CommDeregister(comm_, handle); });
+    return Run("forget memory", false, [&] {
+      return Asked(nccl_, "forget memory", nccl_.CommDeregister(comm_, handle));
+    });
   }
 
   Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
                    Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start an allreduce", [&] {
-      return nccl_.AllReduce(block, block, Size(count), TypeOf(dtype), OpOf(dtype, kind), comm_,
-                             stream.native());
-    });
+    return Run("start an allreduce", First(kAllreduce, count * SizeOf(dtype)),
+               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                 return Asked(nccl, "start an allreduce",
+                              nccl.AllReduce(block, block, Size(count), TypeOf(dtype),
+                                             OpOf(dtype, kind), comm, on));
+               });
   }
   Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block, std::byte* out,
                        int64_t count, Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start a reduce-scatter", [&] {
-      return nccl_.ReduceScatter(block, out, Size(count), TypeOf(dtype), OpOf(dtype, kind), comm_,
-                                 stream.native());
-    });
+    return Run("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype)),
+               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                 return Asked(nccl, "start a reduce-scatter",
+                              nccl.ReduceScatter(block, out, Size(count), TypeOf(dtype),
+                                                 OpOf(dtype, kind), comm, on));
+               });
   }
   Status Allgather(const std::byte* part, std::byte* block, int64_t bytes,
                    Stream& stream) override {
     if (bytes == 0) return Status::Ok();
-    return Run("start an allgather", [&] {
-      return nccl_.AllGather(part, block, Size(bytes), kByte, comm_, stream.native());
-    });
+    return Run("start an allgather", First(kAllgather, bytes),
+               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                 return Asked(nccl, "start an allgather",
+                              nccl.AllGather(part, block, Size(bytes), kByte, comm, on));
+               });
   }
   Status Broadcast(std::span<const Span> spans, int root, Stream& stream) override {
-    return Together("a broadcast", [&](Status& started) {
-      for (const Span& span : spans) {
-        Add(started, span, "start a broadcast", [&](size_t bytes) {
-          return nccl_.Broadcast(span.data, span.data, bytes, kByte, root, comm_, stream.native());
-        });
-      }
-    });
+    bool first = false;
+    Parts parts;
+    for (const Span& span : spans) {
+      if (span.bytes == 0) continue;
+      first = First(kBroadcast, span.bytes) || first;
+      parts.push_back({Part::kFromRoot, root, span});
+    }
+    return Together("a broadcast", first, std::move(parts), stream);
   }
   Status Exchange(std::span<const Span> send, std::span<const Span> recv, Stream& stream) override {
-    return Together("an exchange", [&](Status& started) {
-      for (size_t i = 0; i < send.size(); ++i) {
-        const auto peer = static_cast<int>(i % Size(size_));
-        Add(started, send[i], "start a send", [&](size_t bytes) {
-          return nccl_.Send(send[i].data, bytes, kByte, peer, comm_, stream.native());
-        });
-        Add(started, recv[i], "start a receive", [&](size_t bytes) {
-          return nccl_.Recv(recv[i].data, bytes, kByte, peer, comm_, stream.native());
-        });
+    bool first = false;
+    Parts parts;
+    for (size_t i = 0; i < send.size(); ++i) {
+      Connected& to = connected_[i % connected_.size()];
+      const auto peer = static_cast<int>(i % connected_.size());
+      if (send[i].bytes > 0) {
+        first = !std::exchange(to.sends, true) || first;
+        parts.push_back({Part::kSend, peer, send[i]});
       }
-    });
+      if (recv[i].bytes > 0) {
+        first = !std::exchange(to.receives, true) || first;
+        parts.push_back({Part::kReceive, peer, recv[i]});
+      }
+    }
+    return Together("an exchange", first, std::move(parts), stream);
   }
 
  private:
+  enum Function { kAllreduce, kReduceScatter, kAllgather, kBroadcast };
+  struct Part {
+    enum Kind { kSend, kReceive, kFromRoot } kind;
+    int rank;
+    Span span;
+  };
+  using Parts = std::vector<Part>;
+  struct Connected {
+    bool sends = false, receives = false;
+  };
+
+  static Answer Asked(const NcclLibrary& nccl, const std::string& what, NcclAnswer answer) {
+    HORON_TRY(nccl.Check(answer, what));
+    return answer;
+  }
+  // Whether NCCL may have to connect something: it chooses a way for each size.
+  bool First(Function function, int64_t bytes) {
+    return used_.insert({function, std::bit_width(static_cast<uint64_t>(bytes))}).second;
+  }
   // What has failed once is not finalized.
   Status Failed(Status status) {
     failed_ = failed_ || !status.ok();
     return status;
   }
-  Status Checked(NcclAnswer answer, const std::string& what) {
-    return Failed(nccl_.Check(answer, what));
+  Status Usable() const {
+    if (comm_ == nullptr) return Status::Unavailable("the NCCL communicator was aborted");
+    if (stuck_) return Status::Unavailable("a call of NCCL's has not returned");
+    return Status::Ok();
   }
   Result<NcclAnswer> State(const std::string& what) {
-    if (comm_ == nullptr) return Status::Unavailable("the NCCL communicator was aborted");
+    HORON_TRY(Usable());
     NcclAnswer state = kNcclSuccess;
-    HORON_TRY(Checked(nccl_.CommGetAsyncError(comm_, &state), what));
-    HORON_TRY(Checked(state, what));
+    HORON_TRY(Failed(nccl_.Check(nccl_.CommGetAsyncError(comm_, &state), what)));
+    HORON_TRY(Failed(nccl_.Check(state, what)));
     return state;
   }
   template <typename Call>
-  Status Run(const std::string& what, const Call& call) {
-    if (comm_ == nullptr) return Status::Unavailable("the NCCL communicator was aborted");
+  Status Run(const std::string& what, bool first, const Call& call) {
+    HORON_TRY(Usable());
+    if (first) return RunApart(what, call);
     const std::shared_ptr<void> current = enter_(device_);
     return Settle(call(), what);
   }
+  // The call may outlive this group.
+  template <typename Call>
+  Status RunApart(const std::string& what, const Call& call) {
+    Apart apart(InDevice(enter_, device_, call), [] {});
+    const auto until = NcclClock::now() + limit();
+    while (!apart.returned()) {
+      if (NcclClock::now() >= until && apart.Leave()) {
+        stuck_ = true;
+        return TooLate(what);
+      }
+      sched_yield();
+    }
+    const std::shared_ptr<void> current = enter_(device_);
+    return Settle(apart.answer(), what);
+  }
   // One launch. What was begun is ended, whatever is added: else NCCL would take the next call for
   // a part of it.
-  template <typename AddAll>
-  Status Together(const std::string& what, const AddAll& add_all) {
-    if (comm_ == nullptr) return Status::Unavailable("the NCCL communicator was aborted");
-    const std::shared_ptr<void> current = enter_(device_);
-    HORON_TRY(Checked(nccl_.GroupStart(), "begin " + what));
-    Status started;
-    add_all(started);
-    const Status ended = Settle(nccl_.GroupEnd(), "start " + what);
-    return started.ok() ? ended : started;
+  Status Together(const std::string& what, bool first, Parts parts, Stream& stream) {
+    return Run("start " + what, first,
+               [what, parts = std::move(parts), &nccl = nccl_, comm = comm_,
+                on = stream.native()]() -> Answer {
+                 HORON_TRY(nccl.Check(nccl.GroupStart(), "begin " + what));
+                 Status added;
+                 for (const Part& part : parts) {
+                   if (added.ok()) added = Add(nccl, part, comm, on);
+                 }
+                 const Answer ended = Asked(nccl, "start " + what, nccl.GroupEnd());
+                 return added.ok() ? ended : Answer(added);
+               });
   }
-  template <typename Call>
-  void Add(Status& started, const Span& span, const std::string& what, const Call& call) {
-    if (span.bytes > 0 && started.ok()) started = Checked(call(Size(span.bytes)), what);
+  static Status Add(const NcclLibrary& nccl, const Part& part, NcclComm* comm, void* on) {
+    std::byte* const data = part.span.data;
+    const size_t bytes = Size(part.span.bytes);
+    switch (part.kind) {
+      case Part::kSend:
+        return nccl.Check(nccl.Send(data, bytes, kByte, part.rank, comm, on), "start a send");
+      case Part::kReceive:
+        return nccl.Check(nccl.Recv(data, bytes, kByte, part.rank, comm, on), "start a receive");
+      case Part::kFromRoot:
+        return nccl.Check(nccl.Broadcast(data, data, bytes, kByte, part.rank, comm, on),
+                          "start a broadcast");
+    }
+    return Status::Ok();
   }
-  Status Settle(NcclAnswer answer, const std::string& what) {
-    HORON_TRY(Checked(answer, what));
-    if (answer != kNcclInProgress) return Status::Ok();
-    const milliseconds limit =
-        options_.timeout.count() > 0 ? std::min(options_.timeout, kMostSettling) : kMostSettling;
-    const auto until = NcclClock::now() + limit;
+  milliseconds limit() const {
+    return options_.timeout.count() > 0 ? std::min(options_.timeout, kMostSettling) : kMostSettling;
+  }
+  Status TooLate(const std::string& what) {
+    return Failed(Status::Unavailable("NCCL did not " + what + " within " + Seconds(limit()) +
+                                      ": a rank is stuck"));
+  }
+  // NCCL_COMM_BLOCKING=0 has it leave calls in progress.
+  Status Settle(const Answer& answer, const std::string& what) {
+    HORON_TRY(Failed(answer.status()));
+    if (answer.value() != kNcclInProgress) return Status::Ok();
+    const auto until = NcclClock::now() + limit();
     while (NcclClock::now() < until) {
       HORON_ASSIGN(const NcclAnswer state, State(what));
       if (state != kNcclInProgress) return Status::Ok();
       sched_yield();
     }
-    return Failed(Status::Unavailable("NCCL did not " + what + " within " + Seconds(limit) +
-                                      ": a rank is stuck"));
+    return TooLate(what);
   }
 
   const NcclLibrary& nccl_;
   EnterDevice enter_;
-  NcclComm* comm_;  // null once aborted
+  std::shared_ptr<NcclComm*> made_ = std::make_shared<NcclComm*>(nullptr);
+  std::optional<Apart> making_;  // null once this rank has begun, or given up
+  NcclComm* comm_ = nullptr;     // null before, and once aborted
   int size_, device_;
   const GpuGroupOptions options_;
   const NcclClock::time_point begun_ = NcclClock::now();
   bool met_ = false, failed_ = false;
-  std::map<const std::byte*, void*> handles_;  // of registered memory
+  bool stuck_ = false;                          // a call that was left behind is in it
+  std::set<std::pair<Function, int>> used_;     // by the bits of their bytes
+  std::vector<Connected> connected_;            // by rank
+  std::map<const std::byte*, void*> handles_;   // of registered memory
 };
 
 class NcclMemory final : public Memory {
@@ -277,16 +429,8 @@ class NcclNetwork final : public GpuNetwork {
                                             const GpuGroupOptions& options) override {
     NcclUniqueId told{};
     std::memcpy(&told, id.bytes.data(), sizeof told);
-    NcclConfig config;
-    if (options.max_ctas > 0) config.max_ctas = options.max_ctas;
-    const std::shared_ptr<void> current = enter_(device.index);
-    NcclComm* comm = nullptr;
-    const NcclAnswer answer = nccl_.CommInitRankConfig(&comm, size, told, rank, &config);
-    const Status begun = nccl_.Check(answer, "begin a communicator on " + ToString(device));
-    if (!begun.ok() && comm != nullptr) nccl_.CommAbort(comm);
-    HORON_TRY(begun);
     return std::unique_ptr<GpuGroup>(
-        std::make_unique<NcclGroup>(nccl_, enter_, comm, size, device.index, options));
+        std::make_unique<NcclGroup>(nccl_, enter_, told, size, rank, device.index, options));
   }
   std::unique_ptr<Memory> MakeMemory(Device device) override {
     if (!nccl_.registers()) return nullptr;

@@ -68,10 +68,20 @@ def test_few_blocks_of_the_gpu(launch):
     launch(2, "gpu::device", "gpu::reductions", env={**env, "HORON_NCCL_MAX_CTAS": "1"})
 
 
-def test_communicators_that_block(launch):
+def test_communicators_that_do_not_block(launch):
     """By NCCL's own variable: what docs/gpu.md says of it."""
     env = SHARED if torch.cuda.device_count() < 2 else {}
-    launch(2, "gpu", env={**env, "NCCL_COMM_BLOCKING": "1"})
+    launch(2, "gpu", env={**env, "NCCL_COMM_BLOCKING": "0"})
+
+
+@pytest.mark.parametrize("blocking", ["1", "0"])
+def test_a_rank_killed_in_a_collective(launch_script, blocking):
+    """NCCL's kernel on the other rank's GPU waits for it: the communicator is aborted."""
+    env = SHARED if torch.cuda.device_count() < 2 else {}
+    output = launch_script(2, Path(__file__).parent / "bodies" / "gpu_death.py", timeout=60,
+                           env={**env, "NCCL_COMM_BLOCKING": blocking}, may_fail=True)
+    assert "rank 0 heard: rank 1 was killed by signal 9 (SIGKILL)" in output, output
+    assert "rank 0 is at rest after" in output, output
 
 
 def test_one_rank_a_node(launch, needs_mpi):

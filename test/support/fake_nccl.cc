@@ -29,8 +29,11 @@ struct NcclComm {
 namespace test {
 namespace {
 
+std::mutex live_mutex;  // for threads that may come too late
 FakeNccl* live = nullptr;
+int lives = 0;                      // that have been
 thread_local int current = -1;      // the rank whose device is the thread's
+thread_local int current_life = 0;  // and in which
 thread_local int depth = 0;         // of ncclGroupStart
 thread_local bool spoiled = false;  // a call of this group has failed
 
@@ -113,10 +116,48 @@ void Meet(NcclMail& mail, const std::vector<Message>& all, FakeGpu& gpu) {
 }  // namespace
 
 struct FakeNcclCalls {
+  // Whether it came true before all ends.
+  template <typename True>
+  static bool WaitInside(std::unique_lock<std::mutex>& lock, const True& is_true) {
+    ++live->inside_;
+    while (!live->closing_ && !is_true())
+      live->changed_.wait_for(lock, std::chrono::milliseconds(1));
+    --live->inside_;
+    live->changed_.notify_all();
+    return !live->closing_;
+  }
+  // A call of a thread that may come when all is over. While it lives, nothing ends.
+  class Stay {
+   public:
+    Stay() {
+      std::lock_guard lock(live_mutex);
+      if (live == nullptr || current_life != lives) return;
+      here_ = live;
+      std::lock_guard inner(here_->mutex_);
+      ++here_->inside_;
+    }
+    ~Stay() {
+      if (here_ == nullptr) return;
+      std::lock_guard lock(here_->mutex_);
+      --here_->inside_;
+      here_->changed_.notify_all();
+    }
+    Stay(const Stay&) = delete;
+    Stay& operator=(const Stay&) = delete;
+    bool welcome() const { return here_ != nullptr; }
+
+   private:
+    FakeNccl* here_ = nullptr;
+  };
   // Notes the call; the answer that the test wants of it, if it wants one.
   static std::optional<NcclAnswer> Note(int rank, const std::string& function) {
-    std::lock_guard lock(live->mutex_);
+    std::unique_lock lock(live->mutex_);
     live->calls_[rank].push_back(function);
+    live->callers_[rank] = std::this_thread::get_id();
+    const std::pair held(rank, function);
+    if (live->held_.contains(held) &&
+        !WaitInside(lock, [&held] { return !live->held_.contains(held); }))
+      return kNcclSystemError;
     auto& planned = live->answers_[rank][function];
     if (planned.empty()) return std::nullopt;
     const NcclAnswer answer = planned.front();
@@ -140,6 +181,8 @@ struct FakeNcclCalls {
   }
   static NcclAnswer CommInitRankConfig(NcclComm** comm, int size, NcclUniqueId id, int rank,
                                        NcclConfig* config) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
     if (const auto answer = Note(current, "CommInitRankConfig")) return *answer;
     GpuGroupId told;
     std::memcpy(told.bytes.data(), &id, sizeof id);
@@ -156,11 +199,17 @@ struct FakeNcclCalls {
       made->mail = known.lock();
       if (!made->mail) known = made->mail = std::make_shared<NcclMail>();
     }
-    std::lock_guard lock(live->mutex_);
+    std::unique_lock lock(live->mutex_);
     live->config_ = *config;
     ++live->communicators_;
+    if (config->blocking != 0 &&
+        !WaitInside(lock, [&made] { return made->group->Ready().value(); })) {
+      --live->communicators_;
+      made.reset();  // before the lock, and the GPUs, are gone
+      return kNcclSystemError;
+    }
     *comm = made.release();
-    return kNcclInProgress;
+    return config->blocking != 0 ? kNcclSuccess : kNcclInProgress;
   }
   static NcclAnswer CommGetAsyncError(NcclComm* comm, NcclAnswer* state) {
     std::lock_guard lock(live->mutex_);
@@ -306,12 +355,28 @@ struct FakeNcclCalls {
   }
 };
 
+namespace {
+
+// Calls that were left behind may still come back to their table.
+const NcclLibrary& Kept(const NcclLibrary& table) {
+  static std::deque<NcclLibrary> all;
+  return all.emplace_back(table);
+}
+
+}  // namespace
+
 FakeNccl::FakeNccl(FakeGpus& gpus, bool registers)
-    : gpus_(gpus), library_(FakeNcclCalls::Table(gpus.fake_network(0).version(), registers)) {
-  live = this;
+    : gpus_(gpus), library_(Kept(FakeNcclCalls::Table(gpus.fake_network(0).version(), registers))) {
+  {
+    std::lock_guard lock(live_mutex);
+    live = this;
+    ++lives;
+  }
   for (int rank = 0; rank < gpus.size(); ++rank) {
-    networks_.push_back(MakeNcclNetwork(library_, [rank](int) -> std::shared_ptr<void> {
-      return {nullptr, [before = std::exchange(current, rank)](void*) { current = before; }};
+    networks_.push_back(MakeNcclNetwork(library_, [rank, life = lives](int) {
+      current_life = life;
+      const int before = std::exchange(current, rank);
+      return std::shared_ptr<void>(nullptr, [before](void*) { current = before; });
     }));
     gpus.Use(rank, networks_.back().get());
   }
@@ -319,6 +384,16 @@ FakeNccl::FakeNccl(FakeGpus& gpus, bool registers)
 
 FakeNccl::~FakeNccl() {
   for (int rank = 0; rank < gpus_.size(); ++rank) gpus_.Use(rank, nullptr);
+  {
+    std::lock_guard lock(live_mutex);
+    ++lives;  // nobody comes any more
+  }
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return inside_ == 0; });
+  }
   live = nullptr;
 }
 
@@ -333,8 +408,15 @@ void FakeNccl::SetState(int rank, NcclAnswer state) {
   states_[rank] = state;
 }
 
+void FakeNccl::Hold(int rank, const std::string& function) {
+  std::lock_guard lock(mutex_);
+  held_.insert({rank, function});
+}
+
 void FakeNccl::Recover() {
   std::lock_guard lock(mutex_);
+  held_.clear();
+  changed_.notify_all();
   answers_.clear();
   states_.clear();
 }
@@ -348,6 +430,11 @@ std::vector<std::string> FakeNccl::calls(int rank) const {
 size_t FakeNccl::times(int rank, const std::string& function) const {
   const std::vector<std::string> all = calls(rank);
   return static_cast<size_t>(std::count(all.begin(), all.end(), function));
+}
+
+std::thread::id FakeNccl::last_caller(int rank) const {
+  std::lock_guard lock(mutex_);
+  return callers_.at(rank);
 }
 
 NcclConfig FakeNccl::config() const {

@@ -5,11 +5,14 @@
 // A test says what goes wrong and reads what was called. One at a time: C functions know no object.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/transport/nccl.h"
@@ -27,6 +30,8 @@ class FakeNccl {
   // The rank's next call of a function ("AllReduce") answers this and does nothing; so do as many
   // calls as there are answers.
   void Answer(int rank, const std::string& function, NcclAnswer answer, int times = 1);
+  // Calls of a function do not return, until nothing goes wrong any more.
+  void Hold(int rank, const std::string& function);
   // What its communicators say of themselves from now on; kNcclSuccess: what is true.
   void SetState(int rank, NcclAnswer state);
   // Nothing goes wrong any more.
@@ -34,6 +39,7 @@ class FakeNccl {
   // What the rank has called, but for questions after its communicators' state.
   std::vector<std::string> calls(int rank) const;
   size_t times(int rank, const std::string& function) const;
+  std::thread::id last_caller(int rank) const;  // the thread of the last of them
   NcclConfig config() const;     // of the last communicator
   size_t communicators() const;  // neither destroyed nor aborted
 
@@ -41,9 +47,14 @@ class FakeNccl {
   friend struct FakeNcclCalls;
 
   FakeGpus& gpus_;
-  NcclLibrary library_;
+  const NcclLibrary& library_;
   std::vector<std::unique_ptr<GpuNetwork>> networks_;
   mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::set<std::pair<int, std::string>> held_;
+  std::map<int, std::thread::id> callers_;
+  int inside_ = 0;  // calls that wait
+  bool closing_ = false;
   std::map<int, std::map<std::string, std::deque<NcclAnswer>>> answers_;
   std::map<int, NcclAnswer> states_;
   std::map<int, std::vector<std::string>> calls_;

@@ -1,5 +1,6 @@
 // What NCCL is called with and in which order, and what is made of its answers: a communicator over
 // a table of functions (test/support/fake_nccl.h), without a GPU.
+#include <functional>
 #include <thread>
 
 #include "test/support/catch.h"
@@ -23,7 +24,19 @@ struct Ranks {
       : options(wanted), id(nccl.network(0).MakeId().value()) {
     if (!connected) return;
     for (const int rank : {0, 1}) groups[rank] = Connect(rank).value();
-    for (const int rank : {0, 1}) REQUIRE(groups[rank]->Ready().value());
+    for (const int rank : {0, 1}) REQUIRE(Met(rank).ok());
+  }
+  // Once all have come, or it is an error.
+  Status Met(int rank) {
+    Result<bool> met = false;
+    while (met.ok() && !met.value()) {
+      std::this_thread::yield();
+      met = groups[rank]->Ready();
+    }
+    return met.status();
+  }
+  void Until(const std::function<bool()>& is_true) {
+    while (!is_true()) std::this_thread::yield();
   }
   Result<std::unique_ptr<GpuGroup>> Connect(int rank) {
     return nccl.network(rank).Connect(id, 2, rank, kGpu, options);
@@ -59,25 +72,77 @@ bool Says(const Status& status, const std::string& words) {
   return status.code() == Code::kUnavailable && status.message().find(words) != std::string::npos;
 }
 
-TEST_CASE("an NCCL communicator does not block, and takes what the user allows", "[nccl]") {
+TEST_CASE("an NCCL communicator blocks another thread, and takes what the user allows", "[nccl]") {
   Ranks ranks({.max_ctas = 4}, false);
   ranks.groups[0] = ranks.Connect(0).value();
-  REQUIRE(ranks.nccl.config().blocking == 0);
+  ranks.Until([&] { return ranks.nccl.communicators() == 1; });
+  REQUIRE(ranks.nccl.last_caller(0) != std::this_thread::get_id());
+  REQUIRE(ranks.nccl.config().blocking == 1);
   REQUIRE(ranks.nccl.config().max_ctas == 4);
   REQUIRE(ranks.nccl.config().min_ctas == NcclConfig::kUndefined);
   REQUIRE(!ranks.groups[0]->Ready().value());
+  REQUIRE(ranks.groups[0]->Check().ok());
   ranks.options.max_ctas = 0;
   ranks.groups[1] = ranks.Connect(1).value();
+  REQUIRE(ranks.Met(0).ok());
+  REQUIRE(ranks.Met(1).ok());
   REQUIRE(ranks.nccl.config().max_ctas == NcclConfig::kUndefined);
-  REQUIRE(ranks.groups[0]->Ready().value());
-  REQUIRE(ranks.groups[1]->Ready().value());
   REQUIRE(ranks.gpus.complaints() == Calls{});
+}
+
+TEST_CASE("what NCCL may have to connect is called apart, and all else here", "[nccl]") {
+  Ranks ranks;
+  std::byte* const at = ranks.gpus.gpu(0).Take(4096);
+  const auto apart = [&](const Status& status) {
+    REQUIRE(status.ok());
+    return ranks.nccl.last_caller(0) != std::this_thread::get_id();
+  };
+  GpuGroup& group = *ranks.groups[0];
+  FakeStream& stream = ranks.streams[0];
+  const auto sum = [&](int64_t count) {
+    return group.Allreduce(DataType::kInt32, ReduceKind::kSum, at, count, stream);
+  };
+  REQUIRE(apart(sum(1)));
+  REQUIRE(!apart(sum(1)));
+  REQUIRE(apart(sum(1000)));
+  REQUIRE(!apart(sum(900)));
+  REQUIRE(apart(group.Allgather(at, at, 4, stream)));
+  REQUIRE(!apart(group.Allgather(at, at, 4, stream)));
+  const Span to_other[2] = {{}, {at, 4}}, to_self[2] = {{at, 4}, {}};
+  REQUIRE(apart(group.Exchange(to_other, to_self, stream)));
+  REQUIRE(!apart(group.Exchange(to_other, to_self, stream)));
+  REQUIRE(apart(group.Exchange(to_self, to_self, stream)));
+  REQUIRE(apart(group.Broadcast({to_self, 1}, 0, stream)));
+  REQUIRE(!apart(group.Broadcast({to_self, 1}, 0, stream)));
+  group.Abort();  // nobody else takes part
+}
+
+TEST_CASE("a call of NCCL's that does not return is left behind", "[nccl]") {
+  Ranks ranks({.timeout = kSoon});
+  std::byte* const at = ranks.Put(0);
+  ranks.nccl.Hold(0, "AllReduce");
+  REQUIRE(Says(ranks.Sum(0, at), "NCCL did not start an allreduce within 0.2 s: a rank is stuck"));
+  REQUIRE(Says(ranks.Sum(0, at), "a call of NCCL's has not returned"));
+  REQUIRE(Says(ranks.groups[0]->Check(), "a call of NCCL's has not returned"));
+  ranks.groups[0].reset();  // would pull away what that call uses
+  REQUIRE(ranks.calls() == Calls{"AllReduce"});
+}
+
+TEST_CASE("a communicator that is made too late is aborted by who made it", "[nccl]") {
+  Ranks ranks({}, false);
+  ranks.groups[0] = ranks.Connect(0).value();
+  ranks.groups[0].reset();
+  ranks.groups[1] = ranks.Connect(1).value();
+  REQUIRE(ranks.Met(1).ok());
+  ranks.Until([&] { return ranks.nccl.times(0, "CommAbort") == 1; });
+  ranks.groups[1]->Abort();
+  ranks.Until([&] { return ranks.nccl.communicators() == 0; });
 }
 
 TEST_CASE("ranks that do not come to an NCCL communicator in time are an error", "[nccl]") {
   Ranks ranks({.timeout = kSoon}, false);
-  ranks.groups[0] = ranks.Connect(0).value();
   const auto begun = std::chrono::steady_clock::now();
+  ranks.groups[0] = ranks.Connect(0).value();
   Result<bool> met = false;
   while (met.ok()) {
     REQUIRE(!met.value());
@@ -88,13 +153,14 @@ TEST_CASE("ranks that do not come to an NCCL communicator in time are an error",
   REQUIRE(std::chrono::steady_clock::now() - begun >= kSoon);
   REQUIRE(Says(met.status(), "NCCL did not bring 2 ranks together within 0.2 s"));
   ranks.groups[0].reset();  // waits for nobody
-  REQUIRE(ranks.calls() == Calls{"CommAbort"});
+  REQUIRE(ranks.calls() == Calls{});
 }
 
 TEST_CASE("a communicator that NCCL does not begin is an error in NCCL's words", "[nccl]") {
   Ranks ranks({}, false);
   ranks.nccl.Answer(0, "CommInitRankConfig", kNcclSystemError);
-  REQUIRE(Says(ranks.Connect(0).status(),
+  ranks.groups[0] = ranks.Connect(0).value();
+  REQUIRE(Says(ranks.Met(0),
                "NCCL could not begin a communicator on GPU 0: unhandled system error; its last "
                "words: a fake one"));
   REQUIRE(ranks.nccl.communicators() == 0);
