@@ -3,7 +3,8 @@
 //
 // The products are summed in double, in two stages: a block of threads sums a tile and stores what
 // it got, and a second kernel adds the tiles of each pair. Both in a fixed order, without atomics,
-// so the bits are the same in every run, on every GPU.
+// so the bits are the same in every run, on every GPU. A thread's share of a tile of 16-bit floats
+// is summed in fp32, which holds their products exactly, where it can hold the sums.
 #include "runtime/device/elements_cuda.h"
 #include "runtime/device/kernels_cuda.h"
 
@@ -34,38 +35,88 @@ __device__ Dots SumOverBlock(Dots mine) {
   return sum;
 }
 
-__device__ void AddProducts(double x, double y, Dots& sum) {
-  sum.ab = fma(x, y, sum.ab);
-  sum.aa = fma(x, x, sum.aa);
-  sum.bb = fma(y, y, sum.bb);
-}
-
-template <typename T>
-__device__ Dots DotTile(const T* x, const T* y, int n) {
+// Calls add(x[i], y[i]) for this thread's share of a tile, in the order of i.
+template <typename T, typename Add>
+__device__ void ForEachOfThread(const T* x, const T* y, int n, Add add) {
   constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
-  Dots sum{};
   const bool aligned = AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes);
   const int vectors = aligned ? n / kWidth : 0;
+#pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
     const auto a = reinterpret_cast<const Vector<T, kWidth>*>(x)[i];
     const auto b = reinterpret_cast<const Vector<T, kWidth>*>(y)[i];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j)
-      AddProducts(static_cast<double>(Widen(a.at[j])), static_cast<double>(Widen(b.at[j])), sum);
+    for (int j = 0; j < kWidth; ++j) add(a.at[j], b.at[j]);
   }
   for (int i = vectors * kWidth + static_cast<int>(threadIdx.x); i < n; i += kThreads)
-    AddProducts(static_cast<double>(Widen(x[i])), static_cast<double>(Widen(y[i])), sum);
-  return sum;
+    add(x[i], y[i]);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__device__ Dots DotTile(const T* x, const T* y, int n) {
+  Dots sum{};
+  ForEachOfThread(x, y, n, [&](T a, T b) {
+    const auto u = static_cast<double>(Widen(a)), v = static_cast<double>(Widen(b));
+    sum.ab = fma(u, v, sum.ab);
+    sum.aa = fma(u, u, sum.aa);
+    sum.bb = fma(v, v, sum.bb);
+  });
+  return sum;
+}
+
+// Whether fp32 held all products under this sum of squares (kernels_host.cc).
+__device__ bool HeldInFp32(float squares) { return squares > 0x1p-80f && isfinite(squares); }
+
+// Of both signs.
+__device__ bool IsZero(unsigned bits_of_bf16) { return (bits_of_bf16 & 0x7fff) == 0; }
+
+template <typename T>
+__device__ Dots DotTileOf16(const T* x, const T* y, int n) {
+  static_assert(kTile / kThreads <= 64, "as few as on the host");
+  constexpr bool kMayLeave = std::is_same_v<T, __nv_bfloat16>;  // fp32's range
+  float ab = 0, aa = 0, bb = 0;
+  unsigned all_a = 0, all_b = 0;
+  ForEachOfThread(x, y, n, [&](T a, T b) {
+    const float u = Widen(a), v = Widen(b);
+    ab = fmaf(u, v, ab);
+    aa = fmaf(u, u, aa);
+    bb = fmaf(v, v, bb);
+    if constexpr (kMayLeave) {
+      all_a |= __bfloat16_as_ushort(a);
+      all_b |= __bfloat16_as_ushort(b);
+    }
+  });
+  const bool held =
+      !kMayLeave || ((HeldInFp32(aa) || IsZero(all_a)) && (HeldInFp32(bb) || IsZero(all_b)));
+  if (!held) return DotTile(x, y, n);
+  return Dots{static_cast<double>(ab), static_cast<double>(aa), static_cast<double>(bb)};
+}
+
+// Blocks of DotKernel that a multiprocessor has to hold: of the 16-bit floats as many as its threads
+// allow, else the compiler takes registers for two thirds of them. 0: it is free.
+template <typename T>
+constexpr unsigned kBlocksAtOnce =
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+    sizeof(T) == 2 ? 2048 / kThreads : 0;
+#else
+    0;
+#endif
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
     DotKernel(const __grid_constant__ PairTable table, Dots* partials) {
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const auto [pair, begin, n] = table.PlaceOf(tile);
-    const Dots sum = SumOverBlock(DotTile(reinterpret_cast<const T*>(pair.x) + begin,
-                                          reinterpret_cast<const T*>(pair.y) + begin, n));
+    const T *x = reinterpret_cast<const T*>(pair.x) + begin,
+            *y = reinterpret_cast<const T*>(pair.y) + begin;
+    Dots mine;
+    if constexpr (sizeof(T) == 2) {
+      mine = DotTileOf16(x, y, n);
+    } else {
+      mine = DotTile(x, y, n);
+    }
+    const Dots sum = SumOverBlock(mine);
     if (threadIdx.x == 0) partials[tile] = sum;
   }
 }

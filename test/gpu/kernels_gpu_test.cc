@@ -223,7 +223,6 @@ struct PairCase {
   }
 };
 
-// In double, as the kernels add; the host adds the 16-bit floats in fp32.
 Dots DotsOf(DataType dtype, const Bytes& x, const Bytes& y) {
   const test::Values a = test::Decode(dtype, x), b = test::Decode(dtype, y);
   Dots sum{};
@@ -234,6 +233,9 @@ Dots DotsOf(DataType dtype, const Bytes& x, const Bytes& y) {
   }
   return sum;
 }
+
+// What is added in fp32 before it is added in double.
+bool Short(DataType dtype) { return SizeOf(dtype) == 2; }
 
 TEST_CASE("dots are sums in double, and the same in every run") {
   for (const DataType dtype : kFloats) {
@@ -255,12 +257,35 @@ TEST_CASE("dots are sums in double, and the same in every run") {
     std::vector<Dots> result(expected.size());
     std::memcpy(result.data(), first.data(), first.size());
     for (size_t i = 0; i < result.size(); ++i) {
-      const double tolerance = 1e-12 * (1.0 + expected[i].aa + expected[i].bb);
+      const double least = Short(dtype) ? 1e-6 : 1e-12;
+      const double tolerance = least * (1.0 + expected[i].aa + expected[i].bb);
       INFO(NameOf(dtype) << " x " << kCounts[i]);
       REQUIRE(std::fabs(result[i].ab - expected[i].ab) <= tolerance);
       REQUIRE(std::fabs(result[i].aa - expected[i].aa) <= tolerance);
       REQUIRE(std::fabs(result[i].bb - expected[i].bb) <= tolerance);
     }
+  }
+}
+
+TEST_CASE("dots of bf16 whose products fp32 cannot hold are sums in double") {
+  constexpr int64_t kCount = 10'001;
+  for (const double size : {1e30, 1e-30, 1e-39}) {
+    const auto stream = NewStream();
+    Values values(kCount);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (i % 7 == 3 ? -1.0 : 1.0) * size;
+    const Bytes x = test::Encode(DataType::kBFloat16, values);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (i < 5'000 ? 1.0 : 0.5) * size;
+    const Bytes y = test::Encode(DataType::kBFloat16, values);
+    const Dots expected = DotsOf(DataType::kBFloat16, x, y);
+    OnDevice dx(*stream, x), dy(*stream, y), sum(*stream, Bytes(sizeof(Dots)));
+    const Pair pair{dx.data(), dy.data(), nullptr, kCount};
+    REQUIRE(stream->Dot(DataType::kBFloat16, {&pair, 1}, reinterpret_cast<Dots*>(sum.data())).ok());
+    Dots result{};
+    std::memcpy(&result, sum.Get().data(), sizeof result);
+    INFO(size);
+    REQUIRE(std::fabs(result.ab - expected.ab) <= 1e-6 * std::fabs(expected.ab));
+    REQUIRE(std::fabs(result.aa - expected.aa) <= 1e-6 * expected.aa);
+    REQUIRE(std::fabs(result.bb - expected.bb) <= 1e-6 * expected.bb);
   }
 }
 
