@@ -162,7 +162,7 @@ LINES = [
     Line("one rank, one number, shortly after another: from the call to the launch", "15 us",
          later("Horon's kernel", "a kernel", 15)),
     Line("the same, after a pause of 1 ms", "15 us",
-         later("Horon's kernel, after a pause", "a kernel", 15)),
+         later("Horon's kernel, after a pause", "a kernel, after a pause", 15)),
     Line("one number, shortly after another: a stream behind the work, later than NCCL's call "
          "(blocking)", "5 us",
          later("Horon, submitted and waited for", "NCCL, blocking, sum", 5)),

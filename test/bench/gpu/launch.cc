@@ -30,6 +30,8 @@ void MustHoron(int code, const char* what) {
   std::exit(1);
 }
 
+void Pause() { std::this_thread::sleep_for(kPause); }
+
 // A stream of the program's, two numbers on the device and the word that kernels write to.
 struct Place {
   Place() {
@@ -105,9 +107,9 @@ horon_request RequestOf(const Place& place, void* output) {
   return request;
 }
 
-// The kernel of a sum of one rank by itself, and a stream that is put behind the work, which the
-// runtime's own thread has enqueued, or the caller's. The first shortly after another one, as in a
-// backward pass, and after a pause, when that thread sleeps.
+// The kernel of a sum of one rank by itself, and a stream that is put behind the work, which goes
+// through the runtime's stream, or the caller's. The first shortly after another one that was
+// waited for, and after a pause, when all sleep.
 void AddHoron(const Place& place, std::vector<Way>& ways) {
   static horon_work* work = nullptr;
   const auto end = [] {
@@ -123,8 +125,7 @@ void AddHoron(const Place& place, std::vector<Way>& ways) {
     end();
   };
   ways.push_back({"Horon's kernel", submit, end, nullptr, another});
-  ways.push_back({"Horon's kernel, after a pause", submit, end, nullptr,
-                  [] { std::this_thread::sleep_for(kPause); }});
+  ways.push_back({"Horon's kernel, after a pause", submit, end, nullptr, Pause});
   ways.push_back({"Horon, submitted and waited for",
                   [&place](int) {
                     const horon_request request = RequestOf(place, place.out);
@@ -211,6 +212,7 @@ void MeasureLaunches(GpuDriver& driver, Gpu& gpu, const GpuLibraryPaths& paths) 
   Place place;
   std::vector<Way> ways;
   ways.push_back({"a kernel", [](int) {}, [] {}, place.stream});
+  ways.push_back({"a kernel, after a pause", [](int) {}, [] {}, place.stream, Pause});
   AddHoron(place, ways);
   const NcclLibrary nccl = OpenNccl(paths);
   std::vector<std::unique_ptr<RawNccl>> raw;
