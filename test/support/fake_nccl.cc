@@ -38,7 +38,8 @@ thread_local int depth = 0;         // of ncclGroupStart
 thread_local bool spoiled = false;  // a call of this group has failed
 
 struct Message {
-  NcclComm* comm;
+  int rank;  // in the communicator
+  std::shared_ptr<NcclMail> mail;
   FakeStream* stream;
   int peer;
   Span span;
@@ -90,12 +91,12 @@ void Meet(NcclMail& mail, const std::vector<Message>& all, FakeGpu& gpu) {
   for (const Message& m : all) {
     if (!m.sends) continue;
     sent.push_back(std::make_shared<NcclMail::Letter>(NcclMail::Letter{m.span}));
-    mail.letters[{m.comm->rank, m.peer}].push_back(sent.back());
+    mail.letters[{m.rank, m.peer}].push_back(sent.back());
   }
   mail.changed.notify_all();
   for (const Message& m : all) {
     if (m.sends) continue;
-    auto& waiting = mail.letters[{m.peer, m.comm->rank}];
+    auto& waiting = mail.letters[{m.peer, m.rank}];
     mail.changed.wait(lock, [&] { return !waiting.empty() || mail.aborted; });
     if (mail.aborted) return;
     NcclMail::Letter& letter = *waiting.front();
@@ -274,13 +275,13 @@ struct FakeNcclCalls {
                          void* stream) {
     if (const auto answer = Note(comm, "Send")) return Spoil(*answer);
     const Span span{Bytes(in), static_cast<int64_t>(count)};
-    messages.push_back({comm, &StreamOf(stream), peer, span, true});
+    messages.push_back({comm->rank, comm->mail, &StreamOf(stream), peer, span, true});
     return kNcclSuccess;
   }
   static NcclAnswer Recv(void* out, size_t count, int, int peer, NcclComm* comm, void* stream) {
     if (const auto answer = Note(comm, "Recv")) return Spoil(*answer);
     const Span span{Bytes(out), static_cast<int64_t>(count)};
-    messages.push_back({comm, &StreamOf(stream), peer, span, false});
+    messages.push_back({comm->rank, comm->mail, &StreamOf(stream), peer, span, false});
     return kNcclSuccess;
   }
   static NcclAnswer GroupStart() {
@@ -303,7 +304,7 @@ struct FakeNcclCalls {
     }
     writes.push_back({reinterpret_cast<std::byte*>(&gpu), 1});  // as fake_gpu_group.cc
     all[0].stream->Enqueue("the messages", reads, writes,
-                           [mail = all[0].comm->mail, all, &gpu] { Meet(*mail, all, gpu); });
+                           [mail = all[0].mail, all, &gpu] { Meet(*mail, all, gpu); });
     return kNcclSuccess;
   }
   static const char* GetErrorString(NcclAnswer answer) {

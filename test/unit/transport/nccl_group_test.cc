@@ -265,6 +265,7 @@ TEST_CASE("an NCCL without registration gives no memory for it, and says so", "[
   REQUIRE(older.network(0).MakeMemory(kGpu) == nullptr);
   const auto alone =
       older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
+  while (!alone->Ready().value()) std::this_thread::yield();
   REQUIRE(alone->Register({nullptr, 0}).code() == Code::kUnsupported);
 }
 
