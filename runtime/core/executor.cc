@@ -90,7 +90,8 @@ class Executor::NoneBefore final : public Waitable {
 Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
                    const ProcessSets& sets, LaneFactory make_lane, Counters& counters,
                    std::shared_ptr<Recorder> recorder, Timeline& timeline,
-                   std::shared_ptr<Gpus> gpus, bool nccl_between_nodes, TimeUse* time_use)
+                   std::shared_ptr<Gpus> gpus, bool nccl_between_nodes, TimeUse* time_use,
+                   std::shared_ptr<SharedSegment> segment)
     : fabric_(&fabric),
       transports_(std::move(transports)),
       sets_(&sets),
@@ -98,7 +99,7 @@ Executor::Executor(const Fabric& fabric, std::vector<Transport*> transports,
       recorder_(std::move(recorder)),
       timeline_(&timeline),
       time_use_(time_use),
-      gate_(fabric, counters),
+      gate_(fabric, std::move(segment), counters),
       gpu_road_(fabric, std::move(gpus), nccl_between_nodes, counters),
       counters_(&counters),
       sent_to_(fabric.route.size()),

@@ -35,7 +35,8 @@ class Executor {
   Executor(const Fabric& fabric, std::vector<Transport*> transports, const ProcessSets& sets,
            LaneFactory make_lane, Counters& counters, std::shared_ptr<Recorder> recorder,
            Timeline& timeline, std::shared_ptr<Gpus> gpus = nullptr,
-           bool nccl_between_nodes = false, TimeUse* time_use = nullptr);
+           bool nccl_between_nodes = false, TimeUse* time_use = nullptr,
+           std::shared_ptr<SharedSegment> segment = nullptr);
   ~Executor();
 
   void Start(Bucket bucket);

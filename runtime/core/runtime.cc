@@ -61,7 +61,8 @@ Runtime::Runtime(RuntimeParts parts)
       executor_(
           fabric_, Pointers(transports_), sets_,
           [this](int32_t set, const std::vector<int>& ranks) { return MakeLane(set, ranks); },
-          *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get()),
+          *counters_, recorder_, timeline_, gpus_, config_.inter == "nccl", time_use_.get(),
+          segment_),
       peers_(fabric_, segment_, config_.gossip_time, *counters_,
              {[this] { return timeline_.Stamp(); },
               [this](std::string row, std::string activity, int64_t begun, int64_t ended) {

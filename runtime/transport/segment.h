@@ -23,6 +23,12 @@ inline constexpr size_t kCacheLine = 64;
 // What a rank tells the others. kDead is written for it, by whoever saw it die.
 enum class RankState : uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2, kDead = 3 };
 
+// Which batch of which locked schedule a rank has come to (core/start_gate.h). One writer; read
+// whole where the version is even and the same before and after.
+struct GateWords {
+  std::atomic<uint64_t> version{0}, schedule{0}, plan{0}, number{0};
+};
+
 struct RankWords {
   alignas(kCacheLine) Doorbell bell;
   alignas(kCacheLine) std::atomic<uint32_t> state{0};
@@ -30,6 +36,8 @@ struct RankWords {
   // peer_memory.h: who I am, 0 while nobody may read my memory, and a number that lies in it.
   alignas(kCacheLine) std::atomic<int64_t> process{0};
   uint64_t proof = 0, proof_at = 0;
+  alignas(kCacheLine) GateWords started;  // all that this rank has started
+  alignas(kCacheLine) GateWords passed;   // written by the node's first rank: all ranks have
 };
 
 // What a rank's watch thread lets the others of its node read (core/notice.h), and how often its

@@ -1,15 +1,21 @@
 // What negotiation costs at scale: the real coordinator, wire format and bundles of the control
-// tree, with ranks and nodes that are only simulated. Prints one JSON line a step.
+// tree, and the real gates of a locked step, with ranks and nodes that are only simulated. Prints
+// one JSON line a step, the last one of a step that is locked.
 //
 //   horon_bench_negotiation NODES RANKS_PER_NODE TENSORS STEPS
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <map>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runtime/core/coordinator.h"
+#include "runtime/core/start_gate.h"
 
 namespace horon {
 namespace {
@@ -103,6 +109,103 @@ class Job {
   uint64_t heard_ = 0, number_ = 0;
 };
 
+// Messages of a few bytes between all ranks, each there as soon as it is sent.
+class Net {
+ public:
+  class End final : public Transport {
+   public:
+    End(Net& net, int rank) : net_(net), rank_(rank) {}
+    std::string_view name() const override { return "simulated"; }
+    bool Reaches(int) const override { return true; }
+    Status Post(Transfer& transfer) override { return net_.Post(rank_, transfer, this); }
+    Result<bool> Progress() override { return false; }
+    void Cancel(Transfer& transfer) override { net_.Cancel(transfer); }
+
+   private:
+    Net& net_;
+    int rank_;
+  };
+
+ private:
+  struct Wire {
+    std::deque<std::vector<std::byte>> sent;
+    std::deque<Transfer*> wanted;
+  };
+  Status Post(int rank, Transfer& transfer, Transport* by) {
+    const bool sends = transfer.direction == Transfer::Direction::kSend;
+    const int from = sends ? rank : transfer.peer, to = sends ? transfer.peer : rank;
+    Wire& wire = wires_[{from, to, transfer.tag}];
+    transfer.transport = by;
+    transfer.done = sends;
+    if (sends) {
+      const Span& span = transfer.spans[0];
+      wire.sent.emplace_back(span.data, span.data + span.bytes);
+    } else {
+      wire.wanted.push_back(&transfer);
+    }
+    while (!wire.sent.empty() && !wire.wanted.empty()) {
+      Transfer& receive = *wire.wanted.front();
+      std::memcpy(receive.spans[0].data, wire.sent.front().data(), wire.sent.front().size());
+      receive.done = true;
+      wire.sent.pop_front();
+      wire.wanted.pop_front();
+    }
+    return Status::Ok();
+  }
+  void Cancel(Transfer& transfer) {
+    for (auto& [key, wire] : wires_) std::erase(wire.wanted, &transfer);
+  }
+  std::map<std::tuple<int, int, Tag>, Wire> wires_;
+};
+
+// What the gates send for one bucket: all messages, and the most of one rank.
+struct LockedStep {
+  int64_t messages = 0, most = 0;
+};
+
+LockedStep RunLocked(int nodes, int each) {
+  const int size = nodes * each;
+  const Topology topology = Topology::Blocks(size, each);
+  Net net;
+  std::vector<std::unique_ptr<Transport>> ends;
+  std::vector<std::unique_ptr<Counters>> counters;
+  std::vector<Fabric> fabrics(static_cast<size_t>(size));
+  std::vector<std::unique_ptr<StartGate>> gates;
+  std::shared_ptr<SharedSegment> segment;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank % each == 0)
+      segment = SharedSegment::InProcess(SegmentShape::For(each, 1, 4096)).value();
+    ends.push_back(std::make_unique<Net::End>(net, rank));
+    counters.push_back(std::make_unique<Counters>());
+    Fabric& fabric = fabrics[static_cast<size_t>(rank)];
+    fabric = {rank, topology, std::vector<Transport*>(static_cast<size_t>(size), ends.back().get()),
+              nullptr};
+    gates.push_back(std::make_unique<StartGate>(fabric, segment, *counters.back()));
+  }
+  LockedStep step;
+  for (uint64_t number = 1; number <= 2; ++number) {  // the first one sets out
+    const Locked batch{1, 1, number};
+    std::vector<int64_t> before;
+    for (const auto& own : counters) before.push_back((*own)["schedule.messages"].value());
+    for (const auto& gate : gates) gate->Start(batch);
+    for (bool all = false; !all;) {
+      all = true;
+      for (const auto& gate : gates) {
+        if (!gate->Advance().ok()) std::abort();
+        all = all && gate->Passed(batch);
+      }
+    }
+    step = {};
+    for (size_t rank = 0; rank < before.size(); ++rank) {
+      const int64_t sent = (*counters[rank])["schedule.messages"].value() - before[rank];
+      step.messages += sent;
+      step.most = std::max(step.most, sent);
+    }
+  }
+  for (const auto& gate : gates) gate->Close(0);
+  return step;
+}
+
 }  // namespace
 }  // namespace horon
 
@@ -122,5 +225,11 @@ int main(int count, char** values) {
         static_cast<long long>(step.bytes_down), static_cast<long long>(step.report),
         step.coordinator_ms);
   }
+  const auto locked = horon::RunLocked(std::atoi(values[1]), std::atoi(values[2]));
+  const auto bytes = static_cast<long long>(locked.most * horon::StartGate::kBytes);
+  std::printf(
+      "{\"step\": \"locked\", \"messages_between\": %lld, \"messages_inside\": 0, \"bytes_up\": "
+      "%lld, \"bytes_down\": %lld, \"report\": 0, \"coordinator_ms\": 0}\n",
+      static_cast<long long>(locked.messages), bytes, bytes);
   return 0;
 }

@@ -4,7 +4,8 @@
     python test/bench/negotiation.py --program build/bin/horon_bench_negotiation \\
         --plot negotiation.png
 
-The coordinator, the wire format and the bundles are the real ones; the ranks are simulated.
+The coordinator, the wire format, the bundles and the gates of locked steps are the real ones; the
+ranks are simulated.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from pathlib import Path
 STEPS = 4
 
 
-def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, dict]:
-    """The first step and a steady one."""
+def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, dict, dict]:
+    """The first step, a steady one, and one that is locked."""
     lines = subprocess.run([program, *map(str, (nodes, each, tensors, STEPS))], check=True,
                            capture_output=True, text=True, timeout=600).stdout.splitlines()
     steps = [json.loads(line) for line in lines]
-    return steps[0], steps[-1]
+    return steps[0], steps[-2], steps[-1]
 
 
-def table(rows: list[tuple[int, int, dict, dict]]) -> str:
+def table(rows: list[tuple[int, int, dict, dict, dict]]) -> str:
     lines = ["| ranks | nodes | step | messages between nodes | a leader sends "
              "| a leader receives | a rank reports | the coordinator works |",
              "|---|---|---|---|---|---|---|---|"]
     for ranks, nodes, *steps in rows:
-        for name, step in zip(("first", "steady"), steps):
+        for name, step in zip(("first", "steady", "locked"), steps):
             lines.append(f"| {ranks:,} | {nodes} | {name} | {step['messages_between']:,} | "
                          f"{step['bytes_up']:,} B | {step['bytes_down']:,} B | "
                          f"{step['report']:,} B | {step['coordinator_ms']:.2f} ms |")
     return "\n".join(lines) + "\n"
 
 
-def plot(rows: list[tuple[int, int, dict, dict]], path: str, tensors: int) -> None:
+def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -45,6 +46,8 @@ def plot(rows: list[tuple[int, int, dict, dict]], path: str, tensors: int) -> No
 
     figure, (size, time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     ranks = [row[0] for row in rows]
+    size.loglog(ranks, [row[4]["bytes_up"] or None for row in rows], marker="^", linestyle=":",
+                label="a node's first rank sends, locked step")
     for at, name in ((2, "first step"), (3, "steady step")):
         size.loglog(ranks, [row[at]["report"] for row in rows], marker="o",
                     label=f"a rank reports, {name}")

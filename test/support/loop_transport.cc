@@ -112,6 +112,10 @@ void LoopNet::Cancel(Transfer& transfer) {
     std::erase(wire.receives, &transfer);
     std::erase_if(wire.sends, [&](const Message& m) { return m.send == &transfer; });
   }
+  for (const Flight& f : flights_) {  // the sender's part of it is over all the same
+    if (f.receive == &transfer && f.message.send != nullptr)
+      Finish(*f.message.send, Status::Ok(), 0);
+  }
   std::erase_if(flights_, [&](const Flight& f) {
     return f.receive == &transfer || f.message.send == &transfer;
   });

@@ -57,12 +57,13 @@ struct Started {
 
 // One rank.
 struct Side {
-  Side(LoopWorld& world, int rank, Executor::LaneFactory make_lane)
+  Side(LoopWorld& world, int rank, Executor::LaneFactory make_lane,
+       std::shared_ptr<SharedSegment> node)
       : fabric(world.fabric(rank)),
         sets(world.size()),
         timeline(rank, true, counters),
         executor(fabric, {fabric.route[static_cast<size_t>(rank)]}, sets, std::move(make_lane),
-                 counters, nullptr, timeline) {}
+                 counters, nullptr, timeline, nullptr, false, nullptr, std::move(node)) {}
 
   // Nothing of the pool's is in use.
   bool PoolIsFree() {
@@ -83,6 +84,11 @@ class Sides {
       : world_(topology, seed) {
     const auto segment = SharedSegment::InProcess(SegmentShape::For(world_.size(), 0, 4096));
     const auto regions = std::make_shared<const SharedRegions>();
+    std::vector<std::shared_ptr<SharedSegment>> nodes;
+    for (int node = 0; node < topology.nodes(); ++node) {
+      const auto ranks = static_cast<int>(topology.members(node).size());
+      nodes.push_back(SharedSegment::InProcess(SegmentShape::For(ranks, 0, 4096)).value());
+    }
     for (int rank = 0; rank < world_.size(); ++rank) {
       all_.push_back(rank);
       sides_.push_back(std::make_unique<Side>(
@@ -93,7 +99,8 @@ class Sides {
             const auto me = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
             return std::make_unique<Lane>(
                 LaneGroup{all, regions, set, ranks, static_cast<int>(me)});
-          }));
+          },
+          nodes[static_cast<size_t>(topology.node_of(rank))]));
     }
   }
 
