@@ -93,9 +93,10 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
 }
 
 // A tensor of a GPU is only launched, which takes the thread that submits it less than waking the
-// background thread does. So it does so by itself, where that sleeps and nothing is under way; but
-// one that comes soon after another, with no wait in between, is one of many: the background
-// thread, once awake, looks for them (LookForMore), and launches several as one.
+// background thread does. So it does so by itself, where that sleeps, nothing is under way, and GPUs
+// have been used before: to open and to connect them takes long. But one that comes soon after
+// another, with no wait in between, is one of many: the background thread, once awake, looks for
+// them (LookForMore), and launches several as one.
 bool Runtime::LendToSubmit() {
   const auto now = Clock::now();
   const bool waited = Work::TakeWaited();
@@ -103,8 +104,13 @@ bool Runtime::LendToSubmit() {
   const bool one_of_many = !waited && now - last < kMoreSpins * config_.spin;
   if (!may_lend_ || one_of_many) return false;
   if (!baton_.TryTake()) return false;
+  const bool idle = executor_.idle() && negotiator_.idle() && peers_.idle();
+  if (!idle || !executor_.gpus_open()) {
+    baton_.Give();
+    return false;
+  }
   bell_->Awake();
-  if (executor_.idle() && negotiator_.idle() && peers_.idle()) lent_to_submits_.Add(CycleMoved());
+  lent_to_submits_.Add(CycleMoved());
   GiveBack();
   return true;
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -78,10 +79,17 @@ class Apart {
   // `unwanted`: what that thread does when the call returns and was left behind.
   template <typename Call, typename Unwanted>
   Apart(Call call, Unwanted unwanted) {
-    std::thread([state = state_, call = std::move(call), unwanted = std::move(unwanted)]() mutable {
-      state->answer = call();
-      if (state->stage.exchange(kReturned, std::memory_order_acq_rel) == kLeft) unwanted();
-    }).detach();
+    try {
+      std::thread([state = state_, call = std::move(call),
+                   unwanted = std::move(unwanted)]() mutable {
+        state->answer = call();
+        if (state->stage.exchange(kReturned, std::memory_order_acq_rel) == kLeft) unwanted();
+      }).detach();
+    } catch (const std::system_error& error) {
+      state_->answer =
+          Status::Unavailable(std::string("no thread to call NCCL on: ") + error.what());
+      state_->stage = kReturned;
+    }
   }
   bool returned() const { return state_->stage.load(std::memory_order_acquire) == kReturned; }
   const Answer& answer() const { return state_->answer; }  // once returned
