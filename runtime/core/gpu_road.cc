@@ -63,7 +63,11 @@ GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_
       at_callers_(counters["gpu.buckets_on_callers_streams"]) {}
 
 // Streams end before the pools that they write to.
-GpuRoad::~GpuRoad() { shares_.clear(); }
+GpuRoad::~GpuRoad() {
+  const bool in_peace = DeviceEnds();
+  for (auto& [set, share] : shares_) End(share, in_peace);
+  shares_.clear();
+}
 
 Task GpuRoad::Run(GpuBucket& bucket) { return RunInTurn(bucket, next_ticket_++); }
 

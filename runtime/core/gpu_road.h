@@ -45,7 +45,7 @@ class GpuRoad {
   // Takes back what the device is done with; kUnavailable when a group has noticed a failure, or
   // the device has not ended a collective of one in time.
   Status Progress();
-  // Whether a bucket of all ranks has gone this way before, so that its like finds all there.
+  // Whether a bucket of the global process set has run before, so that its like finds all there.
   bool open() const {
     const auto found = shares_.find(0);
     return found != shares_.end() && found->second.opened;
@@ -56,7 +56,7 @@ class GpuRoad {
   Pool& host_pool(bool pinned) const {
     return pinned && pinned_pool_ ? *pinned_pool_ : *fabric_->host_pool;
   }
-  void Forget(int32_t process_set) { shares_.erase(process_set); }
+  void Forget(int32_t process_set);
   // The job has failed: ends what is in flight on the device. All Tasks are gone by then.
   void Abort();
 
@@ -89,6 +89,8 @@ class GpuRoad {
   Status OwnOutputs(GpuBucket& bucket);
   Status Reserve(const GpuBucket& bucket, Share& share, int64_t bytes);
   static Status SweepOutgrown(Share& share);
+  bool DeviceEnds() const;
+  void End(Share& share, bool in_peace);
   Status WatchGroups();
   Status Retire(Stream& stream, Buffer buffer);
 

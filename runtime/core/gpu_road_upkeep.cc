@@ -1,6 +1,8 @@
 // What a GpuRoad does between buckets: its blocks of memory, what the device is done with, and
 // whether it gets on.
 #include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "runtime/base/log.h"
 #include "runtime/base/seconds.h"
@@ -11,6 +13,7 @@ namespace {
 
 // How often the device is asked whether it has ended a collective.
 constexpr std::chrono::milliseconds kWatchEvery{10};
+constexpr std::chrono::seconds kMostFarewell{30};
 
 }  // namespace
 
@@ -85,6 +88,44 @@ Status GpuRoad::WatchGroups() {
   return Status::Ok();
 }
 
+// Whether what groups were given last has ended, after at most a while.
+bool GpuRoad::DeviceEnds() const {
+  if (!last_group_) return true;
+  for (const auto until = std::chrono::steady_clock::now() + kMostFarewell;;) {
+    const Result<bool> ended = last_group_->Done();
+    if (!ended.ok() || ended.value()) return ended.ok();
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(kWatchEvery);
+  }
+}
+
+// A group that is stuck keeps all that it was given, for as long as the process lives: to end its
+// streams would be to wait for kernels that may never end.
+void GpuRoad::End(Share& share, bool in_peace) {
+  if (!share.group) return;
+  if (in_peace) {
+    share.group->Leave();
+  } else {
+    share.group->Abort();
+  }
+  if (!share.group->stuck()) return;
+  struct Left {
+    std::shared_ptr<Gpu> gpu;
+    std::shared_ptr<Pool> device_pool, registered_pool;
+    Share share;
+  };
+  static auto* const left = new std::vector<Left>;
+  left->push_back({gpu_, device_pool_, registered_pool_, std::move(share)});
+  share = Share();
+}
+
+void GpuRoad::Forget(int32_t process_set) {
+  const auto found = shares_.find(process_set);
+  if (found == shares_.end()) return;
+  End(found->second, true);
+  shares_.erase(found);
+}
+
 // Handles of what is enqueued have finished long ago: here is said what that is worth.
 void GpuRoad::Abort() {
   if (last_group_) {
@@ -94,9 +135,7 @@ void GpuRoad::Abort() {
           "collectives of GPU tensors that had not ended on the device are aborted: what they "
           "wrote is worth nothing, also where a step has used it; go on from a checkpoint");
   }
-  for (auto& [set, share] : shares_) {
-    if (share.group) share.group->Abort();
-  }
+  for (auto& [set, share] : shares_) End(share, false);
   borrowed_.clear();
   shares_.clear();  // copies that still run end now, before their tensors are given back
   last_group_ = watched_ = nullptr;

@@ -143,12 +143,16 @@ Status Runtime::Cycle() {
   }
   HORON_ASSIGN(RecycledVector<Batch> batches, negotiator_.Advance(hurry_));
   if (moved_ || !batches.empty()) timeline_.MarkCycle(timeline_.Stamp());
+  bool launches = false;  // on a GPU
   for (Batch& batch : batches) {
     if (batch.resume) negotiator_.TakeBack(executor_.TakeBack(*batch.resume));
     if (tuner_) Tune(batch);
-    for (Bucket& bucket : PlanFusion(std::move(batch.entries), batch.tuning))
+    for (Bucket& bucket : PlanFusion(std::move(batch.entries), batch.tuning)) {
+      launches = launches || bucket.entries[0].ready;
       executor_.Start(std::move(bucket));
+    }
   }
+  if (launches) FlushRings();  // it may wait for ranks that have yet to hear of it
   SeeTime();
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));
   const bool mixed = peers_.Advance();

@@ -92,17 +92,18 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
   GiveBack();
 }
 
-// A tensor of a GPU is only launched, which takes the thread that submits it less than waking the
-// background thread does. So it does so by itself, where that sleeps, nothing is under way, and GPUs
-// have been used before: to open and to connect them takes long. But one that comes soon after
-// another, with no wait in between, is one of many: the background thread, once awake, looks for
-// them (LookForMore), and launches several as one.
+// In a job of one rank a tensor of a GPU is only launched, which takes the thread that submits it
+// less than waking the background thread does. So it does so by itself, where that sleeps, nothing is
+// under way, and the GPU is open. But one that comes soon after another, with no wait in between, is
+// one of many: the background thread, once awake, looks for them (LookForMore), and launches several
+// as one. With other ranks there are calls of NCCL's that wait for them, which must not hold what a
+// user's thread holds: Python's lock.
 bool Runtime::LendToSubmit() {
   const auto now = Clock::now();
   const bool waited = Work::TakeWaited();
   const auto last = submitted_to_gpu_at_.exchange(now, std::memory_order_relaxed);
   const bool one_of_many = !waited && now - last < kMoreSpins * config_.spin;
-  if (!may_lend_ || one_of_many) return false;
+  if (!may_lend_ || fabric_.topology.size() > 1 || one_of_many) return false;
   if (!baton_.TryTake()) return false;
   const bool idle = executor_.idle() && negotiator_.idle() && peers_.idle();
   if (!idle || !executor_.gpus_open()) {

@@ -32,7 +32,7 @@ struct GpuGroupOptions {
 
 class GpuGroup {
  public:
-  virtual ~GpuGroup() = default;  // blocks at most until this rank's part is over
+  virtual ~GpuGroup() = default;  // leaves, if it is neither left nor aborted
   // Whether all ranks have come: nothing is enqueued before. Never blocks. kUnavailable when they
   // have not in time.
   virtual Result<bool> Ready() = 0;
@@ -40,6 +40,12 @@ class GpuGroup {
   virtual Status Check() = 0;
   // Ends what is in flight, here, whatever the other ranks do. Afterwards nothing is enqueued.
   virtual void Abort() = 0;
+  // Parts from the other ranks once they are done with it, too, and aborts where they do not come
+  // in time. Blocks. Afterwards nothing is enqueued.
+  virtual void Leave() = 0;
+  // Whether a call is in it that was waited for in vain. Then it cannot be aborted, and what it was
+  // given must stay as it is: that call may come back.
+  virtual bool stuck() const = 0;
 
   // Memory of GpuNetwork::MakeMemory, once all have come, in which collectives may work without
   // copies. Where one rank gives a collective such memory all do. Deregister: before it is freed,

@@ -10,6 +10,7 @@
 #include <set>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,23 +81,34 @@ class Apart {
   template <typename Call, typename Unwanted>
   Apart(Call call, Unwanted unwanted) {
     try {
-      std::thread([state = state_, call = std::move(call),
-                   unwanted = std::move(unwanted)]() mutable {
+      thread_ = std::thread([state = state_, call = std::move(call),
+                             unwanted = std::move(unwanted)]() mutable {
         state->answer = call();
         if (state->stage.exchange(kReturned, std::memory_order_acq_rel) == kLeft) unwanted();
-      }).detach();
+      });
     } catch (const std::system_error& error) {
       state_->answer =
           Status::Unavailable(std::string("no thread to call NCCL on: ") + error.what());
       state_->stage = kReturned;
     }
   }
+  ~Apart() {
+    if (!thread_.joinable()) return;
+    if (Leave()) {
+      thread_.detach();
+    } else {
+      thread_.join();
+    }
+  }
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
   bool returned() const { return state_->stage.load(std::memory_order_acquire) == kReturned; }
   const Answer& answer() const { return state_->answer; }  // once returned
   // False: it has returned. Afterwards it is that thread's alone.
   bool Leave() {
     int running = kRunning;
-    return state_->stage.compare_exchange_strong(running, kLeft, std::memory_order_acq_rel);
+    return state_->stage.compare_exchange_strong(running, kLeft, std::memory_order_acq_rel) ||
+           running == kLeft;
   }
 
  private:
@@ -106,6 +118,7 @@ class Apart {
     Answer answer = kNcclInProgress;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::thread thread_;
 };
 
 template <typename Call>
@@ -142,19 +155,21 @@ class NcclGroup final : public GpuGroup {
     making_.emplace(InDevice(enter_, device, make), InDevice(enter_, device, abort));
   }
 
+  ~NcclGroup() override { Leave(); }
   // Finalize waits for the other ranks, Abort does not: it is what is left when they have not come,
   // or when something is wrong.
-  ~NcclGroup() override {
+  void Leave() override {
     const std::shared_ptr<void> current = enter_(device_);
     const auto leave = [&nccl = nccl_, comm = comm_] {
       return Asked(nccl, "leave", nccl.CommFinalize(comm));
     };
     if (comm_ != nullptr && met_ && !failed_ && RunApart("leave", leave).ok()) {
-      nccl_.CommDestroy(comm_);
+      nccl_.CommDestroy(std::exchange(comm_, nullptr));
     } else {
       Abort();
     }
   }
+  bool stuck() const override { return stuck_; }
 
   Result<bool> Ready() override {
     const std::shared_ptr<void> current = enter_(device_);
@@ -206,6 +221,7 @@ class NcclGroup final : public GpuGroup {
                    nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle));
     }));
     handles_[memory.data] = handle;
+    used_.clear();  // it may choose other ways with it
     return Status::Ok();
   }
   Status Deregister(const std::byte* memory) override {
@@ -221,7 +237,7 @@ class NcclGroup final : public GpuGroup {
   Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
                    Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start an allreduce", First(kAllreduce, count * SizeOf(dtype)),
+    return Run("start an allreduce", First(kAllreduce, count * SizeOf(dtype), dtype, kind),
                [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
                  return Asked(nccl, "start an allreduce",
                               nccl.AllReduce(block, block, Size(count), TypeOf(dtype),
@@ -231,7 +247,7 @@ class NcclGroup final : public GpuGroup {
   Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block, std::byte* out,
                        int64_t count, Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype)),
+    return Run("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype), dtype, kind),
                [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
                  return Asked(nccl, "start a reduce-scatter",
                               nccl.ReduceScatter(block, out, Size(count), TypeOf(dtype),
@@ -291,9 +307,11 @@ class NcclGroup final : public GpuGroup {
     HORON_TRY(nccl.Check(answer, what));
     return answer;
   }
-  // Whether NCCL may have to connect something: it chooses a way for each size.
-  bool First(Function function, int64_t bytes) {
-    return used_.insert({function, std::bit_width(static_cast<uint64_t>(bytes))}).second;
+  // Whether NCCL may have to connect something: it chooses a way for each of these.
+  bool First(Function function, int64_t bytes, DataType dtype = DataType::kUInt8,
+             ReduceKind kind = ReduceKind::kSum) {
+    const auto size = static_cast<int>(std::bit_width(static_cast<uint64_t>(bytes)));
+    return used_.insert({function, size, dtype, kind}).second;
   }
   // What has failed once is not finalized.
   Status Failed(Status status) {
@@ -393,7 +411,7 @@ class NcclGroup final : public GpuGroup {
   const NcclClock::time_point begun_ = NcclClock::now();
   bool met_ = false, failed_ = false;
   bool stuck_ = false;                          // a call that was left behind is in it
-  std::set<std::pair<Function, int>> used_;     // by the bits of their bytes
+  std::set<std::tuple<Function, int, DataType, ReduceKind>> used_;  // int: the bits of the bytes
   std::vector<Connected> connected_;            // by rank
   std::map<const std::byte*, void*> handles_;   // of registered memory
 };

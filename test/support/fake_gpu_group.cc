@@ -75,6 +75,8 @@ class FakeGroup final : public GpuGroup {
     return room_->joined == room_->size;
   }
   Status Check() override { return Status::Ok(); }
+  void Leave() override {}
+  bool stuck() const override { return false; }
   void Abort() override {
     std::lock_guard lock(room_->mutex);
     room_->aborted = true;

@@ -209,6 +209,7 @@ struct FakeNcclCalls {
       made.reset();  // before the lock, and the GPUs, are gone
       return kNcclSystemError;
     }
+    live->made_.insert(made.get());
     *comm = made.release();
     return config->blocking != 0 ? kNcclSuccess : kNcclInProgress;
   }
@@ -222,6 +223,7 @@ struct FakeNcclCalls {
   static void Drop(NcclComm* comm) {
     delete comm;
     std::lock_guard lock(live->mutex_);
+    live->made_.erase(comm);
     --live->communicators_;
   }
   static NcclAnswer CommFinalize(NcclComm* comm) {
@@ -395,6 +397,8 @@ FakeNccl::~FakeNccl() {
     changed_.notify_all();
     changed_.wait(lock, [this] { return inside_ == 0; });
   }
+  for (NcclComm* const comm : made_) delete comm;  // of calls that were left behind
+  std::lock_guard lock(live_mutex);
   live = nullptr;
 }
 

@@ -60,6 +60,7 @@ class FakeNccl {
   std::map<int, std::vector<std::string>> calls_;
   NcclConfig config_;
   size_t communicators_ = 0;
+  std::set<NcclComm*> made_;
 };
 
 }  // namespace horon::test

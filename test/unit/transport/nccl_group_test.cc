@@ -106,6 +106,8 @@ TEST_CASE("what NCCL may have to connect is called apart, and all else here", "[
   REQUIRE(!apart(sum(1)));
   REQUIRE(apart(sum(1000)));
   REQUIRE(!apart(sum(900)));
+  REQUIRE(apart(group.Allreduce(DataType::kInt32, ReduceKind::kMax, at, 1, stream)));
+  REQUIRE(apart(group.Allreduce(DataType::kInt8, ReduceKind::kSum, at, 4, stream)));
   REQUIRE(apart(group.Allgather(at, at, 4, stream)));
   REQUIRE(!apart(group.Allgather(at, at, 4, stream)));
   const Span to_other[2] = {{}, {at, 4}}, to_self[2] = {{at, 4}, {}};
@@ -124,7 +126,30 @@ TEST_CASE("a call of NCCL's that does not return is left behind", "[nccl]") {
   REQUIRE(Says(ranks.Sum(0, at), "NCCL did not start an allreduce within 0.2 s: a rank is stuck"));
   REQUIRE(Says(ranks.Sum(0, at), "a call of NCCL's has not returned"));
   REQUIRE(Says(ranks.groups[0]->Check(), "a call of NCCL's has not returned"));
+  REQUIRE(ranks.groups[0]->stuck());
   ranks.groups[0].reset();  // would pull away what that call uses
+  REQUIRE(ranks.calls() == Calls{"AllReduce"});
+}
+
+TEST_CASE("a farewell that does not return is left behind", "[nccl]") {
+  Ranks ranks({.timeout = kSoon});
+  ranks.nccl.Hold(0, "CommFinalize");
+  ranks.groups[0]->Leave();
+  REQUIRE(ranks.groups[0]->stuck());
+  ranks.groups[0]->Leave();
+  ranks.groups[0].reset();
+  REQUIRE(ranks.calls() == Calls{"CommFinalize"});
+}
+
+TEST_CASE("a call that comes back late is nobody's any more", "[nccl]") {
+  Ranks ranks({.timeout = kSoon});
+  std::byte* const at = ranks.Put(0);
+  ranks.nccl.Hold(0, "AllReduce");
+  REQUIRE(Says(ranks.Sum(0, at), "a rank is stuck"));
+  ranks.nccl.Recover();
+  REQUIRE(ranks.Sum(1, ranks.Put(1)).ok());
+  ranks.groups[0].reset();
+  ranks.groups[1]->Abort();
   REQUIRE(ranks.calls() == Calls{"AllReduce"});
 }
 
