@@ -40,7 +40,7 @@ class Executor {
   ~Executor();
 
   void Start(Bucket bucket);
-  // Whether a bucket of GPU tensors has run before.
+  // Whether a bucket of GPU tensors has run before, of the global process set.
   bool gpus_open() const { return gpu_road_.open(); }
   // Whether anything moved. A failure means that a peer is lost, or that this rank cannot go on: no
   // bucket can, and FailAll has to follow. `held`: buckets stay as they are.

@@ -81,7 +81,6 @@ Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
     Task decision = Decide(bucket.comm(), share);
     HORON_CO_TRY(co_await decision);
   }
-  share.opened = true;
   const Way way = WayOf(bucket, share);
   if (way == Way::kHost) turn.Pass();  // it enqueues nothing that other ranks' devices wait for
   Counter& counter = way == Way::kGroup ? grouped_ : way == Way::kNodes ? between_ : hosted_;

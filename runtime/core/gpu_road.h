@@ -45,10 +45,10 @@ class GpuRoad {
   // Takes back what the device is done with; kUnavailable when a group has noticed a failure, or
   // the device has not ended a collective of one in time.
   Status Progress();
-  // Whether a bucket of the global process set has run before, so that its like finds all there.
+  // Whether a bucket of the global process set has had its streams made before.
   bool open() const {
     const auto found = shares_.find(0);
-    return found != shares_.end() && found->second.opened;
+    return found != shares_.end() && found->second.stream != nullptr;
   }
   // Whether a bucket waits for the device, which wakes nobody.
   bool waits() const { return awaited_ > 0; }
@@ -64,7 +64,6 @@ class GpuRoad {
   enum class Way { kUnknown, kHost, kNodes, kGroup };
   struct Share {  // what a process set keeps between buckets
     Way way = Way::kUnknown;
-    bool opened = false;     // the way is known, and connected
     bool direct = false;     // messages between nodes may come out of the device's memory
     bool registers = false;  // the group registers `fusion`
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back

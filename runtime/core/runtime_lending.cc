@@ -93,10 +93,10 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
 }
 
 // In a job of one rank a tensor of a GPU is only launched, which takes the thread that submits it
-// less than waking the background thread does. So it does so by itself, where that sleeps, nothing is
-// under way, and the GPU is open. But one that comes soon after another, with no wait in between, is
-// one of many: the background thread, once awake, looks for them (LookForMore), and launches several
-// as one. With other ranks there are calls of NCCL's that wait for them, which must not hold what a
+// less than waking the background thread does. So it does so by itself, where that sleeps, nothing
+// is under way, and the GPU is open. But one that comes soon after another, with no wait between, is
+// one of many: the background thread, once awake, looks for them (LookForMore), and launches some as
+// one. With other ranks there are calls of NCCL's that wait for them, which must not hold what a
 // user's thread holds: Python's lock.
 bool Runtime::LendToSubmit() {
   const auto now = Clock::now();

@@ -4,8 +4,8 @@
 // Inside a node nothing is sent: each rank writes to the node's segment which batch it has started,
 // and the node's first rank, which reads that, writes which one all ranks of the job have. Between
 // nodes dissemination among their first ranks: in round r each tells the one 2^r nodes on up to
-// which batch all nodes it has heard of have come; after ceil(log2 N) rounds that is everybody. What
-// is said only grows, so a word that is still on its way is overtaken by later ones, and a burst of
+// which batch all nodes it has heard of have come; after ceil(log2 N) rounds that is all.
+// What is said only grows, so a word that is still on its way is overtaken by later ones, and a burst of
 // batches takes few messages. Each has kBytes: the decision that locked the schedule, a hash of
 // what is in it, and the number of the batch. Words of an older schedule mean nothing any more.
 //
@@ -62,7 +62,7 @@ class StartGate final {
   std::vector<Round> rounds_;     // of a node's first rank
   Locked started_;                // by this rank
   uint64_t written_ = 0, told_ = 0;
-  std::vector<Locked> reached_;  // by this node before the rounds; after each of them; after the last
+  std::vector<Locked> reached_;  // by this node before the rounds; after each of them
   uint64_t passed_ = 0;          // all ranks have started the batches up to this one
   bool open_ = false;
   Counter& messages_;

@@ -92,7 +92,7 @@ __device__ Dots DotTileOf16(const T* x, const T* y, int n) {
   return Dots{static_cast<double>(ab), static_cast<double>(aa), static_cast<double>(bb)};
 }
 
-// Blocks of DotKernel that a multiprocessor has to hold: of the 16-bit floats as many as its threads
+// Blocks of DotKernel that a multiprocessor has to hold: of 16-bit floats as many as its threads
 // allow, else the compiler takes registers for two thirds of them. 0: it is free.
 template <typename T>
 constexpr unsigned kBlocksAtOnce =

@@ -216,9 +216,8 @@ class NcclGroup final : public GpuGroup {
   Status Register(const Span& memory) override {
     if (!nccl_.registers()) return Status::Unsupported("this NCCL registers no memory");
     void* handle = nullptr;
-    HORON_TRY(Run("register memory", false, [&] {
-      return Asked(nccl_, "register memory",
-                   nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle));
+    HORON_TRY(Call("register memory", false, [&] {
+      return nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle);
     }));
     handles_[memory.data] = handle;
     used_.clear();  // it may choose other ways with it
@@ -229,39 +228,34 @@ class NcclGroup final : public GpuGroup {
     if (found == handles_.end()) return Status::Ok();
     void* const handle = found->second;
     handles_.erase(found);
-    return Run("forget memory", false, [&] {
-      return Asked(nccl_, "forget memory", nccl_.CommDeregister(comm_, handle));
-    });
+    return Call("forget memory", false, [&] { return nccl_.CommDeregister(comm_, handle); });
   }
 
   Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
                    Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start an allreduce", First(kAllreduce, count * SizeOf(dtype), dtype, kind),
-               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
-                 return Asked(nccl, "start an allreduce",
-                              nccl.AllReduce(block, block, Size(count), TypeOf(dtype),
-                                             OpOf(dtype, kind), comm, on));
-               });
+    return Call("start an allreduce", First(kAllreduce, count * SizeOf(dtype), dtype, kind),
+                [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                  return nccl.AllReduce(block, block, Size(count), TypeOf(dtype), OpOf(dtype, kind),
+                                        comm, on);
+                });
   }
   Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block, std::byte* out,
                        int64_t count, Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Run("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype), dtype, kind),
-               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
-                 return Asked(nccl, "start a reduce-scatter",
-                              nccl.ReduceScatter(block, out, Size(count), TypeOf(dtype),
-                                                 OpOf(dtype, kind), comm, on));
-               });
+    return Call("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype), dtype, kind),
+                [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                  return nccl.ReduceScatter(block, out, Size(count), TypeOf(dtype),
+                                            OpOf(dtype, kind), comm, on);
+                });
   }
   Status Allgather(const std::byte* part, std::byte* block, int64_t bytes,
                    Stream& stream) override {
     if (bytes == 0) return Status::Ok();
-    return Run("start an allgather", First(kAllgather, bytes),
-               [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
-                 return Asked(nccl, "start an allgather",
-                              nccl.AllGather(part, block, Size(bytes), kByte, comm, on));
-               });
+    return Call("start an allgather", First(kAllgather, bytes),
+                [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
+                  return nccl.AllGather(part, block, Size(bytes), kByte, comm, on);
+                });
   }
   Status Broadcast(std::span<const Span> spans, int root, Stream& stream) override {
     bool first = false;
@@ -330,16 +324,23 @@ class NcclGroup final : public GpuGroup {
     HORON_TRY(Failed(nccl_.Check(state, what)));
     return state;
   }
-  template <typename Call>
-  Status Run(const std::string& what, bool first, const Call& call) {
+  // One function of NCCL's.
+  template <typename F>
+  Status Call(const std::string& what, bool first, const F& function) {
+    return Run(what, first, [what, function, &nccl = nccl_] {
+      return Asked(nccl, what, function());
+    });
+  }
+  template <typename F>
+  Status Run(const std::string& what, bool first, const F& call) {
     HORON_TRY(Usable());
     if (first) return RunApart(what, call);
     const std::shared_ptr<void> current = enter_(device_);
     return Settle(call(), what);
   }
   // The call may outlive this group.
-  template <typename Call>
-  Status RunApart(const std::string& what, const Call& call) {
+  template <typename F>
+  Status RunApart(const std::string& what, const F& call) {
     Apart apart(InDevice(enter_, device_, call), [] {});
     const auto until = NcclClock::now() + limit();
     while (!apart.returned()) {
@@ -405,15 +406,15 @@ class NcclGroup final : public GpuGroup {
   EnterDevice enter_;
   std::shared_ptr<NcclComm*> made_ = std::make_shared<NcclComm*>(nullptr);
   std::optional<Apart> making_;  // null once this rank has begun, or given up
-  NcclComm* comm_ = nullptr;     // null before, and once aborted
+  NcclComm* comm_ = nullptr;     // null before, and once left or aborted
   int size_, device_;
   const GpuGroupOptions options_;
   const NcclClock::time_point begun_ = NcclClock::now();
   bool met_ = false, failed_ = false;
-  bool stuck_ = false;                          // a call that was left behind is in it
+  bool stuck_ = false;  // a call that was left behind is in it
   std::set<std::tuple<Function, int, DataType, ReduceKind>> used_;  // int: the bits of the bytes
-  std::vector<Connected> connected_;            // by rank
-  std::map<const std::byte*, void*> handles_;   // of registered memory
+  std::vector<Connected> connected_;           // by rank
+  std::map<const std::byte*, void*> handles_;  // of registered memory
 };
 
 class NcclMemory final : public Memory {

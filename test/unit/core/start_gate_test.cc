@@ -27,7 +27,7 @@ class Gates {
       const auto node = static_cast<size_t>(topology.node_of(rank));
       counters_.push_back(std::make_unique<Counters>());
       gates_.push_back(std::make_unique<StartGate>(
-          world_.fabric(rank), topology.members(topology.node_of(rank)).size() > 1 ? nodes[node] : nullptr,
+          world_.fabric(rank), topology.local_size(rank) > 1 ? nodes[node] : nullptr,
           *counters_.back()));
     }
   }
