@@ -45,6 +45,7 @@ Runtime::Runtime(RuntimeParts parts)
                      : &losses_->bell()),
       may_lend_(parts.may_lend && config_.lend),
       crowded_(parts.topology.local_size(parts.rank) > Cores()),
+      yields_(crowded_ || parts.topology.nodes() > 1),
       cores_to_spare_(2 * parts.topology.local_size(parts.rank) <= Cores()),
       hold_bytes_(HoldBytes(parts.topology, segment_.get())),
       lent_to_submits_((*counters_)["gpu.submits_that_launched"]),

@@ -213,6 +213,7 @@ class Runtime {
   Doorbell* bell_;
   bool may_lend_;
   bool crowded_;         // more ranks than cores
+  bool yields_;          // whoever looks for progress does, between two looks
   bool cores_to_spare_;  // one for each rank's background thread, beside one for its program
   int64_t hold_bytes_;   // what a locked schedule's queue holds back
   std::atomic<bool> nudged_{false};

@@ -1,4 +1,6 @@
 // Waiting on a user's thread: it takes the baton, if it can, and runs the cycle itself.
+#include <sched.h>
+
 #include <algorithm>
 
 #include "runtime/base/look.h"
@@ -75,7 +77,10 @@ void Runtime::Lend(Awaited& works, Clock::time_point until) {
   baton_.Want(1);
   bool taken = baton_.TryTake();
   const auto give_up = Clock::now() + config_.spin;
-  while (!taken && !works.done() && !crowded_ && Clock::now() < give_up) taken = baton_.TryTake();
+  while (!taken && !works.done() && !crowded_ && Clock::now() < give_up) {
+    sched_yield();  // its holder may have lost this core to this thread, which it woke
+    taken = baton_.TryTake();
+  }
   baton_.Want(-1);
   if (!taken) {
     bell_->Ring();  // the background thread may have given way to us

@@ -10,9 +10,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLeaveSleep{20};
-// With more ranks than cores, whom one waits for may need this core: a look costs a yield, which
-// hands it over in a third of a microsecond where waking a sleeper takes 20, and takes as long as
-// the others run.
+// With more ranks than cores, whom one waits for may need this core, and between nodes whoever moves
+// the network's bytes: a look costs a yield, which hands it over in a third of a microsecond where
+// waking a sleeper takes 20, and takes as long as the others run.
 constexpr int kYieldFactor = 4;
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
 // have to submit, and while bytes travel.
@@ -26,10 +26,10 @@ constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50}; 
 // Looks for work for a short while before sleeping, if something is under way.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
-  const auto until = Clock::now() + (crowded_ ? spin * kYieldFactor : spin);
+  const auto until = Clock::now() + (yields_ ? spin * kYieldFactor : spin);
   do {
     if (CycleMoved()) return true;
-    if (crowded_) sched_yield();
+    if (yields_) sched_yield();
   } while (Clock::now() < until);
   return false;
 }
