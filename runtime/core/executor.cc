@@ -152,9 +152,10 @@ void Executor::Start(Bucket bucket) {
     running->Run(gpu_road_.Run(*running));
   } else if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
-    running->Place(streams ? Order::kLane : Order::kMessages,
-                   streams ? group.lane->TakeTicket() : group.next_ticket++);
-    if (!streams && running->locked().number > 0) gate_.Start(running->locked());
+    if (!streams) StartLocked(*running, &*elementwise);
+    if (!running->cargo || !running->cargo->whole())
+      running->Place(streams ? Order::kLane : Order::kMessages,
+                     streams ? group.lane->TakeTicket() : group.next_ticket++);
     running->Run(RunElementwise(*running, *elementwise));
   } else if (running->comm().lane() != nullptr && op->TakesLane(*running)) {
     running->Place(Order::kLane, group.lane->TakeTicket());
@@ -162,7 +163,7 @@ void Executor::Start(Bucket bucket) {
   } else {
     if (op->fusable() && bytes > kSmallStaged)
       running->Place(Order::kStaged, group.next_staged++);
-    if (running->locked().number > 0) gate_.Start(running->locked());
+    StartLocked(*running, nullptr);
     running->Run(RunStaged(*running, *op, bytes));
   }
   running_.push_back(std::move(running));
@@ -276,7 +277,7 @@ Counter& Executor::SentTo(int rank) {
 }
 
 void Executor::FailAll(const Status& status) {
-  gate_.Close(0);
+  gate_.Stop();
   for (auto& running : running_) running->Withdraw();
   // After a shutdown what GPUs have been given ends well.
   if (status.code() != Code::kAborted) gpu_road_.Abort();
@@ -284,11 +285,30 @@ void Executor::FailAll(const Status& status) {
   running_.clear();
 }
 
+Reduction Executor::ReductionOf(const Running& running, Elementwise kind) {
+  Reduction reduction{running.dtype(), kind.kind, running.postscale()};
+  if (kind.average) reduction.scale /= running.set_size();
+  return reduction;
+}
+
+// A locked batch starts with the last of its buckets, whose beginning goes with the word: the same
+// on all ranks. Flattened it would be added in another order.
+void Executor::StartLocked(Running& running, const Elementwise* kind) {
+  if (running.locked().number == 0 || !running.last()) return;
+  const bool all = running.comm().size() == fabric_->topology.size();
+  if (kind == nullptr || !all || !running.tuning().hierarchical) {
+    gate_.Start(running.locked());
+    return;
+  }
+  running.cargo.emplace(running.segments(), ReductionOf(running, *kind), running.prescale(),
+                        gate_.most_cargo(), running.phases());
+  gate_.Start(running.locked(), &*running.cargo);
+}
+
 Task Executor::RunElementwise(Running& running, Elementwise kind) {
   Communicator& comm = running.comm();
   if (!running.tuning().hierarchical) comm.Flatten();
-  Reduction reduction{running.dtype(), kind.kind, running.postscale()};
-  if (kind.average) reduction.scale /= running.set_size();
+  const Reduction reduction = ReductionOf(running, kind);
   const bool whole = ReducesWhole(comm, reduction);
   running.algorithm = comm.lane() != nullptr ? "through shared memory"
                       : whole                ? "a block reduced by MPI"
@@ -297,7 +317,14 @@ Task Executor::RunElementwise(Running& running, Elementwise kind) {
     Task streamed = Stream(running, reduction);
     co_return co_await streamed;
   }
-  if (running.locked().number > 0) {
+  if (running.cargo) {
+    co_await Until(*running.cargo);
+    if (running.cargo->whole()) {
+      running.algorithm = "with the word that all have started it";
+      CountFused(running);
+      co_return Status::Ok();
+    }
+  } else if (running.locked().number > 0) {
     GatePassed all_have_started(gate_, running.locked());
     co_await Until(all_have_started);
   }
@@ -351,6 +378,12 @@ Task Executor::Stream(Running& running, const Reduction& reduction) {
                                           running.phases());
 }
 
+void Executor::CountFused(Running& running) {
+  if (running.segments().size() == 1) return;
+  fused_tensors_.Add(static_cast<int64_t>(running.segments().size()));
+  fused_bytes_.Add(running.bytes());
+}
+
 Task Executor::RunSlices(Running& running, Reduction reduction) {
   if (running.comm().size() == 1) {
     for (const Segment& s : running.segments()) {
@@ -360,12 +393,9 @@ Task Executor::RunSlices(Running& running, Reduction reduction) {
     }
     co_return Status::Ok();
   }
-  const auto tensors = static_cast<int64_t>(running.segments().size());
-  if (tensors > 1) {
-    fused_tensors_.Add(tensors);
-    for (const Segment& s : running.segments()) fused_bytes_.Add(s.count * SizeOf(reduction.dtype));
-  }
-  Slices slices(running, reduction, running.tuning().slice_bytes, running.phases());
+  CountFused(running);
+  const int64_t done = running.cargo ? running.cargo->bytes() : 0;
+  Slices slices(running, reduction, running.tuning().slice_bytes, running.phases(), done);
   while (!slices.done()) co_await Until(slices);
   co_return slices.status();
 }

@@ -88,10 +88,13 @@ class Executor {
   Task RunKept(Running& running);
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
+  static Reduction ReductionOf(const Running& running, Elementwise kind);
+  void StartLocked(Running& running, const Elementwise* kind);
   Task RunElementwise(Running& running, Elementwise kind);
   Task RunStaged(Running& running, Op& op, int64_t bytes);
   static Task RunOnLane(Running& running, Op& op);
   static Task Stream(Running& running, const Reduction& reduction);
+  void CountFused(Running& running);
   Task RunSlices(Running& running, Reduction reduction);
 
   const Fabric* fabric_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "runtime/core/executor.h"
 
@@ -14,6 +15,8 @@ class Executor::Running final : public GpuBucket, public Recycled {
   Running(Executor& executor, Bucket bucket, Group& group, Tag base)
       : executor_(executor),
         entries_(std::move(bucket.entries)),
+        bytes_(bucket.bytes),
+        last_(bucket.last),
         tuning_(bucket.tuning),
         group_(group),
         comm_(executor.CommOf(group, entries_[0].agreed.away, base, on_gpu())) {
@@ -130,6 +133,8 @@ class Executor::Running final : public GpuBucket, public Recycled {
   uint64_t number = 0;  // of the executor's buckets, from 1
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   const RootTask& task() const { return *task_; }
+  int64_t bytes() const { return bytes_; }  // of the inputs
+  bool last() const { return last_; }  // of its batch
   const Tuning& tuning() const { return tuning_; }
   const Locked& locked() const { return entries_[0].locked; }
   Entries TakeEntries() {
@@ -147,6 +152,7 @@ class Executor::Running final : public GpuBucket, public Recycled {
     order = in;
     ticket = place;
   }
+  std::optional<Cargo> cargo;  // what travels with the gate's word
 
  private:
   static Status PartlyWritten(const Entry& entry, const Status& status) {
@@ -179,6 +185,8 @@ class Executor::Running final : public GpuBucket, public Recycled {
 
   Executor& executor_;
   Entries entries_;
+  int64_t bytes_;
+  bool last_;
   Tuning tuning_;
   Group& group_;
   Communicator comm_;

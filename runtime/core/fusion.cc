@@ -40,7 +40,7 @@ RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning) {
   RecycledVector<Bucket> buckets;
   if (batch.empty()) return buckets;
   if (const int64_t bytes = BytesAsOne(batch, tuning); bytes >= 0) {
-    buckets.push_back({std::move(batch), bytes, tuning});
+    buckets.push_back({std::move(batch), bytes, tuning, true});
     return buckets;
   }
   RecycledVector<size_t> open;  // buckets that may still grow, at most one of a kind
@@ -67,6 +67,7 @@ RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning) {
       open.push_back(buckets.size() - 1);
     }
   }
+  buckets.back().last = true;
   return buckets;
 }
 

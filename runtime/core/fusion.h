@@ -17,6 +17,7 @@ struct Bucket {
   Entries entries;  // at least one; in agreed order
   int64_t bytes = 0;
   Tuning tuning;
+  bool last = false;  // of its batch
 };
 
 RecycledVector<Bucket> PlanFusion(Entries batch, const Tuning& tuning);

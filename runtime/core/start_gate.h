@@ -6,8 +6,11 @@
 // nodes dissemination among their first ranks: in round r each tells the one 2^r nodes on up to
 // which batch all nodes it has heard of have come; after ceil(log2 N) rounds that is all.
 // What is said only grows, so a word that is still on its way is overtaken by later ones, and a burst of
-// batches takes few messages. Each has kBytes: the decision that locked the schedule, a hash of
-// what is in it, and the number of the batch. Words of an older schedule mean nothing any more.
+// batches takes few messages. A word has kBytes: the decision that locked the schedule, a hash of
+// what is in it, and the number of the batch. Of an elementwise op's batch it is the header of a
+// message, with the place of the cargo (cargo.h) behind it and the beginning of the batch's data,
+// which is all of a small one: no further message is needed for it. Those words are all said.
+// Words of an older schedule mean nothing any more.
 //
 // Part of the executor; holder of the baton only.
 #pragma once
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "runtime/base/counters.h"
+#include "runtime/core/cargo.h"
 #include "runtime/core/entry.h"
 #include "runtime/transport/communicator.h"
 #include "runtime/transport/segment.h"
@@ -23,49 +27,91 @@
 namespace horon {
 
 class StartGate final {
- public:
-  static constexpr int64_t kBytes = sizeof(Locked);
+ private:
+  struct Word {
+    Locked batch;
+    uint64_t place = 0;  // of the batch's cargo, which follows; 0: it has none
+  };
 
-  // `segment`: this node's; null if it has one rank. Counts messages in "schedule.messages".
+ public:
+  static constexpr int64_t kBytes = sizeof(Locked);  // of a word without cargo
+
+  // `segment`: this node's; null if it has one rank. Counts messages: words that come alone in
+  // "schedule.messages", those with cargo in "schedule.carried".
   StartGate(const Fabric& fabric, std::shared_ptr<SharedSegment> segment, Counters& counters);
 
-  // This rank has started the batch, and all of the schedule before it.
-  void Start(const Locked& batch);
+  // Bytes of a batch's cargo, at most.
+  int64_t most_cargo() const { return hold_.most(); }
+
+  // This rank has started the batch, the next one of its schedule. All ranks give it cargo, or
+  // none does.
+  void Start(const Locked& batch, Cargo* cargo = nullptr);
   // Whether all ranks have started it.
   bool Passed(const Locked& batch) const { return batch.number <= passed_; }
   // Sends and hears. Whether anything moved; a failure means that a peer is lost.
   Result<bool> Advance();
-  // The schedule was left after batch `last`, which all ranks have started: nothing more is heard
-  // until another one starts.
+  // The schedule was left after batch `last`, which all ranks have started: what comes of others
+  // is forgotten, and their cargo was withdrawn. That of `last` and those before still comes; then
+  // nothing more is heard until another one starts.
   void Close(uint64_t last);
+  // Nothing more is sent or heard, and no cargo touched.
+  void Stop();
 
  private:
+  friend class Cargo;
+  struct Started {
+    Locked batch;
+    Cargo* cargo;
+  };
+  struct Carried {
+    uint64_t number, place;
+  };
   struct Round {
     int to = 0, from = 0;
-    Locked said, saying, heard, hearing;
+    int begin = 0, blocks = 0;  // what comes of it: nodes from `begin` before this one on
+    uint64_t said = 0, heard = 0;  // numbers of batches of this schedule
+    uint64_t said_place = 0;       // of the last cargo that was said
     bool receiving = false;
-    Transfer send, receive;  // last: cancelled before the words go
+    std::vector<std::byte> saying, hearing;
+    Transfer send, receive;  // last: cancelled before the bytes go
   };
-  bool Write();
+
+  void Withdraw(Cargo& cargo);
+  bool Publish();
+  void Begin(const Locked& batch);
   Result<bool> ReadFirst();
   Result<bool> ReadNode();
   Result<bool> AdvanceRounds();
-  void TellNode();
   Result<bool> Hear(Round& round, Tag tag);
-  Result<bool> Say(Round& round, Tag tag, const Locked& reached);
-  Status Post(Transfer& transfer, Transfer::Direction direction, int peer, Tag tag, Locked& word);
+  Status Take(Round& round, const Word& word);
+  Result<bool> Say(Round& round, Tag tag, uint64_t reached);
+  Word Next(const Round& round, uint64_t reached) const;
+  Status Post(Transfer& transfer, Transfer::Direction direction, int peer, Tag tag, Span bytes);
+  Status AddCargo();
+  void TellNode();
+  bool Deliver();
+  void Settle();
+  bool Settled() const;
 
   const Fabric* fabric_;
   std::shared_ptr<SharedSegment> segment_;
+  CargoHold hold_;
   const std::vector<int>* node_;  // its ranks
   int me_;                        // this one's place among them
   std::vector<Round> rounds_;     // of a node's first rank
-  Locked started_;                // by this rank
+
+  RecycledVector<Started> waiting_;   // not yet said, in order: for a place for their cargo
+  RecycledVector<Cargo*> under_way_;  // packed and not unpacked, in order
+  RecycledVector<Carried> carrying_;  // cargo that not all rounds have said
+  uint64_t places_ = 0;               // given to cargo so far
+  Locked started_;                    // by this rank, as far as it says so
   uint64_t written_ = 0, told_ = 0;
-  std::vector<Locked> reached_;  // by this node before the rounds; after each of them
-  uint64_t passed_ = 0;          // all ranks have started the batches up to this one
-  bool open_ = false;
-  Counter& messages_;
+  std::vector<uint64_t> reached_;  // by this node before the rounds; after each of them
+  uint64_t all_ = 0;               // have started the batches up to this one, and its cargo is here
+  uint64_t closed_ = 0;            // and up to this one by a decision
+  uint64_t passed_ = 0;
+  bool open_ = false, closing_ = false;
+  Counter &messages_, &carried_;
 };
 
 }  // namespace horon

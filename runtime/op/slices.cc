@@ -27,9 +27,10 @@ std::vector<size_t> AllOf(Stage& stage) {
   return all;
 }
 
-Slices::Plan PlanOf(Stage& stage, const Reduction& reduction, int64_t slice_bytes) {
+Slices::Plan PlanOf(Stage& stage, const Reduction& reduction, int64_t slice_bytes, int64_t done) {
   const Communicator& comm = stage.comm();
   Slices::Plan plan;
+  plan.done = done;
   plan.prescale = stage.prescale();
   if (ReducesWhole(comm, reduction)) return plan;
   const auto nodes = static_cast<int64_t>(comm.nodes().size());
@@ -57,6 +58,9 @@ Slices::Slices(Stage& stage, const std::vector<size_t>& which, Plan plan, Step s
     outputs_.push_back({s.output, s.count * element_});
     left_ += s.count * element_;
   }
+  left_ -= plan.done;
+  ForNext(inputs_, next_input_, plan.done, [](std::byte*, int64_t) {});
+  ForNext(outputs_, next_output_, plan.done, [](std::byte*, int64_t) {});
   const bool whole = plan.bytes == 0;
   slice_ = whole ? left_ : std::max(plan.bytes / element_ * element_, element_);
   slots_.resize(whole ? 1 : Slots(plan.bytes_in_flight, slice_));
@@ -65,9 +69,10 @@ Slices::Slices(Stage& stage, const std::vector<size_t>& which, Plan plan, Step s
   phases_->Met();  // they have agreed, or passed the gate of a locked schedule
 }
 
-Slices::Slices(Stage& stage, Reduction reduction, int64_t slice_bytes, Phases* phases)
+Slices::Slices(Stage& stage, Reduction reduction, int64_t slice_bytes, Phases* phases,
+               int64_t done)
     : Slices(
-          stage, AllOf(stage), PlanOf(stage, reduction, slice_bytes),
+          stage, AllOf(stage), PlanOf(stage, reduction, slice_bytes, done),
           [reduction](Communicator& comm, const std::byte* input, std::byte* output,
                       int64_t count) { return Allreduce(comm, input, output, count, reduction); },
           phases) {}

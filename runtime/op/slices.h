@@ -29,6 +29,7 @@ class Slices final : public Waitable {
     // handed over goes to all peers at whatever rate each gets, and links are idle while the last
     // one ends. Four slices at least are under way.
     int64_t bytes_in_flight = 4 << 20;
+    int64_t done = 0;  // bytes at the beginning of the row that are left out
   };
 
   // The tensors `which` (indices of stage.segments()), which have their outputs. `stage` outlives
@@ -38,8 +39,9 @@ class Slices final : public Waitable {
 
   // Of an elementwise reduction of all tensors; one slice where the transport reduces blocks
   // itself. A tensor of the user's is written to only when all ranks have started the bucket: their
-  // parts of it have come. `slice_bytes` 0: DefaultBytes.
-  Slices(Stage& stage, Reduction reduction, int64_t slice_bytes = 0, Phases* phases = nullptr);
+  // parts of it have come. `slice_bytes` 0: DefaultBytes. `done`: as in Plan.
+  Slices(Stage& stage, Reduction reduction, int64_t slice_bytes = 0, Phases* phases = nullptr,
+         int64_t done = 0);
 
   // Of a reduction's slice.
   static int64_t DefaultBytes(int64_t nodes);

@@ -41,7 +41,10 @@ int64_t RingsAt(const SegmentShape& s) {
   return RoundUp(NoticesAt(s) + static_cast<int64_t>(sizeof(NoticeWords)) * s.ranks, kPage);
 }
 int64_t RingStride(const SegmentShape& s) { return kPage + s.ring_bytes; }
-int64_t LanesAt(const SegmentShape& s) { return RingsAt(s) + RingStride(s) * s.ranks * s.ranks; }
+int64_t CargoAt(const SegmentShape& s) { return RingsAt(s) + RingStride(s) * s.ranks * s.ranks; }
+int64_t LanesAt(const SegmentShape& s) {
+  return CargoAt(s) + (int64_t{s.ranks} + 1) * int64_t{kGatePlaces} * kGatePlaceBytes;
+}
 int64_t SlotsAt(const SegmentShape& s) {
   return RoundUp(LanesAt(s) + static_cast<int64_t>(sizeof(LaneWords)) * s.lanes * s.ranks, kPage);
 }
@@ -210,6 +213,10 @@ RingWords& SharedSegment::ring(int from, int to) {
 }
 std::byte* SharedSegment::ring_bytes(int from, int to) {
   return base_ + RingsAt(shape_) + RingStride(shape_) * (from * shape_.ranks + to) + kPage;
+}
+std::byte* SharedSegment::cargo(int r, uint64_t place) {
+  const uint64_t at = static_cast<uint64_t>(r) * kGatePlaces + place % kGatePlaces;
+  return base_ + CargoAt(shape_) + static_cast<int64_t>(at) * kGatePlaceBytes;
 }
 LaneWords& SharedSegment::lane(int lane, int r) {
   return reinterpret_cast<LaneWords*>(base_ + LanesAt(shape_))[lane * shape_.ranks + r];

@@ -1,9 +1,9 @@
 // SharedSegment: the memory that the ranks of one node share, and what lies where in it.
 //
 // One memfd (or, for thread ranks, one block of heap): a block of words and a notice per rank, a
-// message ring per ordered pair of ranks (ring.h), and the lanes' slots (lane.h). Pages are touched
-// on first use, so a large layout costs nothing until it is used. Every word has one writer, but
-// the doorbell.
+// message ring per ordered pair of ranks (ring.h), what travels with the gate's words
+// (core/cargo.h), and the lanes' slots (lane.h). Pages are touched on first use, so a large layout
+// costs nothing until it is used. Every word has one writer, but the doorbell.
 #pragma once
 
 #include <atomic>
@@ -58,6 +58,10 @@ struct RingWords {
   std::atomic<uint32_t> revoked{0};
   alignas(kCacheLine) std::atomic<uint64_t> tail{0};
 };
+
+// Small batches of a locked schedule in flight, and the bytes that each may have.
+inline constexpr uint64_t kGatePlaces = 4;
+inline constexpr int64_t kGatePlaceBytes = 4096;
 
 inline constexpr int kSlots = 4;  // chunks in flight per lane
 
@@ -119,6 +123,9 @@ class SharedSegment {
   void MarkLeft(int rank);
   RingWords& ring(int from, int to);
   std::byte* ring_bytes(int from, int to);
+  // What a rank's small batch has to be added; the sums of all, which the first rank writes.
+  std::byte* cargo(int rank, uint64_t place);
+  std::byte* sums(uint64_t place) { return cargo(shape_.ranks, place); }
   LaneWords& lane(int lane, int rank);
   std::byte* slot(int lane, int rank, int slot);
   std::byte* row(int lane, int rank);  // row_bytes

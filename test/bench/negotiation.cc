@@ -202,7 +202,7 @@ LockedStep RunLocked(int nodes, int each) {
       step.most = std::max(step.most, sent);
     }
   }
-  for (const auto& gate : gates) gate->Close(0);
+  for (const auto& gate : gates) gate->Stop();
   return step;
 }
 

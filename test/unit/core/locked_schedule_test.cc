@@ -2,7 +2,10 @@
 // rank wants something else, however far the others have run ahead.
 #include <atomic>
 #include <bit>
+#include <cstdlib>
 #include <functional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "test/support/steady.h"
@@ -21,37 +24,49 @@ using test::Verdicts;
 using test::World;
 using test::WorldOptions;
 
-// In one node nothing at all; with several, words of the gate, of which a node's first rank sends
-// at most ceil(log2 of the nodes) a bucket, and the others none.
+// In one node nothing at all; with several, messages of the gate, of which a node's first rank sends
+// at most ceil(log2 of the nodes) a bucket, and the others none. Of a sum they have data, however
+// large it is; of Adasum none.
 TEST_CASE("a steady step sends nothing but its data") {
+  const auto [op, tensors, count] = GENERATE(
+      std::tuple("sum", 20, 3), std::tuple("sum", 4, 3000), std::tuple("adasum", 4, 50));
   for (const auto& [n, place] : SizesAndPlaces({2, 3, 4})) {
-    INFO(n << " ranks, " << place.local_size << " a node");
+    INFO(n << " ranks, " << place.local_size << " a node, " << op << " of " << count);
     const int a_node = place.local_size == 0 ? n : place.local_size;
     const int nodes = (n + a_node - 1) / a_node;
     const int rounds = std::bit_width(static_cast<unsigned>(nodes - 1));
+    const bool sum = std::string(op) == "sum";
     World world(n, place);
     Settler settle(n);
     Verdicts verdicts;
     std::atomic<int> quiet{0};
     world.Run([&](Rank& me) {
-      Step step(20);
+      Step step(tensors, count, op);
       // More than once because a rank that gets no core for long may give the schedule up.
       for (int attempt = 0; attempt < 10; ++attempt) {
         settle(me, step, verdicts);
         const int64_t messages = Count(me, "negotiation.inproc.messages");
-        const int64_t tensors = Count(me, "schedule.tensors");
+        const int64_t before = Count(me, "schedule.tensors");
         const int64_t words = Count(me, "schedule.messages");
+        const int64_t carried = Count(me, "schedule.carried");
         const int64_t buckets = Count(me, "executor.buckets");
         for (int i = 0; i < 50; ++i) {
           step.Submit(me, static_cast<float>(i));
           EXPECT(step.Wait(me, static_cast<float>(i)), "wrong sum");
         }
         const bool locked = Count(me, "negotiation.inproc.messages") == messages &&
-                            Count(me, "schedule.tensors") == tensors + 1000;
+                            Count(me, "schedule.tensors") == before + 50 * tensors;
         quiet += locked;
-        const int64_t most =
-            me.rank() % a_node != 0 ? 0 : rounds * (Count(me, "executor.buckets") - buckets + 1);
-        EXPECT(!locked || Count(me, "schedule.messages") - words <= most, "too many words");
+        if (!locked) continue;
+        const int64_t all =
+            me.rank() % a_node != 0 ? 0 : rounds * (Count(me, "executor.buckets") - buckets);
+        const int64_t alone = Count(me, "schedule.messages") - words;
+        const int64_t with = Count(me, "schedule.carried") - carried;
+        // Some may be of the step before, which ended without them on this rank.
+        const int64_t late = rounds * static_cast<int64_t>(kGatePlaces);
+        EXPECT(sum ? alone == 0 : with == 0, "words that should, or should not, come alone");
+        EXPECT(alone <= all + late, "too many words");
+        EXPECT(!sum || std::abs(with - all) <= late, "too many or too few messages");
       }
     });
     RequireNone(verdicts);

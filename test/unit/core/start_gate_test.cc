@@ -1,11 +1,14 @@
 // The gate of a locked schedule's batches: nobody goes through before all have started, whatever
-// comes when; inside a node without a message.
+// comes when; inside a node without a message. Small batches come with the words.
 #include "runtime/core/start_gate.h"
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "test/support/catch.h"
@@ -32,7 +35,7 @@ class Gates {
     }
   }
   ~Gates() {
-    for (const auto& gate : gates_) gate->Close(0);
+    for (const auto& gate : gates_) gate->Stop();
   }
   Gates(const Gates&) = delete;
   Gates& operator=(const Gates&) = delete;
@@ -122,6 +125,109 @@ TEST_CASE("ranks that run other schedules at one decision hear of each other") {
     const Status status = gates.AdvanceAll();
     REQUIRE(status.code() == Code::kInternal);
     REQUIRE(status.message() == "rank 1 runs another schedule of tensors than this rank");
+  }
+}
+
+// What a rank gives: whole numbers, so that sums are exact in every order.
+std::vector<double> Given(int rank, uint64_t number, int count) {
+  std::vector<double> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<double>((rank + 3) * 1000) + static_cast<double>(number * 10 + i);
+  return values;
+}
+
+double Sum(int size, uint64_t number, int i) {
+  double sum = 0;
+  for (int rank = 0; rank < size; ++rank)
+    sum += Given(rank, number, i + 1)[static_cast<size_t>(i)];
+  return sum;
+}
+
+// A rank's batch with cargo: one tensor of 1, 2, ... elements, reduced in place.
+struct Loaded {
+  Loaded(int rank, uint64_t batch)
+      : number(batch), count(static_cast<int>(batch % 5) + 1), values(Given(rank, batch, count)) {
+    auto* const data = reinterpret_cast<std::byte*>(values.data());
+    segment.input = segment.output = data;
+    segment.count = count;
+    cargo.emplace(std::span<const Segment>(&segment, 1),
+                  Reduction{DataType::kFloat64, ReduceKind::kSum, 1.0}, 1.0, 4096, nullptr);
+  }
+  bool Untouched(int rank) const { return values == Given(rank, number, count); }
+  bool Right(int size) const {
+    for (int i = 0; i < count; ++i)
+      if (values[static_cast<size_t>(i)] != Sum(size, number, i)) return false;
+    return true;
+  }
+  uint64_t number;
+  int count;
+  std::vector<double> values;
+  Segment segment;
+  std::optional<Cargo> cargo;
+};
+
+bool Carries(uint64_t number) { return number % 7 != 3 && number % 7 != 4; }
+
+// One schedule after the other. In each every rank starts some of its batches, as many as it likes,
+// until they are told to leave it: what not all have started is taken back, what all have comes.
+TEST_CASE("a small batch comes with the word, all of it or none of it") {
+  for (const auto& [size, local] : std::vector<std::pair<int, int>>{
+           {1, 1}, {2, 2}, {3, 3}, {2, 1}, {3, 1}, {5, 1}, {4, 2}, {5, 2}, {8, 2}, {9, 3}, {7, 4}}) {
+    for (uint64_t seed = 1; seed <= 25; ++seed) {
+      INFO(size << " ranks, " << local << " a node, seed " << seed);
+      Gates gates(Topology::Blocks(size, local), seed);
+      std::mt19937_64 random(seed);
+      std::vector<std::deque<Loaded>> loaded(static_cast<size_t>(size));
+      std::vector<uint64_t> started(static_cast<size_t>(size), 0);
+      const auto at = [](int rank) { return static_cast<size_t>(rank); };
+      const auto least = [&] { return *std::min_element(started.begin(), started.end()); };
+      const auto look = [&](int rank) {
+        for (Loaded& batch : loaded[at(rank)]) {
+          if (batch.cargo->Ready()) {
+            REQUIRE(batch.number <= least());
+            REQUIRE(batch.Right(size));
+          } else {
+            REQUIRE(batch.Untouched(rank));
+          }
+        }
+      };
+      for (uint64_t schedule = 10; schedule < 15; ++schedule) {
+        const uint64_t batches = least() + 1 + random() % 12;
+        const auto steps = static_cast<int>(random() % 300);
+        for (int step = 0; step < steps; ++step) {
+          const auto rank = static_cast<int>(random() % static_cast<uint64_t>(size));
+          uint64_t& mine = started[at(rank)];
+          if (mine < batches && random() % 4 == 0) {
+            const Locked batch{schedule, 7, ++mine};
+            if (Carries(mine)) {
+              loaded[at(rank)].emplace_back(rank, mine);
+              gates[rank].Start(batch, &*loaded[at(rank)].back().cargo);
+            } else {
+              gates[rank].Start(batch);
+            }
+          }
+          REQUIRE(gates.Advance(rank).ok());
+          look(rank);
+        }
+        const uint64_t last = least();
+        for (int rank = 0; rank < size; ++rank) {
+          auto& mine = loaded[at(rank)];
+          while (!mine.empty() && mine.back().number > last) mine.pop_back();
+          started[at(rank)] = last;
+          gates[rank].Close(last);
+          for (uint64_t i = random() % 8; i > 0; --i) {
+            const auto other = static_cast<int>(random() % static_cast<uint64_t>(size));
+            REQUIRE(gates.Advance(other).ok());
+            look(other);
+          }
+        }
+      }
+      REQUIRE(gates.AdvanceAll().ok());
+      for (int rank = 0; rank < size; ++rank) {
+        look(rank);
+        for (Loaded& batch : loaded[at(rank)]) REQUIRE(batch.cargo->Ready());
+      }
+    }
   }
 }
 
