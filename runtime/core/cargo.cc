@@ -47,8 +47,8 @@ std::byte* CargoHold::Given(uint64_t place, int rank) {
 
 std::byte* CargoHold::Sums(uint64_t place) {
   if (ranks_ > 1) return segment_->sums(place);
-  alone_.resize(static_cast<size_t>(most_) * kPlaces);
-  return alone_.data() + static_cast<int64_t>(place % kPlaces) * most_;
+  alone_.resize(kPlaces * kGatePlaceBytes);
+  return alone_.data() + static_cast<int64_t>(place % kPlaces) * kGatePlaceBytes;
 }
 
 void CargoHold::Size(Place& at, int64_t bytes) {

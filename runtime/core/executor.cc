@@ -152,18 +152,21 @@ void Executor::Start(Bucket bucket) {
     running->Run(gpu_road_.Run(*running));
   } else if (elementwise) {
     const bool streams = running->comm().lane() != nullptr;
-    if (!streams) StartLocked(*running, &*elementwise);
+    if (!streams) gated_ = running->locked().number;
+    StartLocked(*running, &*elementwise);
     if (!running->cargo || !running->cargo->whole())
       running->Place(streams ? Order::kLane : Order::kMessages,
                      streams ? group.lane->TakeTicket() : group.next_ticket++);
     running->Run(RunElementwise(*running, *elementwise));
   } else if (running->comm().lane() != nullptr && op->TakesLane(*running)) {
     running->Place(Order::kLane, group.lane->TakeTicket());
+    StartLocked(*running);
     running->Run(RunOnLane(*running, *op));
   } else {
     if (op->fusable() && bytes > kSmallStaged)
       running->Place(Order::kStaged, group.next_staged++);
-    StartLocked(*running, nullptr);
+    gated_ = running->locked().number;
+    StartLocked(*running);
     running->Run(RunStaged(*running, *op, bytes));
   }
   running_.push_back(std::move(running));
@@ -243,6 +246,7 @@ Entries Executor::TakeBack(uint64_t first) {
     running_.pop_back();
   }
   gate_.Close(first);
+  gated_ = 0;
   const auto all = groups_.find(0);
   if (all != groups_.end() && all->second.lane) all->second.lane->Skip();
   return back;
@@ -291,15 +295,16 @@ Reduction Executor::ReductionOf(const Running& running, Elementwise kind) {
   return reduction;
 }
 
-// A locked batch starts with the last of its buckets, whose beginning goes with the word: the same
-// on all ranks. Flattened it would be added in another order.
+// A locked batch has started with the last of its buckets, whose beginning goes with the word: the
+// same on all ranks. Not where it is added in another order: flattened, or by MPI.
 void Executor::StartLocked(Running& running, const Elementwise* kind) {
-  if (running.locked().number == 0 || !running.last()) return;
-  const bool all = running.comm().size() == fabric_->topology.size();
-  if (kind == nullptr || !all || !running.tuning().hierarchical) {
-    gate_.Start(running.locked());
-    return;
-  }
+  const uint64_t number = running.locked().number;
+  if (number == 0 || !running.last() || gated_ != number) return;  // lanes show it themselves
+  const Communicator& comm = running.comm();
+  const bool carries = kind != nullptr && comm.lane() == nullptr && running.tuning().hierarchical &&
+                       comm.size() == fabric_->topology.size() &&
+                       !ReducesWhole(comm, ReductionOf(running, *kind));
+  if (!carries) return gate_.Start(running.locked());
   running.cargo.emplace(running.segments(), ReductionOf(running, *kind), running.prescale(),
                         gate_.most_cargo(), running.phases());
   gate_.Start(running.locked(), &*running.cargo);

@@ -50,7 +50,8 @@ class Executor {
   // at the same place in its stream of buckets.
   Entries TakeBack(uint64_t first);
   void FailAll(const Status& status);
-  bool idle() const { return running_.empty(); }
+  // Nothing is under way here, and no other rank waits for what this one has to send.
+  bool idle() const { return running_.empty() && !gate_.owes(); }
   // Whether a bucket waits for a GPU, which wakes nobody.
   bool waits_for_gpu() const { return gpu_road_.waits(); }
   // What the oldest bucket in flight is about; kNothing if idle.
@@ -89,7 +90,7 @@ class Executor {
   Communicator CommOf(const Group& group, const std::vector<int>& away, Tag base,
                       bool on_gpu) const;
   static Reduction ReductionOf(const Running& running, Elementwise kind);
-  void StartLocked(Running& running, const Elementwise* kind);
+  void StartLocked(Running& running, const Elementwise* kind = nullptr);
   Task RunElementwise(Running& running, Elementwise kind);
   Task RunStaged(Running& running, Op& op, int64_t bytes);
   static Task RunOnLane(Running& running, Op& op);
@@ -105,6 +106,7 @@ class Executor {
   Timeline* timeline_;
   TimeUse* time_use_;  // null: nobody asks
   StartGate gate_;
+  uint64_t gated_ = 0;  // the last batch of which a bucket waits for the gate
   std::map<int32_t, Group> groups_;
   GpuRoad gpu_road_;
   RunningList running_;

@@ -134,7 +134,7 @@ class Executor::Running final : public GpuBucket, public Recycled {
   void Run(Task task) { task_ = std::make_unique<RootTask>(std::move(task)); }
   const RootTask& task() const { return *task_; }
   int64_t bytes() const { return bytes_; }  // of the inputs
-  bool last() const { return last_; }  // of its batch
+  bool last() const { return last_; }        // of its batch
   const Tuning& tuning() const { return tuning_; }
   const Locked& locked() const { return entries_[0].locked; }
   Entries TakeEntries() {

@@ -105,6 +105,7 @@ bool StartGate::Publish() {
       if (cargo->phases_ != nullptr) cargo->phases_->Begin();
       cargo->place_ = ++places_;
       hold_.Pack(*cargo);
+      if (cargo->phases_ != nullptr) cargo->phases_->Sent();
       under_way_.push_back(cargo);
       if (!rounds_.empty()) carrying_.push_back({batch.number, cargo->place_});
     }
@@ -218,7 +219,8 @@ Result<bool> StartGate::Say(Round& round, Tag tag, uint64_t reached) {
   if (word.place > 0) {
     bytes = sizeof word;
     const auto blocks = hold_.Blocks(word.place, 0, round.blocks);
-    std::memcpy(round.saying.data() + bytes, blocks.data(), blocks.size());
+    if (!blocks.empty())
+      std::memcpy(round.saying.data() + bytes, blocks.data(), blocks.size());
     bytes += static_cast<int64_t>(blocks.size());
     round.said_place = word.place;
   }
@@ -265,7 +267,9 @@ Status StartGate::Post(Transfer& transfer, Transfer::Direction direction, int pe
   transfer.direction = direction;
   transfer.peer = peer;
   transfer.tag = tag;
-  transfer.spans = {bytes};
+  // In two pieces: so MPI works on memory of the pool, which it keeps if it must.
+  constexpr int64_t kFirst = sizeof(uint64_t);
+  transfer.spans = {{bytes.data, kFirst}, {bytes.data + kFirst, bytes.bytes - kFirst}};
   transfer.status = Status::Ok();
   return fabric_->route[static_cast<size_t>(peer)]->Post(transfer);
 }
@@ -295,7 +299,6 @@ bool StartGate::Deliver() {
     if (cargo.number_ > all_) break;
     if (cargo.phases_ != nullptr) {
       cargo.phases_->Met();
-      cargo.phases_->Sent();
       cargo.phases_->Arrived();
     }
     hold_.Unpack(cargo);
@@ -322,7 +325,15 @@ bool StartGate::Settled() const {
                      [&](const Round& round) { return round.said_place >= places_; });
 }
 
-// A receive stays posted: it may get a word of the next schedule.
+// A message that is under way is owed if all have started its batch, or may yet.
+bool StartGate::owes() const {
+  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    const bool wanted = round.said <= closed_ || (open_ && !closing_);
+    return round.said_place < places_ || (!round.send.done && wanted);
+  });
+}
+
+// A receive stays posted, unless a word has come already: it may get one of the next schedule.
 void StartGate::Settle() {
   if (!closing_ || !Settled()) return;
   open_ = closing_ = false;

@@ -48,6 +48,8 @@ class StartGate final {
   void Start(const Locked& batch, Cargo* cargo = nullptr);
   // Whether all ranks have started it.
   bool Passed(const Locked& batch) const { return batch.number <= passed_; }
+  // Whether others wait for what this rank has yet to send, also when it waits for nothing.
+  bool owes() const;
   // Sends and hears. Whether anything moved; a failure means that a peer is lost.
   Result<bool> Advance();
   // The schedule was left after batch `last`, which all ranks have started: what comes of others

@@ -59,7 +59,7 @@ struct RingWords {
   alignas(kCacheLine) std::atomic<uint64_t> tail{0};
 };
 
-// Small batches of a locked schedule in flight, and the bytes that each may have.
+// Batches of a locked schedule whose beginnings are on their way, and the bytes of each.
 inline constexpr uint64_t kGatePlaces = 4;
 inline constexpr int64_t kGatePlaceBytes = 4096;
 

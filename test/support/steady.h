@@ -25,6 +25,10 @@ class Step {
   explicit Step(int tensors, int64_t count = 3, std::string op = "sum") : op_(std::move(op)) {
     for (int t = 0; t < tensors; ++t) values_.emplace_back(static_cast<size_t>(count * (1 + t)));
   }
+  // With so many elements each.
+  explicit Step(const std::vector<size_t>& counts, std::string op) : op_(std::move(op)) {
+    for (const size_t count : counts) values_.emplace_back(count);
+  }
   void Submit(Rank& me, float value, int first = 0, int last = -1) {
     const int end = last < 0 ? static_cast<int>(values_.size()) : last;
     for (int t = first; t < end; ++t) {

@@ -74,6 +74,32 @@ TEST_CASE("a steady step sends nothing but its data") {
   }
 }
 
+// Adasum's first one is sent as messages, which wait for the gate, and its last one goes through the
+// lane, which has none.
+TEST_CASE("buckets of one batch may go different ways") {
+  for (const auto& [n, place] : SizesAndPlaces({2, 4})) {
+    INFO(n << " ranks, " << place.local_size << " a node");
+    Verdicts verdicts;
+    Settler settle(n);
+    std::atomic<int> stayed{0};
+    World(n, place).Run([&](Rank& me) {
+      Step step(std::vector<size_t>{100, 600'000}, "adasum");
+      for (int attempt = 0; attempt < 5; ++attempt) {
+        settle(me, step, verdicts);
+        const int64_t before = Count(me, "schedule.tensors"), locks = Count(me, "schedule.locks");
+        for (int i = 0; i < 5; ++i) {
+          step.Submit(me, 2);
+          EXPECT(step.Wait(me, 2), "wrong mean");
+        }
+        stayed += Count(me, "schedule.tensors") == before + 10 &&
+                  Count(me, "schedule.locks") == locks;
+      }
+    });
+    RequireNone(verdicts);
+    CHECK(stayed >= n);  // a rank that gets no core for long may give the schedule up
+  }
+}
+
 TEST_CASE("rank 0 decides whether schedules are locked") {
   WorldOptions options;
   options.configure_rank = [](int rank, Config& c) { c.lock_schedule = rank != 0; };

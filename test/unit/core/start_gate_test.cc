@@ -231,5 +231,41 @@ TEST_CASE("a small batch comes with the word, all of it or none of it") {
   }
 }
 
+// As a rank does that leaves the job: with what it waited for, and owing nothing.
+TEST_CASE("who has all, and owes nothing, is not needed any more") {
+  constexpr uint64_t kSchedule = 3, kBatches = 4;
+  for (const auto& [size, local] :
+       std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {5, 1}, {4, 2}, {7, 3}}) {
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      INFO(size << " ranks, " << local << " a node, seed " << seed);
+      Gates gates(Topology::Blocks(size, local), seed);
+      std::mt19937_64 random(seed);
+      std::vector<std::deque<Loaded>> loaded(static_cast<size_t>(size));
+      const auto at = [](int rank) { return static_cast<size_t>(rank); };
+      for (int rank = 0; rank < size; ++rank) {
+        for (uint64_t number = 1; number <= kBatches; ++number) {
+          loaded[at(rank)].emplace_back(rank, number);
+          gates[rank].Start({kSchedule, 7, number}, &*loaded[at(rank)].back().cargo);
+        }
+      }
+      const auto has_all = [&](int rank) {
+        return std::all_of(loaded[at(rank)].begin(), loaded[at(rank)].end(),
+                           [](Loaded& batch) { return batch.cargo->Ready(); });
+      };
+      std::vector<bool> gone(static_cast<size_t>(size), false);
+      for (int step = 0; step < 20'000; ++step) {
+        const auto rank = static_cast<int>(random() % static_cast<uint64_t>(size));
+        if (gone[at(rank)]) continue;
+        REQUIRE(gates.Advance(rank).ok());
+        gone[at(rank)] = has_all(rank) && !gates[rank].owes();
+      }
+      for (int rank = 0; rank < size; ++rank) {
+        REQUIRE(gone[at(rank)]);
+        for (const Loaded& batch : loaded[at(rank)]) REQUIRE(batch.Right(size));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace horon
