@@ -28,6 +28,17 @@ Cargo::Cargo(std::span<const Segment> tensors, Reduction reduction, double presc
   if (whole_) phases_ = phases;  // else they are those of what comes after it
 }
 
+// Those with elements: where each begins in the cargo, in bytes, and how many of them it has there.
+template <typename F>
+void Cargo::ForEach(F&& tensor_part) const {
+  int64_t before = 0;
+  for (const Segment& tensor : tensors_) {
+    const int64_t count = std::min(tensor.count, count_ - before);
+    if (count > 0) tensor_part(tensor, before * SizeOf(reduction_.dtype), count);
+    before += count;
+  }
+}
+
 Cargo::~Cargo() {
   if (gate_ != nullptr) gate_->Withdraw(*this);
 }
@@ -63,13 +74,9 @@ void CargoHold::Pack(const Cargo& cargo) {
   if (me_ == 0) Size(At(cargo.place_), cargo.bytes_);
   const DataType dtype = cargo.reduction_.dtype;
   std::byte* const to = Given(cargo.place_, me_);
-  int64_t packed = 0;
-  for (const Segment& tensor : cargo.tensors_) {
-    const int64_t count = std::min(tensor.count, cargo.count_ - packed);
-    if (count == 0) continue;
-    ScaleInto(dtype, cargo.prescale_, tensor.input, to + packed * SizeOf(dtype), count);
-    packed += count;
-  }
+  cargo.ForEach([&](const Segment& tensor, int64_t at, int64_t count) {
+    ScaleInto(dtype, cargo.prescale_, tensor.input, to + at, count);
+  });
 }
 
 void CargoHold::Unpack(const Cargo& cargo) {
@@ -77,13 +84,9 @@ void CargoHold::Unpack(const Cargo& cargo) {
   const PhaseTimer timer(cargo.phases_, &Phases::unpacking);
   const int64_t element = SizeOf(cargo.reduction_.dtype);
   const std::byte* const from = Sums(cargo.place_);
-  int64_t unpacked = 0;
-  for (const Segment& tensor : cargo.tensors_) {
-    const int64_t count = std::min(tensor.count, cargo.count_ - unpacked);
-    if (count == 0) continue;
-    std::memcpy(tensor.output, from + unpacked * element, static_cast<size_t>(count * element));
-    unpacked += count;
-  }
+  cargo.ForEach([&](const Segment& tensor, int64_t at, int64_t count) {
+    std::memcpy(tensor.output, from + at, static_cast<size_t>(count * element));
+  });
 }
 
 RecycledVector<const std::byte*> CargoHold::GivenByNode(uint64_t place) {
@@ -100,9 +103,9 @@ void CargoHold::AddNode(const Cargo& cargo) {
              At(cargo.place_).blocks.data(), cargo.count_);
 }
 
-std::span<const std::byte> CargoHold::Blocks(uint64_t place, int from, int count) const {
+std::span<const std::byte> CargoHold::Blocks(uint64_t place, int count) const {
   const Place& at = At(place);
-  return {at.blocks.data() + from * at.bytes, static_cast<size_t>(count * at.bytes)};
+  return {at.blocks.data(), static_cast<size_t>(count * at.bytes)};
 }
 
 Status CargoHold::Store(uint64_t place, int from, int count, std::span<const std::byte> blocks) {

@@ -48,6 +48,8 @@ class Cargo final : public Waitable {
  private:
   friend class CargoHold;
   friend class StartGate;
+  template <typename F>
+  void ForEach(F&& tensor_part) const;
 
   std::span<const Segment> tensors_;
   Reduction reduction_;
@@ -57,8 +59,8 @@ class Cargo final : public Waitable {
   bool whole_;
   // The gate's: null before it starts, and when it is done.
   StartGate* gate_ = nullptr;
-  uint64_t number_ = 0, place_ = 0;     // of the batch; place 0: it is not packed
-  bool gathered_ = false;               // by the node's first rank: those of its node
+  uint64_t number_ = 0, place_ = 0;  // of the batch; place 0: it is not packed
+  bool gathered_ = false;            // by the node's first rank: those of its node
   bool done_ = false;
 };
 
@@ -77,9 +79,10 @@ class CargoHold final {
   void Unpack(const Cargo& cargo);
   // Of a node's first rank, when all of its node have packed.
   void AddNode(const Cargo& cargo);
-  // What the `count` nodes have that are `from`, `from` + 1, ... before this one.
-  std::span<const std::byte> Blocks(uint64_t place, int from, int count) const;
-  // kInternal when it is not as many bytes as `count` nodes have.
+  // What `count` nodes have: this one, the one before it, ...
+  std::span<const std::byte> Blocks(uint64_t place, int count) const;
+  // What the `count` nodes have that are `from`, `from` + 1, ... before this one. kInternal when it
+  // is not as many bytes as they have.
   Status Store(uint64_t place, int from, int count, std::span<const std::byte> blocks);
   // When those of all nodes have come.
   Status AddNodes(const Cargo& cargo);

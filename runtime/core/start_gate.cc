@@ -149,7 +149,6 @@ Result<bool> StartGate::Advance() {
     HORON_TRY(AddCargo());
     TellNode();
   }
-  passed_ = std::max(passed_, all_);
   moved = Deliver() || moved;
   if (closing_) Settle();
   return moved;
@@ -218,7 +217,7 @@ Result<bool> StartGate::Say(Round& round, Tag tag, uint64_t reached) {
   std::memcpy(round.saying.data(), &word, sizeof word);
   if (word.place > 0) {
     bytes = sizeof word;
-    const auto blocks = hold_.Blocks(word.place, 0, round.blocks);
+    const auto blocks = hold_.Blocks(word.place, round.blocks);
     if (!blocks.empty())
       std::memcpy(round.saying.data() + bytes, blocks.data(), blocks.size());
     bytes += static_cast<int64_t>(blocks.size());
@@ -311,7 +310,6 @@ bool StartGate::Deliver() {
 
 void StartGate::Close(uint64_t last) {
   closed_ = std::max(closed_, last);
-  passed_ = std::max(passed_, last);
   std::erase_if(waiting_, [&](const Started& started) { return started.batch.number > last; });
   closing_ = open_;
   Settle();

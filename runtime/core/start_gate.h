@@ -47,7 +47,9 @@ class StartGate final {
   // none does.
   void Start(const Locked& batch, Cargo* cargo = nullptr);
   // Whether all ranks have started it.
-  bool Passed(const Locked& batch) const { return batch.number <= passed_; }
+  bool Passed(const Locked& batch) const {
+    return batch.number <= all_ || batch.number <= closed_;
+  }
   // Whether others wait for what this rank has yet to send, also when it waits for nothing.
   bool owes() const;
   // Sends and hears. Whether anything moved; a failure means that a peer is lost.
@@ -111,7 +113,6 @@ class StartGate final {
   std::vector<uint64_t> reached_;  // by this node before the rounds; after each of them
   uint64_t all_ = 0;               // have started the batches up to this one, and its cargo is here
   uint64_t closed_ = 0;            // and up to this one by a decision
-  uint64_t passed_ = 0;
   bool open_ = false, closing_ = false;
   Counter &messages_, &carried_;
 };
