@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runtime/transport/collectives.h"
@@ -122,10 +125,20 @@ inline Values AdasumAlong(const std::vector<Ring>& rings, const std::vector<Valu
 
 // Normal numbers as `dtype` holds them, with a part that all ranks share.
 inline Values Gradient(DataType dtype, int rank, int64_t count, unsigned seed = 1) {
-  std::mt19937 own(seed * 1000 + static_cast<unsigned>(rank)), common(seed);
-  std::normal_distribution<double> normal;
+  // Kept: many cases ask for the same ones, and to draw them takes longer than what is tested.
+  static std::mutex mutex;
+  static std::map<std::tuple<unsigned, int, int64_t>, Values> drawn;
   Values values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(normal(own) + 0.5 * normal(common));
+  {
+    const std::lock_guard lock(mutex);
+    Values& kept = drawn[{seed, rank, count}];
+    if (kept.empty()) {
+      std::mt19937 own(seed * 1000 + static_cast<unsigned>(rank)), common(seed);
+      std::normal_distribution<double> normal;
+      for (int64_t i = 0; i < count; ++i) kept.push_back(normal(own) + 0.5 * normal(common));
+    }
+    values = kept;
+  }
   return Decode(dtype, Encode(dtype, values));
 }
 
