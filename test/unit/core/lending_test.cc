@@ -137,7 +137,8 @@ TEST_CASE("lending: of a work that gathers, what was lost is recorded as waited 
   CHECK(last == "0/lost");
 }
 
-TEST_CASE("lending: with no core to spare a wait ends what else moves before it returns") {
+TEST_CASE("lending: with no core to spare a wait ends what else moves before it returns",
+          "[cost]") {
   const int ranks = Cores();
   if (ranks < 2 || ranks > 8) {
     WARN("skipped: it takes 2 to 8 ranks, one a core, and there are " << ranks << " cores");
