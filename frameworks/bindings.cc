@@ -169,6 +169,7 @@ void DefineQueries(py::module_& module) {
   });
   module.def("knobs", &Knobs);
   module.def("memory_bytes", &horon_memory_bytes);
+  module.def("gossip_timeout_ms", &horon_gossip_timeout_ms);
 }
 
 }  // namespace
@@ -202,6 +203,7 @@ PYBIND11_MODULE(_core, module) {
   horon_python::DefineMemory(module);
   module.def("add_process_set", &MakeProcessSet<&horon_add_process_set>);
   module.def("form_process_set", &MakeProcessSet<&horon_form_process_set>);
+  module.def("form_process_set_in_time", &MakeProcessSet<&horon_form_process_set_in_time>);
   module.def("remove_process_set", &RemoveProcessSet);
   module.def("process_set_size", &horon_process_set_size);
   module.def("process_set_rank", &horon_process_set_rank);

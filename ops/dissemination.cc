@@ -60,7 +60,9 @@ class Dissemination final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
-  WhenLate when_late() const override { return WhenLate::kKeep; }
+  std::vector<WhenLate> late_choices() const override {
+    return {WhenLate::kKeep, WhenLate::kFail};
+  }
 
   Task Run(Stage& stage) override {
     HORON_CO_TRY(PrepareOutputs(stage));

@@ -15,10 +15,10 @@ struct Exchanging : horon_work {
 
 Result<std::vector<std::vector<int64_t>>> Exchange(Runtime& runtime, const std::string& name,
                                                    const std::vector<int64_t>& mine,
-                                                   int32_t process_set) {
+                                                   int32_t process_set, const char* op) {
   const auto work = std::make_shared<Exchanging>(mine);
   Request request;
-  request.op = "allgather";
+  request.op = op;
   request.name = name;
   request.process_set = process_set;
   request.dtype = DataType::kInt64;

@@ -11,8 +11,10 @@
 namespace horon {
 
 // Every rank's numbers, by rank in the process set; collective over its ranks under this name.
+// `op`: "allgather", or "allgather:late=fail", which is kLate where some rank is.
 Result<std::vector<std::vector<int64_t>>> Exchange(Runtime& runtime, const std::string& name,
                                                    const std::vector<int64_t>& mine,
-                                                   int32_t process_set = 0);
+                                                   int32_t process_set = 0,
+                                                   const char* op = "allgather");
 
 }  // namespace horon

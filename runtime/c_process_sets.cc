@@ -57,7 +57,7 @@ Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks) {
   return static_cast<int>(work->outputs()[0].received_splits[0]);
 }
 
-Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks) {
+Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks, bool in_time) {
   HORON_ASSIGN(std::vector<int64_t> sorted, Sorted(runtime, ranks));
   if (!std::binary_search(sorted.begin(), sorted.end(), runtime.rank())) {
     return Status::InvalidArgument("rank " + std::to_string(runtime.rank()) +
@@ -66,7 +66,8 @@ Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks) {
   }
   // Different sets are formed side by side.
   const std::string name = "process set " + ToString(sorted);
-  HORON_ASSIGN(const auto work, ChangeSets(runtime, "process_set.form", name, std::move(sorted)));
+  HORON_ASSIGN(const auto work, ChangeSets(runtime, in_time ? kFormSetInTime : kFormSet, name,
+                                           std::move(sorted)));
   return static_cast<int>(work->outputs()[0].received_splits[0]);
 }
 

@@ -15,7 +15,8 @@ namespace horon {
 Result<int> AddProcessSet(Runtime& runtime, std::span<const int> ranks);
 // Collective over the ranks of the set alone, of which this is one. The id of the one that was
 // formed already, if there is one.
-Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks);
+// `in_time`: kLate where some rank is.
+Result<int> FormProcessSet(Runtime& runtime, std::span<const int> ranks, bool in_time = false);
 Status RemoveProcessSet(Runtime& runtime, int id);
 // This rank has no more tensors until the work is done, which is when all ranks have joined. The
 // first of its received splits is then the rank that joined last.

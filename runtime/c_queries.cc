@@ -24,6 +24,14 @@ const char* WayOf(std::string Job::*name) {
   return "";
 }
 
+int Form(const int* ranks, int count, bool in_time, int* id) {
+  return Command([&](Runtime& runtime) -> Status {
+    HORON_ASSIGN(*id, FormProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))},
+                                     in_time));
+    return Status::Ok();
+  });
+}
+
 }  // namespace
 }  // namespace horon
 
@@ -53,6 +61,11 @@ int horon_is_homogeneous(void) {
   return Query([](Runtime& r) { return r.topology().homogeneous() ? 1 : 0; });
 }
 
+int64_t horon_gossip_timeout_ms(void) {
+  const std::shared_ptr<Job> job = Current();
+  return job ? job->runtime->config().gossip_time.count() : -1;
+}
+
 const char* horon_controller(void) { return WayOf(&Job::controller); }
 const char* horon_transport(void) { return WayOf(&Job::transport); }
 
@@ -66,10 +79,11 @@ int horon_add_process_set(const int* ranks, int count, int* id) {
 }
 
 int horon_form_process_set(const int* ranks, int count, int* id) {
-  return Command([&](Runtime& runtime) -> Status {
-    HORON_ASSIGN(*id, FormProcessSet(runtime, {ranks, static_cast<size_t>(std::max(0, count))}));
-    return Status::Ok();
-  });
+  return Form(ranks, count, false, id);
+}
+
+int horon_form_process_set_in_time(const int* ranks, int count, int* id) {
+  return Form(ranks, count, true, id);
 }
 
 int horon_remove_process_set(int id) {

@@ -27,6 +27,7 @@ Status CheckNeighbors(const Runtime& runtime, std::vector<int>& ranks) {
       ToString(Shape(ranks.begin(), ranks.end())));
 }
 
+constexpr char kInTime[] = "allgather:late=fail";
 constexpr std::chrono::microseconds kDeviceWait{50};  // the device wakes nobody
 
 // What works on a tensor of a GPU, with its values where they are asked for; null for one of the
@@ -97,7 +98,7 @@ void MapNear(const Runtime& runtime, Window& window, const std::vector<WindowRow
 
 Result<std::vector<WindowRow>> Agree(Runtime& runtime, const std::string& name,
                                      const WindowRow& mine) {
-  HORON_ASSIGN(const auto numbers, Exchange(runtime, "window " + name, Encode(mine)));
+  HORON_ASSIGN(const auto numbers, Exchange(runtime, "window " + name, Encode(mine), 0, kInTime));
   std::vector<WindowRow> rows;
   for (const auto& one : numbers) {
     HORON_ASSIGN(WindowRow row, DecodeWindowRow(one));
@@ -195,7 +196,12 @@ Status FreeWindow(Runtime& runtime, const std::shared_ptr<Window>& window) {
   if (runtime.peers().Find(name) != window)
     return Status::InvalidArgument("the window '" + name + "' was freed already");
   window->closed.store(true);
-  const auto pending = Exchange(runtime, "free of window " + name, {window->pending.load()});
+  const auto pending =
+      Exchange(runtime, "free of window " + name, {window->pending.load()}, 0, kInTime);
+  if (pending.status().code() == Code::kLate) {  // all may try again
+    window->closed.store(false);
+    return pending.status();
+  }
   for (size_t rank = 0; pending.ok() && rank < pending.value().size(); ++rank) {
     if (pending.value()[rank] == std::vector<int64_t>{0}) continue;
     window->closed.store(false);

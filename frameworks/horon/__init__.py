@@ -11,6 +11,7 @@ try:
         HoronError,
         HoronInternal,
         HoronInvalidArgument,
+        HoronLate,
         HoronMismatch,
         HoronMissing,
         HoronNotInitialized,

@@ -47,6 +47,11 @@ class HoronAborted(HoronError, HorovodInternalError):
     """Shut down while the tensor was pending, or used after fork."""
 
 
+class HoronLate(HoronAborted):
+    """A rank has not come to gossip within HORON_GOSSIP_TIMEOUT: this call fails on all ranks, also
+    on the late ones. The runtime goes on."""
+
+
 class HoronTimeout(HoronError, TimeoutError):
     """A wait on this rank took longer than it was given; the collective goes on."""
 
@@ -79,6 +84,7 @@ _AT_SUBMIT = {
     3: HoronUnavailable,
     4: HoronAborted,
     5: HoronInternal,
+    6: HoronLate,
 }
 _AT_WAIT = {**_AT_SUBMIT, 1: HoronMismatch, 2: HoronUnsupportedWork}
 

@@ -100,14 +100,16 @@ def add_process_set(process_set) -> ProcessSet:
     return process_set
 
 
-def form_process_set(ranks) -> ProcessSet:
+def form_process_set(ranks, in_time=False) -> ProcessSet:
     """The set of these ranks, which all of them ask for, and nobody else: the others take no
-    notice. Blocks until they have. Of all ranks: the global set. It lasts as long as the job."""
+    notice. Blocks until they have; with in_time it is HoronLate on all of them if some have not
+    within HORON_GOSSIP_TIMEOUT. Of all ranks: the global set. It lasts as long as the job."""
     ranks = sorted(ranks)
     if len(ranks) == _core.size():
         return global_process_set
     process_set = ProcessSet(ranks)
-    process_set.process_set_id = _core.form_process_set(tuple(ranks))
+    form = _core.form_process_set_in_time if in_time else _core.form_process_set
+    process_set.process_set_id = form(tuple(ranks))
     return process_set
 
 

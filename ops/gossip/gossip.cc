@@ -30,12 +30,8 @@ constexpr int64_t kMostRounds = 1'000'000;
 
 class Gossip final : public Op {
  public:
-  Gossip(GraphSpec spec, bool hierarchical, bool average, int64_t rounds, WhenLate late)
-      : spec_(std::move(spec)),
-        hierarchical_(hierarchical),
-        average_(average),
-        rounds_(rounds),
-        late_(late) {}
+  Gossip(GraphSpec spec, bool hierarchical, bool average, int64_t rounds)
+      : spec_(std::move(spec)), hierarchical_(hierarchical), average_(average), rounds_(rounds) {}
 
   Status CheckAlone(const Request& request) const override { return CheckFloating(request); }
 
@@ -53,7 +49,9 @@ class Gossip final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
-  WhenLate when_late() const override { return late_; }
+  std::vector<WhenLate> late_choices() const override {
+    return {WhenLate::kKeep, WhenLate::kFail};
+  }
 
   bool TakesLane(Stage& stage) const override {
     return !hierarchical_ && gossip::MixesOverLane(stage);
@@ -183,7 +181,6 @@ class Gossip final : public Op {
   GraphSpec spec_;
   bool hierarchical_, average_;
   int64_t rounds_;
-  WhenLate late_;
   std::map<int, Graph> graphs_;  // by participants: process sets differ
   std::map<std::pair<std::pair<int, int>, int64_t>, Row> rows_;  // by participants, me, round
 };
@@ -193,12 +190,10 @@ Result<std::unique_ptr<Op>> MakeGossip(OpArguments& arguments) {
   HORON_ASSIGN(const bool hierarchical, gossip::ReadFlag(arguments, "hierarchical"));
   HORON_ASSIGN(const std::string inside, arguments.Choice("inside", {"average", "sum"}));
   HORON_ASSIGN(const int64_t rounds, arguments.Integer("rounds", 1));
-  HORON_ASSIGN(const std::string late, arguments.Choice("late", {"keep", "fail"}));
   if (rounds < 0 || rounds > kMostRounds)
     return arguments.Wrong("rounds must be from 0 to " + std::to_string(kMostRounds));
   return std::unique_ptr<Op>(
-      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average", rounds,
-                               late == "keep" ? WhenLate::kKeep : WhenLate::kFail));
+      std::make_unique<Gossip>(std::move(spec), hierarchical, inside == "average", rounds));
 }
 
 const OpRegistrar kGossip{"gossip", MakeGossip};

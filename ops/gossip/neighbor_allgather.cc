@@ -23,7 +23,7 @@ class NeighborAllgather final : public Op {
     return agreed;
   }
 
-  WhenLate when_late() const override { return WhenLate::kFail; }
+  std::vector<WhenLate> late_choices() const override { return {WhenLate::kFail}; }
 
   bool fusable() const override { return true; }
   // Of all ranks' rows, which is more than any rank has of them, but the same everywhere.

@@ -46,7 +46,9 @@ class NeighborAllreduce final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
-  WhenLate when_late() const override { return WhenLate::kKeep; }
+  std::vector<WhenLate> late_choices() const override {
+    return {WhenLate::kKeep, WhenLate::kFail};
+  }
 
   bool TakesLane(Stage& stage) const override {
     return !hierarchical_ && gossip::MixesOverLane(stage);

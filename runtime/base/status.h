@@ -20,6 +20,7 @@ enum class Code : int {
   kUnavailable = 3,      // a peer or a wire is gone: this runtime is finished
   kAborted = 4,          // shut down while the work was pending, or used after shutdown
   kInternal = 5,         // a fault in Horon itself
+  kLate = 6,             // some rank was: this tensor fails, the runtime goes on
 };
 
 class [[nodiscard]] Status {
@@ -34,6 +35,7 @@ class [[nodiscard]] Status {
   static Status Unavailable(std::string m) { return {Code::kUnavailable, std::move(m)}; }
   static Status Aborted(std::string m) { return {Code::kAborted, std::move(m)}; }
   static Status Internal(std::string m) { return {Code::kInternal, std::move(m)}; }
+  static Status Late(std::string m) { return {Code::kLate, std::move(m)}; }
 
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }

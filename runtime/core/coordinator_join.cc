@@ -23,7 +23,7 @@ void Coordinator::Join(Row& row, int rank) {
 // is formed without the others.
 bool Coordinator::Complete(const Row& row) const {
   if (row.reported == static_cast<int>(row.ranks->size())) return true;
-  if (join_ == nullptr && (row.cache_id != 0 || row.first->op != "process_set.form")) return false;
+  if (join_ == nullptr && (row.cache_id != 0 || !FormsSet(row.first->op))) return false;
   for (size_t i = 0; i < row.by_rank.size(); ++i) {
     if (!row.by_rank[i] && Needs(row, (*row.ranks)[i])) return false;
   }

@@ -26,7 +26,7 @@ bool Coordinator::InGroup(const Row& row, const Request& member) {
 }
 
 WhenLate Coordinator::WhenLateOf(const std::string& spec) const {
-  if (IsBuiltIn(spec)) return WhenLate::kWait;
+  if (IsBuiltIn(spec)) return spec == kFormSetInTime ? WhenLate::kFail : WhenLate::kWait;
   const auto op = ops_->Find(spec);
   return op.ok() ? op.value()->when_late() : WhenLate::kWait;
 }
@@ -87,7 +87,7 @@ void Coordinator::SettleLate(const Row& row, WhenLate when, LeftOut& left_out) {
   }
   if (!same.ok()) return Settle(key, same);
   if (when == WhenLate::kFail)
-    return Settle(key, Status::Aborted(HasNotCome(name, 0, missing, patience_)));
+    return Settle(key, Status::Late(HasNotCome(name, 0, missing, patience_)));
   auto& all = left_out[missing];
   if (all.count == 0) all.first = name;
   all.count += tensors;

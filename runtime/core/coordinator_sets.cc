@@ -18,7 +18,7 @@ Status Coordinator::CheckBuiltIn(const Row& row, Agreement* agreed) {
     agreed->sizes = {last_joined_};
     return Status::Ok();
   }
-  const bool form = first.op == "process_set.form";
+  const bool form = FormsSet(first.op);
   if (form ? !Formed(row) : !row.joined.empty()) {
     return Status::InvalidArgument("process sets cannot be changed while ranks " +
                                    RankList(row.joined) +
@@ -65,7 +65,7 @@ bool Coordinator::Formed(const Row& row) {
 // A set that only its members ask for is formed without the others.
 bool Coordinator::IsOf(const Request& request, int rank) {
   const std::vector<int64_t>& members = request.splits;
-  return request.op != "process_set.form" ||
+  return !FormsSet(request.op) ||
          std::find(members.begin(), members.end(), rank) != members.end();
 }
 

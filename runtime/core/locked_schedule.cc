@@ -16,7 +16,8 @@ constexpr int kLeastPeriods = 3, kMostPeriods = 192;
 bool LockedSchedule::Fits(const ResponseCache::Line& line) const {
   const Request& request = line.what->request;
   return request.process_set == 0 && request.device.kind == DeviceKind::kHost &&
-         line.what->op != nullptr && line.what->op->lockable(request);
+         line.what->op != nullptr && line.what->op->when_late() == WhenLate::kWait &&
+         line.what->op->lockable(request);
 }
 
 void LockedSchedule::Observe(uint64_t sequence, const RecycledVector<uint64_t>& order, bool plain,

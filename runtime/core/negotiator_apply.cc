@@ -173,7 +173,7 @@ void Negotiator::ChangeSets(const Request& request, const Agreement& agreed) {
     registry_->ForgetSet(id);
   } else if (request.op != "join" && !sets_->Find(id)) {
     sets_->Add(id, std::vector<int>(request.splits.begin(), request.splits.end()),
-               request.op == "process_set.form");
+               FormsSet(request.op));
   }
 }
 

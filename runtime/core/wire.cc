@@ -78,7 +78,7 @@ Verdict ReadVerdict(WireReader& in, int ranks) {
   auto code = in.Number<uint8_t>();
   v.kept = (code & kKept) != 0;
   code = code & (kKept - 1);
-  if (code > static_cast<uint8_t>(Code::kInternal)) in.Fail("a status code is unknown");
+  if (code > static_cast<uint8_t>(Code::kLate)) in.Fail("a status code is unknown");
   v.name = in.Text();
   std::string message = in.Text();
   if (code != 0) v.status = Status(static_cast<Code>(code), std::move(message));

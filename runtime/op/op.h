@@ -86,10 +86,11 @@ enum class WhenJoined {
 };
 
 // What becomes of a tensor that some ranks have not submitted HORON_GOSSIP_TIMEOUT after the first.
+// Of any op a spec may ask for "late=fail".
 enum class WhenLate {
-  kWait,  // nothing: it waits on, as long as the stall limits allow
-  kKeep,  // each rank keeps what it has, late ones when they come; nothing is exchanged
-  kFail,  // it fails on all ranks
+  kWait,  // "wait": nothing: it waits on, as long as the stall limits allow
+  kKeep,  // "keep": each rank keeps what it has, late ones when they come; nothing is exchanged
+  kFail,  // "fail": it fails on all ranks, with kLate
 };
 
 class Op {
@@ -121,7 +122,8 @@ class Op {
   virtual int64_t MostFused(int64_t threshold, DeviceKind) const { return threshold; }
   // Whether a locked schedule may run it on the host: it can be taken back while some rank has not
   // started the bucket. Run begins when all have, so any op can; but where it takes a lane it may
-  // begin before, and writes to no output until all members have packed their part.
+  // begin before, and writes to no output until all members have packed their part. Asked only of
+  // what waits for late ranks: nobody is late for what a schedule runs.
   virtual bool lockable(const Request&) const { return elementwise().has_value(); }
   // Whether equal requests give an equal agreement, so that the response cache may remember it.
   virtual bool cacheable() const { return true; }
@@ -143,10 +145,16 @@ class Op {
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
   virtual WhenJoined when_joined() const { return WhenJoined::kAway; }
-  virtual WhenLate when_late() const { return WhenLate::kWait; }
+  // What a spec may choose, the first by default.
+  virtual std::vector<WhenLate> late_choices() const { return {WhenLate::kWait, WhenLate::kFail}; }
+  WhenLate when_late() const { return when_late_; }
   // Called instead of Run on a rank that is away, or keeps what it has: what the op remembers of
   // the tensors must stay in step with the others.
   virtual void Skip(Stage&) {}
+
+ private:
+  friend class OpTable;
+  WhenLate when_late_ = WhenLate::kWait;
 };
 
 // --- for Run -----------------------------------------------------------------------------------

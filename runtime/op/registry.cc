@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <utility>
@@ -28,6 +29,18 @@ std::optional<T> Parsed(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// "late=wait|keep|fail", of what the op can.
+Result<WhenLate> ReadLate(OpArguments& arguments, const std::vector<WhenLate>& choices) {
+  const auto word_of = [](WhenLate late) -> std::string {
+    return late == WhenLate::kWait ? "wait" : late == WhenLate::kKeep ? "keep" : "fail";
+  };
+  std::vector<std::string> words;
+  for (const WhenLate late : choices) words.push_back(word_of(late));
+  HORON_ASSIGN(const std::string chosen, arguments.Choice("late", words));
+  const auto at = std::find(words.begin(), words.end(), chosen) - words.begin();
+  return choices[static_cast<size_t>(at)];
 }
 
 }  // namespace
@@ -153,6 +166,7 @@ Result<Op*> OpTable::Find(const std::string& spec) {
                            "'; there are: " + Joined(RegisteredOps()));
   }
   HORON_ASSIGN(std::unique_ptr<Op> op, factory->second(arguments));
+  HORON_ASSIGN(op->when_late_, ReadLate(arguments, op->late_choices()));
   HORON_TRY(arguments.Finish());
   return rows_->by_spec.emplace(spec, std::move(op)).first->second.get();
 }

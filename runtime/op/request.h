@@ -44,6 +44,10 @@ uint64_t TensorId(int32_t process_set, const std::string& name);
 inline bool IsBuiltIn(const std::string& op) {
   return op == "join" || op.starts_with("process_set.");
 }
+// A process set that only its members ask for. It fails where some are late, if the op says so.
+inline constexpr char kFormSet[] = "process_set.form";
+inline constexpr char kFormSetInTime[] = "process_set.form_in_time";
+inline bool FormsSet(const std::string& op) { return op == kFormSet || op == kFormSetInTime; }
 
 // What the ranks agreed on beyond the request itself: rows by rank (allgather), the matrix of
 // splits (alltoall), all weights (neighbor_allreduce of GPU tensors). Made by Op::Check on the

@@ -63,14 +63,14 @@ class AdvisedGossip:
             self._chosen.finish()
             self._chosen = self._make(Gossip(**arguments))
 
-    def finish(self, average=False):
-        self._chosen.finish(average)
+    def finish(self, average=False, timeout=None) -> bool:
+        return self._chosen.finish(average, timeout)
 
     def mass(self) -> tuple:
         return self._chosen.mass()
 
-    def close(self):
-        self._chosen.close()
+    def close(self, timeout=None):
+        self._chosen.close(timeout)
 
     def state(self) -> dict:
         return {"advised": self._advised, **self._chosen.state()}

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from horon.gossip import fail_when_late
 from horon.torch.optimizer_base import NoReduction
-from horon.torch.parameter_gossip import AVERAGE, WEIGHT, ParameterGossip
+from horon.torch.parameter_gossip import WEIGHT, ParameterGossip
 from horon.torch.parameters import remove_with
 
 _USED_BEFORE = (
@@ -95,7 +95,7 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         self._steps += 1
         every = self._op.global_average_every
         if every and self._steps % every == 0:
-            self._average(AVERAGE)
+            self._average()
         elif self._mixes:
             self._send()
 
@@ -119,9 +119,9 @@ class ArrivingGossip(ParameterGossip, NoReduction):
 
     # --- between steps ----------------------------------------------------------------------------
 
-    def finish(self, average=False):
+    def finish(self, average=False, timeout=None) -> bool:
         self._arrive_all()
-        super().finish(average)
+        return super().finish(average, timeout)
 
     def _discard(self):
         """The parameters may have been loaded already: they stay."""

@@ -21,17 +21,23 @@ import itertools
 
 import torch
 
-from horon.errors import HoronAborted, HoronInvalidArgument, HoronUnavailable, HoronUnsupported
-from horon.gossip import graph_of
+from horon.errors import (
+    HoronAborted,
+    HoronInvalidArgument,
+    HoronLate,
+    HoronUnavailable,
+    HoronUnsupported,
+)
+from horon.gossip import fail_when_late, graph_of
 from horon.pairing import met_by, pairs_graph, turns_of
 from horon.process_sets import global_process_set
 from horon.runtime import rank, size
-from horon.specs import Average
 from horon.torch.calls import wait_all
-from horon.torch.exchanges import barrier
 from horon.torch.flat_parameters import FlatParameters
+from horon.torch.meeting import meet, warn_of
+from horon.torch.parameter_gossip import NO_MEAN
 from horon.torch.reductions import allreduce
-from horon.torch.windows import Window
+from horon.torch.windows import Window, free_all
 
 # Of push-sum: who has less gives nothing away until more has come. Far below what is lost to a rank
 # before its death is known: the others must be able to go on with what is left.
@@ -97,17 +103,23 @@ class AsyncGossip:
             self._mix(window, change, shown)
         self._flat.write(self._shown)
 
-    def finish(self, average=False):
-        """For all ranks: each takes in what the others gave it; then nothing is under way."""
+    def finish(self, average=False, timeout=None) -> bool:
+        """For all ranks: each takes in what the others gave it; then nothing is under way. False:
+        not all are here, so the others may still give; there is no average."""
         if not self._windows:
-            return
+            return True
         self._end_pending()
-        together = _all_ranks_are_here()
+        why_not = _why_not_all_are_here(timeout)
         self._take()
-        if average:
-            self._set(*self._mean())
-        if together:
-            _all_ranks_are_here()
+        if why_not is None:
+            if average:
+                self._set(*self._mean())
+            _why_not_all_are_here()
+        elif average and not isinstance(why_not, HoronLate):
+            raise why_not
+        elif isinstance(why_not, HoronLate):
+            warn_of(why_not, NO_MEAN if average else "it may still give this one its part")
+        return why_not is None
 
     def _set(self, values, weights):
         """The parameters and the windows become these."""
@@ -121,7 +133,7 @@ class AsyncGossip:
         self._flat.write(self._shown)
 
     def _mean(self) -> tuple:
-        means = [allreduce(window.tensor, op=Average, name=f"{window.name}.mean")
+        means = [allreduce(window.tensor, op=fail_when_late("average"), name=f"{window.name}.mean")
                  for window in self._windows]
         return means, [1.0] * len(means)
 
@@ -132,12 +144,10 @@ class AsyncGossip:
         return ([window.tensor for window in self._windows],
                 sum(window.push_sum_weight for window in self._windows) / len(self._windows))
 
-    def close(self):
+    def close(self, timeout=None):
         """For all ranks: gives the windows back. Steps are local ones afterwards."""
-        self.finish()
-        windows, self._windows = self._windows, []
-        for window in windows:
-            window.free()
+        self.finish(timeout=timeout)
+        free_all(self._windows)
 
     def state(self) -> dict:
         return {"round": self._round, "steps": self._steps,
@@ -153,7 +163,7 @@ class AsyncGossip:
         if len(weights) != len(self._windows):  # it was saved by a job of another kind
             weights = [1.0] * len(self._windows)
         self._set(values, weights)
-        _all_ranks_are_here()
+        _why_not_all_are_here()
 
 
 class PairGossip(AsyncGossip):
@@ -224,13 +234,12 @@ def _parts_of(graph, me, t) -> tuple:
     return given.pop(me, 0.0), given
 
 
-def _all_ranks_are_here() -> bool:
-    """False where a rank is gone, so that those who live need not agree with it."""
+def _why_not_all_are_here(timeout=None):
+    """None: they are. Else a rank is late or gone, and who is here need not agree with it."""
     try:
-        barrier()
-        return True
-    except (HoronUnavailable, HoronAborted):
-        return False
+        meet(timeout=timeout)
+    except (HoronUnavailable, HoronAborted) as error:
+        return error
 
 
 def _check(op, process_set):

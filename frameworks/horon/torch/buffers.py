@@ -1,11 +1,12 @@
 """Beside gossip: average_buffers, since only parameters are mixed, and consensus_distance, how far
-apart the ranks are. Collective over the process set.
+apart the ranks are. Collective over the process set; HoronLate where a rank does not come within
+HORON_GOSSIP_TIMEOUT.
 """
 
 import torch
 
+from horon.gossip import fail_when_late
 from horon.process_sets import global_process_set
-from horon.specs import Average, Max, Sum
 from horon.torch.marks import marked, show
 from horon.torch.reductions import allreduce, grouped_allreduce
 
@@ -28,7 +29,8 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
     sums = {b: b.double() + squares[b].double().square() if b in squares else b.double()
             for b in floats}
     rows = _one_vector([sums[b] for b in floats] + [torch.ones(1, dtype=torch.float64)])
-    total = allreduce(rows.mul_(samples), op=Sum, name="buffers", process_set=process_set)
+    total = allreduce(rows.mul_(samples), op=fail_when_late("sum"), name="buffers",
+                      process_set=process_set)
     parts = (total[:-1] / total[-1]).split([b.numel() for b in floats])
     means = {b: part.view(b.shape) for b, part in zip(floats, parts)}
     for buffer in floats:
@@ -37,7 +39,8 @@ def average_buffers(model, samples=1.0, process_set=global_process_set) -> None:
             mean = (mean - means[squares[buffer]].square()).clamp_(min=0)
         buffer.copy_(mean)
     if counts:
-        largest = grouped_allreduce(counts, op=Max, name="buffers.counts", process_set=process_set)
+        largest = grouped_allreduce(counts, op=fail_when_late("max"), name="buffers.counts",
+                                    process_set=process_set)
         for buffer, value in zip(counts, largest):
             buffer.copy_(value)
 
@@ -54,9 +57,11 @@ def consensus_distance(tensors, process_set=global_process_set) -> float:
     model.parameters(), or any floating-point tensors. 0: all ranks have the same."""
     with marked("gossip") as words:
         mine = _one_vector([tensor.detach().double() for tensor in tensors])
-        mean = allreduce(mine, op=Average, name="consensus.mean", process_set=process_set)
+        mean = allreduce(mine, op=fail_when_late("average"), name="consensus.mean",
+                         process_set=process_set)
         square = mine.sub_(mean).square().sum().reshape(1)
-        total = allreduce(square, op=Average, name="consensus", process_set=process_set)
+        total = allreduce(square, op=fail_when_late("average"), name="consensus",
+                          process_set=process_set)
         distance = total.sqrt().item()
         words.append(f"consensus distance {distance:.6g}")
     show("gossip.consensus.nano", distance)

@@ -280,8 +280,8 @@ def rows_call(name, spec, tensor, process_set, splits=None, prescale=1.0, postsc
     return Call(request, source, take)
 
 
-def barrier_call(name, process_set) -> Call:
-    request = (name, "barrier", 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0,
+def barrier_call(name, process_set, spec="barrier") -> Call:
+    request = (name, spec, 0, -1, (0,), 0, 0, 1.0, 1.0, set_id(process_set), None, 0,
                None, 0)
     return Call(request, None, lambda work, index: None)
 

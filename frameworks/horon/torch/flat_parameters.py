@@ -11,7 +11,9 @@ import itertools
 import torch
 
 from horon.errors import HoronMismatch, HoronUnsupported
-from horon.torch.exchanges import allgather
+from horon.gossip import fail_when_late
+from horon.process_sets import global_process_set
+from horon.torch.calls import rows_call
 from horon.torch.functions import allgather_object
 from horon.torch.parameters import name_parameters
 
@@ -108,7 +110,8 @@ def _check_alike(layout):
     """The op, then the parameters. All ranks get the error, or none. The lists travel only where
     they differ."""
     digest = hashlib.sha256("\n".join(layout).encode()).digest()
-    digests = allgather(torch.tensor([list(digest)], dtype=torch.uint8), name="gossip.layout")
+    digests = rows_call("gossip.digest", fail_when_late("allgather"),
+                        torch.tensor([list(digest)], dtype=torch.uint8), global_process_set).run()
     if (digests == digests[0]).all():
         return
     layouts = allgather_object(layout, name="gossip.layout")

@@ -5,10 +5,9 @@ the same place in the others.
 
 from horon import topology as topologies
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.gossip import Gossip
+from horon.gossip import Gossip, fail_when_late
 from horon.process_sets import form_process_set, global_process_set
 from horon.runtime import is_homogeneous, local_size, rank, size
-from horon.specs import Average
 from horon.torch.hooks import Reduce
 
 
@@ -42,8 +41,8 @@ def _consecutive(inside) -> tuple:
                                    "and virtual_topology")
     place = rank() % inside
     first = rank() - place
-    return (form_process_set(range(first, first + inside)),
-            form_process_set(range(place, size(), inside)))
+    return (form_process_set(range(first, first + inside), in_time=True),
+            form_process_set(range(place, size(), inside), in_time=True))
 
 
 class Groups:
@@ -64,7 +63,7 @@ class Groups:
         gossip = Reduce(Gossip("gossipgrad", topology=topology), named_parameters=named_parameters,
                         process_set=self.master_group)
         return gossip if self._inside == 1 else _TwoSteps(
-            Reduce(Average, process_set=self.local_group), gossip)
+            Reduce(fail_when_late("average"), process_set=self.local_group), gossip)
 
     def _in_order(self, graph):
         """By the participants' lowest ranks."""

@@ -114,20 +114,23 @@ class GossipDataParallel(_Parallel):
             self._biased = False
             self._seen = None if stepped else self._versions()
 
-    def finish_gossip(self, average=False):
+    def finish_gossip(self, average=False, timeout=None) -> bool:
         """Mixes what the last step changed and takes in what is under way: before the model is
-        saved or evaluated, on all ranks alike. average: then all have the exact mean."""
+        saved or evaluated, on all ranks alike. average: then all have the exact mean. False, and
+        a warning, as of DistributedOptimizer's."""
         with torch.enable_grad():
             training, self.training = self.training, True
             self._before_forward()
             self.training = training
-        self._gossip.finish(average)
+        finished = self._gossip.finish(average, timeout)
         self._seen = self._versions()
+        return finished
 
-    def close_gossip(self):
-        """finish_gossip(), and gives back what gossip holds, on all ranks alike."""
+    def close_gossip(self, timeout=None):
+        """finish_gossip(), and gives back what gossip holds, on all ranks alike. HoronLate where
+        one does not come; then all may try again."""
         self.finish_gossip()
-        self._gossip.close()
+        self._gossip.close(timeout)
 
     def get_extra_state(self):
         return self._gossip.state()

@@ -19,7 +19,7 @@ GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Aver
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.specs import Sum
+from horon.gossip import fail_when_late
 from horon.torch.advised_gossip import AdvisedGossip
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
@@ -71,29 +71,36 @@ class _GossipOptimizer(WrappedOptimizer):
                                    "its scale changes, and some ranks would skip steps")
         return scaler
 
-    def finish_gossip(self, average=False):
+    def finish_gossip(self, average=False, timeout=None) -> bool:
         """Waits for the exchange under way and takes it in: before the model is saved or
-        evaluated, on all ranks alike. average: then all ranks get the exact mean."""
-        self._horon_gossip.finish(average)
+        evaluated, on all ranks alike. average: then all ranks get the exact mean.
+
+        What waits for all ranks (the mean; with adpsgd and asgp always) waits for
+        HORON_GOSSIP_TIMEOUT, or for `timeout` seconds, equal on all ranks, in pieces of that. False
+        on all of them where a rank is later: then nothing is averaged, and a warning names it."""
+        return self._horon_gossip.finish(average, timeout)
 
     def gossip_mass(self):
         """(the sum over the ranks of all parameters times their weights, as one float64 tensor; the
-        sum of the weights), on all ranks alike: what gossip alone never changes. Finishes first."""
+        sum of the weights), on all ranks alike: what gossip alone never changes. Finishes first.
+        HoronLate where a rank does not come."""
         self.finish_gossip()
         values, weight = self._horon_gossip.mass()
         both = torch.cat([*(v.detach().double().reshape(-1).cpu() for v in values),
                           torch.tensor([weight], dtype=torch.float64)])
         with marked("gossip") as words:
-            total = allreduce(both, op=Sum, name="gossip.mass", process_set=self._horon_process_set)
+            total = allreduce(both, op=fail_when_late("sum"), name="gossip.mass",
+                              process_set=self._horon_process_set)
             weights = total[-1].item()
             words.append(f"mass: weights {weights:.12g}, sum {total[:-1].sum().item():.12g}")
         show("gossip.weights.nano", weights)
         return total[:-1], weights
 
-    def close_gossip(self):
+    def close_gossip(self, timeout=None):
         """finish_gossip, and gives back what gossip holds, on all ranks alike. Only what runs
-        between peers (adpsgd, asgp, negotiated=False) holds something, until shutdown."""
-        self._horon_gossip.close()
+        between peers (adpsgd, asgp, negotiated=False) holds something, until shutdown. HoronLate
+        where a rank does not come, with finish_gossip's timeout; then all may try again."""
+        self._horon_gossip.close(timeout)
 
     def state_dict(self):
         """Finishes the exchange under way first: take it before the model's. Where ranks wait for

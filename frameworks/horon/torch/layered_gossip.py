@@ -17,7 +17,7 @@ import torch
 from horon.errors import HoronUnsupported
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.calls import wait_all
-from horon.torch.parameter_gossip import AVERAGE, WEIGHT
+from horon.torch.parameter_gossip import WEIGHT
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
@@ -118,7 +118,7 @@ class LayeredGossip(ArrivingGossip):
         try:
             self._take_in(under_way, weight)
             if averages:
-                self._average(AVERAGE)
+                self._average()
         finally:
             self.debias()
 
@@ -132,9 +132,9 @@ class LayeredGossip(ArrivingGossip):
         if weight is not None:
             self.weight.copy_(weight.wait())
 
-    def finish(self, average=False):
+    def finish(self, average=False, timeout=None) -> bool:
         self._check_between_steps()
-        super().finish(average)
+        return super().finish(average, timeout)
 
     def _discard(self):
         self._check_between_steps()

@@ -11,10 +11,12 @@ from statistics import median
 import torch
 
 from horon.advice import Job, Links
+from horon.gossip import fail_when_late
+from horon.process_sets import global_process_set
 from horon.runtime import cross_rank, local_rank, local_size, rank, size
-from horon.specs import Max, Sum
-from horon.torch.exchanges import allgather, barrier
+from horon.torch.calls import rows_call
 from horon.torch.gossip import neighbor_allreduce
+from horon.torch.meeting import meet
 from horon.torch.reductions import allreduce
 
 _SECONDS = 1.0  # for all of it, unless a single message takes longer
@@ -56,7 +58,7 @@ def _memory(bytes_) -> float:
     own, other, out = torch.zeros(3, max(1, min(bytes_, _PAST_CACHES) // 4))
     taken = []
     for _ in range(_REPEATS):
-        barrier()
+        meet()
         start = time.perf_counter()
         torch.sub(own, other, out=out)
         taken.append(time.perf_counter() - start)
@@ -64,7 +66,8 @@ def _memory(bytes_) -> float:
 
 
 def _of_all_ranks(numbers) -> list:
-    return allgather(torch.tensor([numbers], dtype=torch.float64), name="advice").tolist()
+    row = torch.tensor([numbers], dtype=torch.float64)
+    return rows_call("advice", fail_when_late("allgather"), row, global_process_set).run().tolist()
 
 
 def _hosts(layout) -> list:
@@ -87,7 +90,7 @@ class _Probe:
         small = torch.zeros(2)
         after, before = (rank() + 1) % size(), (rank() - 1) % size()
         calls = (lambda: self._exchange(small, before, after),
-                 lambda: allreduce(small, op=Sum, name="advice.small"))
+                 lambda: allreduce(small, op=fail_when_late("sum"), name="advice.small"))
         exchange_s, allreduce_s = (max(row[i] for row in _of_all_ranks(
             [self._median(call) for call in calls])) for i in (0, 1))
         return Links(exchange_s, allreduce_s, self._inside(), self._outside(),
@@ -96,7 +99,7 @@ class _Probe:
     def _median(self, call) -> float:
         taken = []
         for _ in range(_REPEATS):
-            barrier()
+            meet()
             start = time.perf_counter()
             call()
             taken.append(time.perf_counter() - start)
@@ -141,15 +144,15 @@ class _Probe:
             tensor = torch.zeros(bytes_ // 4)
             own = float("inf")
             for _ in range(repeats):
-                barrier()
+                meet()
                 start = time.perf_counter()
                 self._exchange(tensor, source, destination)
                 own = min(own, time.perf_counter() - start)
             own = own if source is not None else 0.0
             late = time.perf_counter() > self._until
             taken.append((bytes_, own))
-            worst = allreduce(torch.tensor([own, float(late)], dtype=torch.float64), op=Max,
-                              name="advice.worst").tolist()
+            worst = allreduce(torch.tensor([own, float(late)], dtype=torch.float64),
+                              op=fail_when_late("max"), name="advice.worst").tolist()
             if len(taken) > 1 and (worst[0] > _LONG_ENOUGH_S or worst[1] or bytes_ >= _LARGEST):
                 break
             bytes_ *= _FACTOR

@@ -76,7 +76,7 @@ class Pair:
     def _form(self):
         formed = error = None
         try:
-            formed = form_process_set(self._ranks)
+            formed = form_process_set(self._ranks, in_time=True)
         except HoronInvalidArgument as refused:  # by all ranks together
             error = HoronMismatch(str(refused))
         except Exception as failed:

@@ -9,17 +9,17 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument
-from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.marks import took_in
+from horon.torch.meeting import met
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
 
 # No parameter has such a name.
 WEIGHT = "gossip push-sum weight"
 
-# The exact mean in place of an exchange; left out, as an exchange is, where a rank is too late.
 AVERAGE = "average:late=keep"
+NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 
 _ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
 
@@ -83,7 +83,7 @@ class ParameterGossip:
         every = self._op.global_average_every
         if every and self._steps % every == 0:
             self._collect()
-            self._average(AVERAGE)
+            self._average()
         elif self._mixes and not self._op.overlap:
             self._start()
             self._collect()
@@ -142,13 +142,15 @@ class ParameterGossip:
         if self._op.overlap:
             took_in(self._steps - self._begun, self._begun_at)
 
-    def _average(self, spec=Average.spec):
-        """The exact mean of x, and of the weights, which is 1."""
+    def _average(self):
+        """The exact mean of x, and of the weights, which is 1. Left out, as an exchange is, where a
+        rank is too late."""
         named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
         weights = self._weights_now()
         if self._weighs:
             named.append((f"average of {WEIGHT}", weights))
-        calls = [reduce_call(name, spec, value, self._set, in_place=True) for name, value in named]
+        calls = [reduce_call(name, AVERAGE, value, self._set, in_place=True)
+                 for name, value in named]
         GroupCall(calls, "gossip.average").run()
         self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
 
@@ -164,20 +166,28 @@ class ParameterGossip:
         if pending is not None:
             pending[0].wait()
 
-    def finish(self, average=False):
-        """Takes in what is under way; afterwards no part of anybody's sum is in flight."""
+    def finish(self, average=False, timeout=None) -> bool:
+        """Takes in what is under way; afterwards no part of anybody's sum is in flight. False: the
+        average was left out."""
         self.bias()
+        try:
+            self._take_all_in()
+            averages = average and met(NO_MEAN, self._set, timeout)
+            if averages:
+                self._average()
+        finally:
+            self.debias()
+        return averages == average
+
+    def _take_all_in(self):
         self._collect()
-        if average:
-            self._average()
-        self.debias()
 
     def mass(self) -> tuple:
         """What this rank holds, with nothing under way: ([x, ...], w)."""
         weight = self.weight.item()
         return [p * weight if self.push_sum else p for p in self._parameters()], weight
 
-    def close(self):
+    def close(self, timeout=None):
         self.finish()
 
     def state(self) -> dict:

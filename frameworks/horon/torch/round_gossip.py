@@ -16,8 +16,9 @@ from horon.process_sets import global_process_set
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.marks import took_in
+from horon.torch.meeting import meet
 from horon.torch.parameter_gossip import ParameterGossip
-from horon.torch.windows import Window
+from horon.torch.windows import Window, free_all
 
 _numbers = itertools.count()
 
@@ -100,31 +101,21 @@ class RoundGossip(ParameterGossip):
         pending, self._pending = self._pending, None
         wait_all(pending or ())
 
-    def finish(self, average=False):
-        self.bias()
-        try:
-            self._collect()
-            if self.push_sum and self._windows:
-                self._take_back()
-            if average:
-                self._average()
-        finally:
-            self.debias()
+    def _take_all_in(self):
+        self._collect()
+        if self.push_sum and self._windows:
+            self._take_back()
 
     def mass(self) -> tuple:
         values = [flat * weight for flat, weight in zip(self._flat.new(), self._weights)]
         return values, sum(self._weights) / len(self._weights)
 
-    def close(self):
+    def close(self, timeout=None):
         """Steps are local ones afterwards."""
         self.finish()
-        self._free()
+        meet(timeout=timeout)
+        free_all(self._windows)
         self._mixes = self.push_sum = False
-
-    def _free(self):
-        windows, self._windows = self._windows, []
-        for window in windows:
-            window.free()
 
     def state(self) -> dict:
         return {"weight": self._weights[0], "weights": list(self._weights),
@@ -139,5 +130,5 @@ class RoundGossip(ParameterGossip):
         fits = len(weights) == len(self._weights)
         self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
         if self._windows:
-            self._free()
+            free_all(self._windows)
             self._open(state["round"])

@@ -195,3 +195,10 @@ class Window:
         """For all ranks together; an error on all of them where one has not waited for all."""
         self._core.free()
         _lent.pop(self.name, None)
+
+
+def free_all(windows) -> None:
+    """For all ranks together. What could not be freed stays in the list."""
+    while windows:
+        windows[0].free()
+        windows.pop(0)

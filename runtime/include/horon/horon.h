@@ -32,7 +32,8 @@ typedef enum horon_code {
   HORON_UNSUPPORTED = 2, /* this build or device cannot do it */
   HORON_UNAVAILABLE = 3, /* a rank or the wire to it is gone: this runtime is finished */
   HORON_ABORTED = 4,     /* shut down while pending, not initialised, or used after fork */
-  HORON_INTERNAL = 5     /* a fault in Horon itself */
+  HORON_INTERNAL = 5,    /* a fault in Horon itself */
+  HORON_LATE = 6 /* a rank has not come within HORON_GOSSIP_TIMEOUT: this fails, the rest goes on */
 } horon_code;
 
 typedef enum horon_dtype {
@@ -108,6 +109,9 @@ HORON_API const char* horon_transport(void);
 /* 1 if the MPI plugin can be opened in this installation (it is opened and MPI found, not
  * initialised). */
 HORON_API int horon_mpi_available(void);
+/* How long gossip waits for a rank at most (HORON_GOSSIP_TIMEOUT); 0: without end; -1 before
+ * horon_init. */
+HORON_API int64_t horon_gossip_timeout_ms(void);
 
 /* --- process sets -------------------------------------------------------------------------------
  */
@@ -119,6 +123,9 @@ HORON_API int horon_add_process_set(const int* ranks, int count, int* id);
  * of the set with these ranks that was formed already, if there is one; of those that were added it
  * knows nothing, nor they of it. */
 HORON_API int horon_form_process_set(const int* ranks, int count, int* id);
+/* The same for gossip: HORON_LATE, on every rank, where one comes HORON_GOSSIP_TIMEOUT after the
+ * first; then all may try again. Ranks of one set call the same of the two functions. */
+HORON_API int horon_form_process_set_in_time(const int* ranks, int count, int* id);
 /* Collective over all ranks; blocks. Set 0 cannot be removed. */
 HORON_API int horon_remove_process_set(int id);
 /* Number of ranks in the set, -1 if there is no such set. */

@@ -2,16 +2,22 @@
 it is left out on all ranks. The late rank begins when the others have told it that they are
 through, so nothing but the limit can have let them go on."""
 
+import os
+import threading
+import warnings
 from contextlib import contextmanager
 
 import torch
 from common import close, raises, same
+from gossip_grad import made
 from gossip_optimizer import Told, begin, by_hand, data, flat, keeps_mass, total, train
 
+import horon.bluefog.torch as bf
 import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
 
+LIMIT_S = float(os.environ["HORON_GOSSIP_TIMEOUT"])
 ROUND = 2  # that the last rank is late for, of those that an optimizer has made
 
 
@@ -98,7 +104,7 @@ def check_mass_is_kept_with_an_exchange_under_way():
 def check_a_mean_fails_instead():
     x = torch.full((5,), float(hvd.rank()))
     with others_first():
-        with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for", "GOSSIP_TIMEOUT"]):
+        with raises(hvd.HoronLate, words=[f"rank {late()} has not come for", "GOSSIP_TIMEOUT"]):
             hvd.gossip_average(x, topology="ring", name="late mean")
     same(x, torch.full((5,), float(hvd.rank())))
     close(hvd.gossip_average(x, rounds=200, topology="ring", name="late mean"),
@@ -111,6 +117,102 @@ def check_weights_that_travel_alone_fail_instead():
     for style in ("atc", "cta"):
         model, optimizer = begin(hvd.Gossip("sgp", topology=push, style=style))
         with others_first():
-            with raises(hvd.HoronAborted, words=[f"rank {late()} has not come for"]):
+            with raises(hvd.HoronLate, words=[f"rank {late()} has not come for"]):
                 train(model, optimizer, data()[:1])
                 optimizer.finish_gossip()
+
+
+@contextmanager
+def too_late():
+    """All ranks get the error, the last one when it comes, and the next call is whole again."""
+    with others_first():
+        with raises(hvd.HoronLate, words=[f"rank {late()} has not come for", "GOSSIP_TIMEOUT"]):
+            yield
+
+
+def check_windows_are_not_waited_for_for_ever():
+    x = torch.full((3,), float(hvd.rank()))
+    with too_late():
+        hvd.Window(x, "late window", "ring")
+    window = hvd.Window(x, "late window", "ring")
+    with too_late():
+        window.free()
+    assert window.put() == ()  # it is still there
+    window.free()
+
+
+def check_what_all_do_together_fails_in_time():
+    model, optimizer = begin(hvd.Gossip("dpsgd", topology="ring"))
+    calls = {
+        "the mass": optimizer.gossip_mass,
+        "buffers": lambda: hvd.average_buffers(torch.nn.BatchNorm1d(2)),
+        "the distance": lambda: hvd.consensus_distance(model.parameters()),
+        "advice": lambda: hvd.advise(model, 0.01),
+        "an optimizer": lambda: begin(hvd.Gossip("adpsgd")),
+    }
+    for call in calls.values():
+        with too_late():
+            call()
+    assert optimizer.gossip_mass()[1] == hvd.size()
+
+
+def check_first_pair_gossip():
+    """Of the last rank and the one before; the others form no set, and hear of nothing."""
+    x = torch.full((3,), float(hvd.rank()))
+    partner = {late(): late() - 1, late() - 1: late()}.get(hvd.rank())
+    with others_first():
+        if partner is not None:
+            with raises(hvd.HoronLate, words=[f"rank {late()} has not come for"]):
+                bf.pair_gossip(x, partner)
+    if partner is not None:
+        same(bf.pair_gossip(x, partner), torch.full((3,), late() - 0.5))
+
+
+def check_averages_of_gossipgrad_groups():
+    """Ranks of a group have the same parameters, and must not go on without each other."""
+    state = made(proc_per_node=2, virtual_topology=list(range(0, hvd.size(), 2)))
+    inside = late() - late() % 2  # the first rank of the late one's group
+    x = torch.full((3,), float(hvd.rank()))
+    with others_first():
+        if hvd.rank() >= inside:
+            with raises(hvd.HoronLate, words=[f"rank {late()} has not come for"]):
+                hvd.allreduce(x, op="average:late=fail", name="inside",
+                              process_set=state.groups.local_group)
+        else:
+            hvd.allreduce(x, op="average:late=fail", name="inside",
+                          process_set=state.groups.local_group)
+
+
+def check_the_end():
+    """Without the late rank nothing is averaged and all keep what they have; then all are there."""
+    for op in (hvd.Gossip("osgp", topology="ring"),
+               hvd.Gossip("sgp", topology="ring", negotiated=False),
+               hvd.Gossip("adpsgd"), hvd.Gossip("asgp", topology="ring")):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:2])
+        optimizer.finish_gossip()
+        was = flat(model)
+        with others_first(), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            assert optimizer.finish_gossip(average=True) is False
+        assert any(f"rank {late()} has not come for" in str(w.message) for w in warned), warned
+        close(flat(model), was, 1e-6)
+        assert optimizer.finish_gossip(average=True) is True
+        close(flat(model), hvd.broadcast(flat(model), 0, name="end"), 1e-6)
+        if op.algorithm != "asgp":  # whose mean has the push-sum weights in it
+            close(flat(model), hvd.allreduce(was, op=hvd.Average, name="end"), 1e-6)
+        if not getattr(op, "negotiated", True) or op.algorithm in ("adpsgd", "asgp"):
+            with too_late():
+                optimizer.close_gossip()
+        optimizer.close_gossip()
+
+
+def check_the_end_of_ranks_that_are_willing_to_wait():
+    """The last rank comes when the others have been told once that it is late."""
+    model, optimizer = begin(hvd.Gossip("adpsgd"))
+    train(model, optimizer, data()[:2])
+    if hvd.rank() == late():  # this is its being late
+        threading.Event().wait(1.5 * LIMIT_S)
+    assert optimizer.finish_gossip(average=True, timeout=5 * LIMIT_S) is True
+    same(flat(model), hvd.broadcast(flat(model), 0, name="end"))
+    optimizer.close_gossip()

@@ -221,8 +221,34 @@ TEST_CASE("what cannot be left out fails, on late ranks as well", "[late]") {
   CHECK(Told(decision) == std::vector<std::string>{"!0 mean"});
   CHECK(decision.verdicts[0].status.message() ==
         "tensor 'mean': rank 1 has not come for 1.0 s (HORON_GOSSIP_TIMEOUT)");
+  CHECK(decision.verdicts[0].status.code() == Code::kLate);
   f.Hear(1, Of({means}));
   CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"!1 mean"});
+}
+
+TEST_CASE("a process set that is formed in time fails on its own ranks alone", "[late]") {
+  Clocked f(4);
+  Request form = Named("process set [1, 3]", 0);
+  form.splits = {1, 3};
+  for (const char* op : {kFormSet, kFormSetInTime}) {
+    form.op = op;
+    f.Hear(1, Of({form}));
+    f.Pass(kPatience);
+    CHECK(f.Judge().empty());
+    if (form.op == kFormSet) {
+      CHECK_FALSE(f.coordinator.HasNews());
+      f.Hear(3, Of({form}));
+      CHECK(f.coordinator.Decide().verdicts.at(0).status.ok());
+      continue;
+    }
+    CHECK(Told(f.coordinator.Decide()) == std::vector<std::string>{"!1 process set [1, 3]"});
+    f.Hear(3, Of({form}));
+    const Decision decision = f.coordinator.Decide();
+    CHECK(Told(decision) == std::vector<std::string>{"!3 process set [1, 3]"});
+    CHECK(decision.verdicts[0].status.code() == Code::kLate);
+    for (const int rank : {1, 3}) f.Hear(rank, Of({form}));
+    CHECK(f.coordinator.Decide().verdicts.at(0).status.ok());
+  }
 }
 
 TEST_CASE("ranks that came and want different topologies hear so", "[late]") {

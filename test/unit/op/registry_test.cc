@@ -114,5 +114,19 @@ TEST_CASE("tensor ids depend on the name and the process set alone", "[op]") {
   REQUIRE(TensorId(0, "") == 0x07fbf907b4bced80u);  // FNV-1a of "0/": never changes
 }
 
+TEST_CASE("what becomes of it where ranks are late is said in any op's spec") {
+  OpTable ops;
+  const auto when = [&](const char* spec) { return ops.Find(spec).value()->when_late(); };
+  CHECK(when("sum") == WhenLate::kWait);
+  CHECK(when("sum:late=fail") == WhenLate::kFail);
+  CHECK(when("adasum:local=sum,late=fail") == WhenLate::kFail);
+  CHECK(when("average:late=keep") == WhenLate::kKeep);
+  CHECK(when("gossip:graph=ring") == WhenLate::kKeep);
+  CHECK(when("gossip:graph=ring,late=fail") == WhenLate::kFail);
+  CHECK(when("neighbor_allgather") == WhenLate::kFail);
+  const Status refused = ops.Find("max:late=keep").status();
+  CHECK(refused.message().find("late=keep is none of: wait, fail") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace horon
