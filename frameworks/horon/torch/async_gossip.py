@@ -115,10 +115,10 @@ class AsyncGossip:
             if average:
                 self._set(*self._mean())
             _why_not_all_are_here()
-        elif average and not isinstance(why_not, HoronLate):
-            raise why_not
         elif isinstance(why_not, HoronLate):
             warn_of(why_not, NO_MEAN if average else "it may still give this one its part")
+        elif average:
+            raise why_not
         return why_not is None
 
     def _set(self, values, weights):
