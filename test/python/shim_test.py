@@ -48,6 +48,15 @@ def test_lifecycle_mpirun(launch, needs_mpi):
     launch(2, "lifecycle", launcher="mpirun")
 
 
+def test_lives_that_lock(launch):
+    launch(2, "locked_lives")
+
+
+@pytest.mark.parametrize("np, each", [(4, 2), pytest.param(3, 1, marks=in_full_tier)])
+def test_lives_that_lock_between_nodes(launch, needs_mpi, np, each):
+    launch(np, "locked_lives", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(each)})
+
+
 @in_full_tier  # the quick tier has hosts of two ranks
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
