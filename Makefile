@@ -100,6 +100,9 @@ bench: $(VENV)/test.stamp
 	@mkdir -p $(BUILD); status=0; \
 	echo "== 2 ranks"; \
 	$(BENCH) --np 2 --json $(BUILD)/bench.json --plot $(BUILD)/bench.png --markdown $(BUILD)/bench.md || status=1; \
+	echo "== 2 ranks that may not read each other's memory"; \
+	$(BENCH) --np 2 --no-cma --libraries horon mpi --only "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" \
+	  "reducescatter 64 MiB" --json $(BUILD)/bench-no-cma.json --markdown $(BUILD)/bench-no-cma.md || status=1; \
 	echo "== 4 ranks"; \
 	$(BENCH) --np 4 --only "4 B" "64 MiB" ResNet-50 --json $(BUILD)/bench-4.json --markdown $(BUILD)/bench-4.md || status=1; \
 	echo "== training, and a runtime that only waits"; \

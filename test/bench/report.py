@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from math import comb
 from statistics import median
 
@@ -209,26 +210,40 @@ def ratios_of(row: Row, base: str) -> dict:
 
 
 def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
-    """Time over size, both logarithmic: a line a library, points for single rounds."""
+    """Time over size, both logarithmic, a panel for each regime: a line a library, points for
+    single rounds. Rounds in which the regime changed have none, unless there are no others."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     single = [row for row in rows if row.workload.single and row.workload.kind == "allreduce"]
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for library in libraries:
-        points = [(row.bytes, row.median(library)) for row in single]
-        points = [(size, seconds * 1e6) for size, seconds in points if seconds is not None]
-        if not points:
-            continue
-        line, = axes.loglog(*zip(*points), marker="o", markersize=4, label=library)
-        scattered = [(row.bytes, median(r.seconds) * 1e6) for row in single for r in row.rounds
-                     if r.library == library]
-        axes.loglog(*zip(*scattered), ".", markersize=3, alpha=0.4, color=line.get_color())
-    axes.set(xlabel="size (bytes)", ylabel="time (us)", title=title)
-    axes.set_xscale("log", base=2)
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend()
+    found = regimes(single)
+    shown = [regime for regime in found if regime != "MIXED"] or found or ["unknown"]
+    figure, panels = pyplot.subplots(1, len(shown), figsize=(2 + 6 * len(shown), 5), sharey=True,
+                                     squeeze=False, layout="constrained")
+    colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
+    for axes, regime in zip(panels[0], shown):
+        here = [row.within(regime) for row in single]
+        for library, colour in zip(libraries, cycle(colours)):
+            draw(axes, here, library, colour)
+        axes.set(xlabel="size (bytes)", title=regime if len(shown) > 1 else title)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.grid(True, which="major", alpha=0.3)
+    panels[0][0].set(ylabel="time (us)")
+    max(panels[0], key=lambda axes: len(axes.get_legend_handles_labels()[1])).legend()
+    if len(shown) > 1:
+        figure.suptitle(title)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def draw(axes, rows: list[Row], library: str, colour: str) -> None:
+    points = [(row.bytes, row.median(library)) for row in rows]
+    points = [(size, seconds * 1e6) for size, seconds in points if seconds is not None]
+    rounds = [(row.bytes, median(r.seconds) * 1e6) for row in rows for r in row.rounds
+              if r.library == library]
+    if points:
+        axes.plot(*zip(*points), marker="o", markersize=4, label=library, color=colour)
+        axes.plot(*zip(*rounds), ".", markersize=3, alpha=0.4, color=colour)
