@@ -34,8 +34,7 @@ from horon.process_sets import global_process_set
 from horon.runtime import rank, size
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
-from horon.torch.meeting import meet, warn_of
-from horon.torch.parameter_gossip import NO_MEAN
+from horon.torch.meeting import NO_MEAN, meet, warn_of
 from horon.torch.reductions import allreduce
 from horon.torch.windows import Window, free_all
 
@@ -146,7 +145,8 @@ class AsyncGossip:
 
     def close(self, timeout=None):
         """For all ranks: gives the windows back. Steps are local ones afterwards."""
-        self.finish(timeout=timeout)
+        meet(timeout=timeout)
+        self.finish()
         free_all(self._windows)
 
     def state(self) -> dict:

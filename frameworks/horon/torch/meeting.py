@@ -11,6 +11,8 @@ from horon.errors import HoronLate
 from horon.process_sets import global_process_set
 from horon.torch.calls import barrier_call, set_id
 
+NO_MEAN = "the ranks keep their own parameters, which are not averaged"
+
 
 def meet(process_set=global_process_set, timeout=None) -> None:
     """Blocks until every rank of the set has called it. HoronLate, on all of them and on those that

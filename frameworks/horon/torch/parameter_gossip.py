@@ -11,7 +11,7 @@ import torch
 from horon.errors import HoronInvalidArgument
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.marks import took_in
-from horon.torch.meeting import met
+from horon.torch.meeting import NO_MEAN, met
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
 
@@ -19,7 +19,6 @@ from horon.torch.participants import count_participants
 WEIGHT = "gossip push-sum weight"
 
 AVERAGE = "average:late=keep"
-NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 
 _ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
 

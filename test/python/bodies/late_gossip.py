@@ -171,12 +171,13 @@ def check_first_pair_gossip():
 def check_averages_of_gossipgrad_groups():
     """Ranks of a group have the same parameters, and must not go on without each other."""
     state = made(proc_per_node=2, virtual_topology=list(range(0, hvd.size(), 2)))
-    inside = late() - late() % 2  # the first rank of the late one's group
+    first = hvd.rank() - hvd.rank() % 2  # of this rank's group
     x = torch.full((3,), float(hvd.rank()))
     failing = raises(hvd.HoronLate, words=[f"rank {late()} has not come for"])
-    with others_first(), failing if hvd.rank() >= inside else nullcontext():
-        hvd.allreduce(x, op="average:late=fail", name="inside",
-                      process_set=state.groups.local_group)
+    with others_first(), failing if first + 1 == late() else nullcontext():
+        state.average_unit(x)
+    if first + 1 != late():  # whose partners in the other group did not come
+        same(x, torch.full((3,), first + 0.5))
 
 
 def check_the_end():
