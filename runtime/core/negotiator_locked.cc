@@ -76,7 +76,7 @@ void Negotiator::Resume(uint64_t first, uint64_t uneven) {
 }
 
 void Negotiator::TakeBack(Entries entries) {
-  held_ = false;
+  held_ = schedule_.stopped();  // the next one, while batches waited for what is being sent
   moved_ = true;
   Add(entries);
 }

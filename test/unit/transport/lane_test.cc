@@ -86,6 +86,30 @@ TEST_CASE("a large part is reduced in pieces between which others run", "[lane]"
   CHECK(node.in_place.value() == 2);
 }
 
+// All of it in the first chunk, streamed, in place.
+TEST_CASE("a member of another bucket is found out before anything is written", "[lane]") {
+  const int ranks = 3;
+  const int64_t count = GENERATE(100, 200000);
+  const bool shared = GENERATE(false, true);
+  LaneNode node(ranks);
+  std::atomic<int> refused{0}, touched{0};
+  OnRanks(ranks, [&](int rank) {
+    Lane lane(node.Group(rank));
+    std::vector<float> elsewhere(static_cast<size_t>(count));
+    float* const at = shared ? node.At(rank, 0) : elsewhere.data();
+    for (int64_t i = 0; i < count; ++i) at[i] = Input(rank, i);
+    auto* const bytes = reinterpret_cast<std::byte*>(at);
+    LaneReduction reduction;
+    reduction.bucket = rank == 1 ? 8 : 7;
+    const Status status =
+        Drive(lane.Allreduce(lane.TakeTicket(), {{bytes, bytes, count}}, reduction));
+    refused += status.code() == Code::kInternal;
+    for (int64_t i = 0; i < count; ++i) touched += at[i] != Input(rank, i);
+  });
+  CHECK(refused == ranks);
+  CHECK(touched == 0);
+}
+
 TEST_CASE("a region is found by what lies in it", "[lane]") {
   SharedRegions regions;
   std::vector<std::byte> memory(1000);
