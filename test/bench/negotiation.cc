@@ -16,6 +16,7 @@
 
 #include "runtime/core/coordinator.h"
 #include "runtime/core/start_gate.h"
+#include "runtime/transport/spans.h"
 
 namespace horon {
 namespace {
@@ -138,14 +139,23 @@ class Net {
     transfer.transport = by;
     transfer.done = sends;
     if (sends) {
-      const Span& span = transfer.spans[0];
-      wire.sent.emplace_back(span.data, span.data + span.bytes);
+      std::vector<std::byte>& message = wire.sent.emplace_back();
+      for (const Span& span : transfer.spans)
+        message.insert(message.end(), span.data, span.data + span.bytes);
     } else {
       wire.wanted.push_back(&transfer);
     }
     while (!wire.sent.empty() && !wire.wanted.empty()) {
       Transfer& receive = *wire.wanted.front();
-      std::memcpy(receive.spans[0].data, wire.sent.front().data(), wire.sent.front().size());
+      const std::vector<std::byte>& message = wire.sent.front();
+      receive.bytes = static_cast<int64_t>(message.size());
+      SpanCursor at;
+      int64_t taken = 0;
+      ForNext(receive.spans, at, receive.bytes, [&](std::byte* to, int64_t count) {
+        std::memcpy(to, message.data() + taken, static_cast<size_t>(count));
+        taken += count;
+      });
+      if (taken < receive.bytes) std::abort();  // no room for it
       receive.done = true;
       wire.sent.pop_front();
       wire.wanted.pop_front();
@@ -189,11 +199,15 @@ LockedStep RunLocked(int nodes, int each) {
     for (const auto& own : counters) before.push_back((*own)["schedule.messages"].value());
     for (const auto& gate : gates) gate->Start(batch);
     for (bool all = false; !all;) {
+      bool moved = false;
       all = true;
       for (const auto& gate : gates) {
-        if (!gate->Advance().ok()) std::abort();
+        const Result<bool> advanced = gate->Advance();
+        if (!advanced.ok()) std::abort();
+        moved = moved || advanced.value();
         all = all && gate->Passed(batch);
       }
+      if (!moved && !all) std::abort();  // they would wait for ever
     }
     step = {};
     for (size_t rank = 0; rank < before.size(); ++rank) {

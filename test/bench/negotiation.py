@@ -5,7 +5,7 @@
         --plot negotiation.png
 
 The coordinator, the wire format, the bundles and the gates of locked steps are the real ones; the
-ranks are simulated.
+ranks are simulated. Fails where a steady step sends more than the goal allows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 STEPS = 4
+MOST_BYTES = 64  # the goal: on an edge between two nodes, up and down, in a step that is negotiated
 
 
 def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, dict, dict]:
@@ -36,6 +38,20 @@ def table(rows: list[tuple[int, int, dict, dict, dict]]) -> str:
                          f"{step['bytes_up']:,} B | {step['bytes_down']:,} B | "
                          f"{step['report']:,} B | {step['coordinator_ms']:.2f} ms |")
     return "\n".join(lines) + "\n"
+
+
+def misses(rows: list[tuple[int, int, dict, dict, dict]]) -> list[str]:
+    """Where the goals are missed: a sentence each."""
+    found = []
+    for ranks, nodes, _, steady, locked in rows:
+        most = max(steady["bytes_up"], steady["bytes_down"])
+        if most > MOST_BYTES:
+            found.append(f"{ranks} ranks: {most} B on an edge in a steady step, {MOST_BYTES} asked")
+        if steady["messages_between"] > 2 * (nodes - 1):
+            found.append(f"{ranks} ranks: {steady['messages_between']} messages in a steady step")
+        if locked["messages_between"] > nodes * (nodes - 1).bit_length():
+            found.append(f"{ranks} ranks: {locked['messages_between']} messages in a locked step")
+    return found
 
 
 def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int) -> None:
@@ -81,6 +97,9 @@ def main() -> None:
         Path(options.markdown).write_text(table(rows))
     if options.plot:
         plot(rows, options.plot, options.tensors)
+    missed = misses(rows)
+    if missed:
+        sys.exit("\n".join(missed))
 
 
 if __name__ == "__main__":
