@@ -37,6 +37,7 @@ try:
         cross_rank,
         cross_size,
         describe,
+        huge_page_bytes,
         init,
         is_homogeneous,
         is_initialized,

@@ -2,11 +2,14 @@
 
 import ctypes
 import os
+from pathlib import Path
 
 import torch
 from common import NUMBERS, SHAPES, all_values, close, raises, same, values
 
 import horon.torch as hvd
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def reference(op, stacked):
@@ -426,6 +429,11 @@ def check_memory_is_counted_as_it_is_touched():
     before = hvd.memory_bytes()
     tensor.fill_(1)
     hvd.barrier()
+    setting = HUGE_PAGES.read_text() if HUGE_PAGES.exists() else "[never]"
+    if "[never]" in setting or "[deny]" in setting:
+        assert hvd.huge_page_bytes() == 0
+    elif "[advise]" in setting and hvd.local_size() > 1:
+        assert size // 2 < hvd.huge_page_bytes()
     if hvd.local_size() > 1:
         assert size * 0.9 < hvd.memory_bytes() - before < size * 1.2 + (1 << 20)
     private = torch.ones(8 << 20)
