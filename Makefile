@@ -174,7 +174,8 @@ $(VENV)/python.stamp:
 	@touch $@
 
 # Debian packages that are missing, each found missing by what it is for: pythonX.Y-dev and -venv for a
-# PYTHON=pythonX.Y. Go, clang and relacy serve some tests, which are skipped elsewhere; CI wants them.
+# PYTHON=pythonX.Y. Go, clang, relacy, and a compiler and qemu for 64-bit ARM serve some tests, which are
+# skipped elsewhere; CI wants them.
 define ENSURE_PACKAGES
 missing=(); \
 if ! command -v $(COMPILER) >/dev/null; then missing+=(g++); \
@@ -189,6 +190,8 @@ header catch2/catch_all.hpp || header catch2/catch.hpp || missing+=(catch2); \
 [ -z "$(CI)" ] || command -v go >/dev/null || missing+=(golang-go); \
 [ -z "$(CI)" ] || command -v clang++ >/dev/null || missing+=(clang libclang-rt-dev); \
 [ -z "$(CI)" ] || header relacy/relacy.hpp || missing+=(relacy-dev); \
+[ -z "$(CI)" ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu); \
+[ -z "$(CI)" ] || command -v qemu-aarch64 >/dev/null || missing+=(qemu-user); \
 [ $${#missing[@]} -gt 0 ] || exit 0; \
 as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo -n); \
 if command -v apt-get >/dev/null && "$${as_root[@]}" true 2>/dev/null; then \

@@ -43,6 +43,16 @@ struct On<Isa::kAvx512> {
     Loop::Go(arguments...);
   }
 };
+#elif defined(__aarch64__)
+// Every 64-bit ARM has it, so the plain loops are compiled for it as well: they lack the
+// conversions of 16-bit floats alone.
+template <>
+struct On<Isa::kNeon> {
+  template <class Loop, class... Arguments>
+  [[gnu::noinline]] static void Run(Arguments... arguments) {
+    Loop::Go(arguments...);
+  }
+};
 #endif
 
 }  // namespace horon

@@ -25,6 +25,11 @@
 #define HORON_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]]
 #define HORON_HAS_FLOATS 1
 #include "runtime/device/loops_isa_host.h"
+#elif defined(__aarch64__)
+#define HORON_ISA Isa::kNeon
+#define HORON_TARGET
+#define HORON_HAS_FLOATS 1
+#include "runtime/device/loops_isa_host.h"
 #endif
 
 namespace horon {
@@ -361,8 +366,13 @@ const HostKernels* VectorKernels(Isa isa) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  if (isa == Isa::kAvx512) return avx512 ? &kKernels<Isa::kAvx512> : nullptr;
-  return avx2 ? &kKernels<Isa::kAvx2> : nullptr;
+  if (isa == Isa::kAvx512 && avx512) return &kKernels<Isa::kAvx512>;
+  if (isa == Isa::kAvx2 && avx2) return &kKernels<Isa::kAvx2>;
+  return nullptr;
+}
+#elif defined(__aarch64__)
+const HostKernels* VectorKernels(Isa isa) {
+  return isa == Isa::kNeon ? &kKernels<Isa::kNeon> : nullptr;
 }
 #else
 const HostKernels* VectorKernels(Isa) { return nullptr; }
@@ -370,7 +380,7 @@ const HostKernels* VectorKernels(Isa) { return nullptr; }
 
 const HostKernels& Best() {
   static const HostKernels& best = []() -> const HostKernels& {
-    for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+    for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kNeon}) {
       if (const HostKernels* kernels = KernelsFor(isa)) return *kernels;
     }
     return kKernels<Isa::kPlain>;

@@ -10,7 +10,7 @@
 
 namespace horon {
 
-enum class Isa : uint8_t { kPlain, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kPlain, kAvx2, kAvx512, kNeon };
 
 // The functions of kernels.h, compiled for one instruction set.
 struct HostKernels {

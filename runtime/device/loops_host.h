@@ -12,6 +12,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "runtime/base/dtype.h"
@@ -222,6 +224,30 @@ struct Narrow<isa, Float16> {
     for (; i + 8 <= n; i += 8) {
       const __m128i stored = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), stored);
+    }
+    for (; i < n; ++i) out[i].bits = NarrowOne(Float16{}, in[i]);
+  }
+};
+#elif defined(__aarch64__)
+template <>
+struct Widen<Isa::kNeon, Float16> {
+  [[gnu::always_inline]] static void Go(const Float16* in, float* out, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+      const uint16x4_t stored = vld1_u16(&in[i].bits);
+      vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(stored)));
+    }
+    for (; i < n; ++i) out[i] = WidenOne(in[i]);
+  }
+};
+
+template <>
+struct Narrow<Isa::kNeon, Float16> {
+  [[gnu::always_inline]] static void Go(const float* in, Float16* out, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+      const float16x4_t rounded = vcvt_f16_f32(vld1q_f32(in + i));
+      vst1_u16(&out[i].bits, vreinterpret_u16_f16(rounded));
     }
     for (; i < n; ++i) out[i].bits = NarrowOne(Float16{}, in[i]);
   }

@@ -66,14 +66,14 @@ struct ShortDotsLoop<HORON_ISA, T> {
     [[gnu::always_inline]] HORON_TARGET double Total() const {
       float pairs[kShortLanes / 2];
       for (int s = 0; s < kSteps; ++s) {
-        typename R::Float sum;
-        if constexpr (kNeighbours<T> || kSteps == 1)
-          sum = x[s] + y[s];
-        else
-          sum = s == 0 ? x[0] + x[1] : y[0] + y[1];
+        const typename R::Float sum = kNeighbours<T> ? x[s] + y[s] : At(s) + At(s + kSteps);
         std::memcpy(pairs + s * R::kFloats / 2, &sum, sizeof sum);
       }
       return TotalOf(pairs);
+    }
+    // The registers in the order of the elements, but for bf16.
+    [[gnu::always_inline]] HORON_TARGET typename R::Float At(int r) const {
+      return r % 2 == 0 ? x[r / 2] : y[r / 2];
     }
   };
   struct Sums {
@@ -83,11 +83,11 @@ struct ShortDotsLoop<HORON_ISA, T> {
   // What is lost of bf16's smallest products is rounded alike on every instruction set.
   [[gnu::always_inline]] HORON_TARGET static void Add(typename R::Float product,
                                                       typename R::Float* sum) {
-    if constexpr (kNeighbours<T>) __asm__("" : "+v"(product));
+    if constexpr (kNeighbours<T>) HORON_FORGET(product);
     *sum += product;
   }
   [[gnu::always_inline]] HORON_TARGET static void Step(const T* a, const T* b, Sums* sums) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < kSteps; ++s) {
       typename R::Float a0, a1, b0, b1;
       R::Load(a + s * R::kFloats, &a0, &a1);
@@ -151,14 +151,18 @@ struct PairCombineLoop<HORON_ISA, T> {
       u1 *= left;
       v0 *= right;
       v1 *= right;
-      __asm__("" : "+v"(u0), "+v"(u1), "+v"(v0), "+v"(v1));
+      HORON_FORGET(u0);
+      HORON_FORGET(u1);
+      HORON_FORGET(v0);
+      HORON_FORGET(v1);
       u0 += v0;
       u1 += v1;
       R::Store(u0, u1, out + i, copy == nullptr ? nullptr : copy + i);
     }
     for (; i < n; ++i) {
       float u = left * WidenOne(x[i]), v = right * WidenOne(y[i]);
-      __asm__("" : "+v"(u), "+v"(v));
+      HORON_FORGET(u);
+      HORON_FORGET(v);
       NarrowTo(u + v, out + i);
       if (copy != nullptr) copy[i] = out[i];
     }

@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cstdint>
@@ -55,6 +57,14 @@ template <typename T>
   for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(T)); at += kFetchedBytes)
     __builtin_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes + at);
 }
+
+// The compiler forgets what it knows about a value in a vector register: of a product, that it may
+// be contracted with the sum that it goes into.
+#if defined(__x86_64__)
+#define HORON_FORGET(value) __asm__("" : "+v"(value))
+#elif defined(__aarch64__)
+#define HORON_FORGET(value) __asm__("" : "+w"(value))
+#endif
 
 // Loops of loops_isa_host.h.
 template <Isa isa, typename Loop, int kStep>
@@ -235,6 +245,81 @@ struct Registers<Isa::kAvx512> {
 #undef HORON_AVX512
 #undef HORON_AVX2
 #undef HORON_WITH
+
+#elif defined(__aarch64__)
+
+#define HORON_NEON [[gnu::always_inline]] static
+
+// As F16C's, its conversions keep fp16's subnormals even where subnormal fp32 is switched off.
+template <>
+struct Registers<Isa::kNeon> {
+  static constexpr bool kHas = true;
+  static constexpr int kFloats = 8;
+  using Float = float32x4_t;
+
+  HORON_NEON void Load(const float* from, float32x4_t* x, float32x4_t* y) {
+    *x = vld1q_f32(from);
+    *y = vld1q_f32(from + 4);
+  }
+  HORON_NEON void Load(const Float16* from, float32x4_t* x, float32x4_t* y) {
+    const float16x8_t stored = vreinterpretq_f16_u16(vld1q_u16(&from->bits));
+    *x = vcvt_f32_f16(vget_low_f16(stored));
+    *y = vcvt_high_f32_f16(stored);
+  }
+  HORON_NEON void Load(const BFloat16* from, float32x4_t* even, float32x4_t* odd) {
+    const uint32x4_t stored = vreinterpretq_u32_u16(vld1q_u16(&from->bits));
+    *even = vreinterpretq_f32_u32(vshlq_n_u32(stored, 16));
+    *odd = vreinterpretq_f32_u32(vandq_u32(stored, vdupq_n_u32(0xffff0000)));
+  }
+  HORON_NEON void Store(const float32x4_t& x, const float32x4_t& y, float* to, float* copy) {
+    for (float* const at : {to, copy}) {
+      if (at == nullptr) continue;
+      vst1q_f32(at, x);
+      vst1q_f32(at + 4, y);
+    }
+  }
+  HORON_NEON void Store(const float32x4_t& x, const float32x4_t& y, Float16* to, Float16* copy) {
+    const uint16x8_t both = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x), y));
+    vst1q_u16(&to->bits, both);
+    if (copy != nullptr) vst1q_u16(&copy->bits, both);
+  }
+  HORON_NEON void Store(const float32x4_t& even, const float32x4_t& odd, BFloat16* to,
+                        BFloat16* copy) {
+    // Shifted right into the odd ones, which keep their upper halves.
+    const uint16x8_t both = vreinterpretq_u16_u32(vsriq_n_u32(Rounded(odd), Rounded(even), 16));
+    vst1q_u16(&to->bits, both);
+    if (copy != nullptr) vst1q_u16(&copy->bits, both);
+  }
+  // A bf16 in the upper half of each word. Whether there is a NaN is not asked first: that takes as
+  // long as to choose.
+  HORON_NEON uint32x4_t Rounded(const float32x4_t& value) {
+    const uint32x4_t word = vreinterpretq_u32_f32(value);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(word, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(word, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t quiet = vorrq_u32(word, vdupq_n_u32(0x400000));
+    return vbslq_u32(vceqq_f32(value, value), rounded, quiet);
+  }
+
+  HORON_NEON void Load(const float* from, Vectors<2>::Wide* to) {
+    *to = vcvt_f64_f32(vld1_f32(from));
+  }
+  HORON_NEON void Load(const Float16* from, Vectors<2>::Wide* to) {
+    const float16x4_t stored = vreinterpret_f16_u32(Pair(from));
+    *to = vcvt_f64_f32(vget_low_f32(vcvt_f32_f16(stored)));
+  }
+  HORON_NEON void Load(const BFloat16* from, Vectors<2>::Wide* to) {
+    const uint32x4_t words = vshll_n_u16(vreinterpret_u16_u32(Pair(from)), 16);
+    *to = vcvt_f64_f32(vget_low_f32(vreinterpretq_f32_u32(words)));
+  }
+  // Two 16-bit floats, and zeros behind them.
+  HORON_NEON uint32x2_t Pair(const void* from) {
+    uint32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return vset_lane_u32(both, vdup_n_u32(0), 0);
+  }
+};
+
+#undef HORON_NEON
 #endif
 
 }  // namespace horon

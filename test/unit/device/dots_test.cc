@@ -11,6 +11,7 @@
 #include "test/support/catch.h"
 #include "test/support/reference.h"
 #include "test/unit/device/elements.h"
+#include "test/unit/device/vector_sets.h"
 
 namespace horon {
 namespace {
@@ -118,12 +119,7 @@ TEST_CASE("dots keep a small sum of large terms of either sign", "[kernels]") {
 
 TEST_CASE("dots have the same bits on every instruction set", "[kernels]") {
   const HostKernels& plain = *KernelsFor(Isa::kPlain);
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    const HostKernels* other = KernelsFor(isa);
-    if (other == nullptr) {
-      WARN("this CPU has no " << (isa == Isa::kAvx2 ? "AVX2" : "AVX-512") << "; not compared");
-      continue;
-    }
+  for (const auto& [name, other] : test::VectorSets()) {
     for (const DataType dtype : kFloats) {
       for (const int64_t count : kCounts) {
         for (const int how : {0, 1, 2}) {
@@ -134,7 +130,7 @@ TEST_CASE("dots have the same bits on every instruction set", "[kernels]") {
           Dots x, y;
           plain.dots(dtype, a.data(), b.data(), count, &x);
           other->dots(dtype, a.data(), b.data(), count, &y);
-          INFO(NameOf(dtype) << " x " << count << ", instruction set " << static_cast<int>(isa));
+          INFO(NameOf(dtype) << " x " << count << " by " << name);
           CHECK(SameBits(x, y));
         }
       }

@@ -1,4 +1,5 @@
-// The same inputs give the same bits on every instruction set that this CPU has.
+// The same inputs give the same bits on every instruction set that this CPU has, and on every
+// architecture (kernels_on_aarch64 in CTest runs this there).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "runtime/device/kernels_host.h"
 #include "test/support/catch.h"
 #include "test/unit/device/elements.h"
+#include "test/unit/device/vector_sets.h"
 
 namespace horon {
 namespace {
@@ -42,21 +44,17 @@ Elements RandomBits(DataType dtype, int64_t count, unsigned seed) {
 TEST_CASE("every instruction set gives the same bits", "[kernels]") {
   constexpr int64_t kCount = 5003;
   const HostKernels& plain = *KernelsFor(Isa::kPlain);
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    const HostKernels* other = KernelsFor(isa);
-    if (other == nullptr) {
-      WARN("this CPU has no " << (isa == Isa::kAvx2 ? "AVX2" : "AVX-512") << "; not compared");
-      continue;
-    }
+  for (const auto& [name, other] : test::VectorSets()) {
     for (int type = 0; type < kDataTypes; ++type) {
       const auto dtype = static_cast<DataType>(type);
       std::vector<Elements> inputs;
       for (unsigned k = 0; k < 3; ++k) inputs.push_back(RandomBits(dtype, kCount, 10 + k));
       const std::byte* in[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
       Elements a(dtype, kCount), b(dtype, kCount);
-      INFO(NameOf(dtype) << ", instruction set " << static_cast<int>(isa));
+      INFO(NameOf(dtype) << " by " << name);
       for (const ReduceKind kind : kKinds) {
-        for (const double scale : {1.0, 0.3333333333}) {
+        // A NaN of all ones would be a zero if it were rounded as a number.
+        for (const double scale : {1.0, 0.3333333333, std::bit_cast<double>(~uint64_t{0})}) {
           for (const size_t inputs_given : {1, 2, 3}) {
             plain.reduce(kind, dtype, scale, {in, inputs_given}, a.data(), kCount, {});
             other->reduce(kind, dtype, scale, {in, inputs_given}, b.data(), kCount, {});
@@ -101,10 +99,9 @@ TEST_CASE("every instruction set rounds fp32 to the 16-bit floats alike, NaN pay
   std::mt19937 random(3);
   for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
   const auto count = static_cast<int64_t>(values.size());
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    const HostKernels* other = KernelsFor(isa);
-    if (other == nullptr) continue;
+  for (const auto& [name, other] : test::VectorSets()) {
     for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
+      INFO(NameOf(dtype) << " by " << name);
       std::vector<uint16_t> a(values.size()), b(values.size());
       plain.from_float(dtype, values.data(), reinterpret_cast<std::byte*>(a.data()), count);
       other->from_float(dtype, values.data(), reinterpret_cast<std::byte*>(b.data()), count);
@@ -117,6 +114,73 @@ TEST_CASE("every instruction set rounds fp32 to the 16-bit floats alike, NaN pay
       CHECK(wide_a == wide_b);
     }
   }
+}
+
+TEST_CASE("every instruction set widens every 16-bit float alike", "[kernels]") {
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  std::vector<uint16_t> all(1 << 16);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  const auto* const in = reinterpret_cast<const std::byte*>(all.data());
+  const auto count = static_cast<int64_t>(all.size());
+  for (const auto& [name, other] : test::VectorSets()) {
+    for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
+      std::vector<uint32_t> a(all.size()), b(all.size());
+      plain.to_float(dtype, in, reinterpret_cast<float*>(a.data()), count);
+      other->to_float(dtype, in, reinterpret_cast<float*>(b.data()), count);
+      INFO(NameOf(dtype) << " by " << name);
+      CHECK(a == b);
+    }
+  }
+}
+
+// A sum over the bits of all results; every NaN counts alike.
+class BitsSeen {
+ public:
+  void Add(uint64_t bits) { sum_ = (sum_ ^ bits) * 0x100000001b3; }
+  void Add(DataType dtype, const Elements& elements, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, elements.data() + i * SizeOf(dtype), static_cast<size_t>(SizeOf(dtype)));
+      Add(std::isnan(elements.at(i)) ? ~uint64_t{0} : bits);
+    }
+  }
+  uint64_t sum() const { return sum_; }
+
+ private:
+  uint64_t sum_ = 0xcbf29ce484222325;
+};
+
+TEST_CASE("the bits are those of every other architecture", "[kernels]") {
+  constexpr int64_t kCount = 1003;
+  const HostKernels& plain = *KernelsFor(Isa::kPlain);
+  BitsSeen seen;
+  for (int type = 0; type < kDataTypes; ++type) {
+    const auto dtype = static_cast<DataType>(type);
+    std::vector<Elements> inputs;
+    for (unsigned k = 0; k < 3; ++k) inputs.push_back(RandomBits(dtype, kCount, 20 + k));
+    const std::byte* in[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
+    Elements out(dtype, kCount);
+    for (const ReduceKind kind : kKinds) {
+      for (const double scale : {1.0, 1.0 / 3}) {
+        plain.reduce(kind, dtype, scale, {in, 3}, out.data(), kCount, {});
+        seen.Add(dtype, out, kCount);
+      }
+    }
+    if (!IsFloat(dtype)) continue;
+    // Of one size, so that what a contraction would change is not lost beside the larger one.
+    std::vector<float> near(kCount);
+    std::mt19937 random(8);
+    for (float& value : near) value = static_cast<float>(random() % 4096) / 63 - 32;
+    plain.from_float(dtype, near.data(), inputs[0].data(), kCount);
+    std::reverse(near.begin(), near.end());
+    plain.from_float(dtype, near.data(), inputs[1].data(), kCount);
+    plain.combine(dtype, 0.7, in[0], 1.0 / 3, in[1], out.data(), kCount, nullptr);
+    seen.Add(dtype, out, kCount);
+    Dots dots;
+    plain.dots(dtype, in[0], in[1], kCount, &dots);
+    for (const double dot : {dots.ab, dots.aa, dots.bb}) seen.Add(std::bit_cast<uint64_t>(dot));
+  }
+  CHECK(seen.sum() == 0x0be52aa2a7d65b73);
 }
 
 }  // namespace
