@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from loops import FLOATS, HEADER
@@ -74,7 +73,7 @@ class Group:
                 raise Missing(f"no Python module {module}")
         self.library, self.np, self.folder, self.name = library, np, folder, name
         self.channels: list = []
-        self.memory = None  # a file in memory that its ranks share
+        self.memory = None  # a memfd that its ranks share
         self.note = ""
         self.words = folder / f"{name}.words"
         self.words.write_bytes(bytes(WORD_BYTES * np))
@@ -115,10 +114,11 @@ class Group:
         source = "adasum" if self.library == "two-pass" else "loops"
         built = compiled(f"reference/{source}.cc", self.folder / f"{source}.so", "-O3",
                          "-march=native", "-fopenmp-simd", "-shared", "-fPIC")
-        self.memory = tempfile.NamedTemporaryFile(prefix="horon-bench-", dir="/dev/shm")
+        self.memory = open(os.memfd_create(f"horon-bench-{self.name}"), "r+b")
         # Sparse: what is not used costs nothing.
         self.memory.truncate(HEADER + 4 * FLOATS * self.np)
-        return {"BENCH_STORE": self.memory.name, "BENCH_LOOPS": built}
+        store = f"/proc/{os.getpid()}/fd/{self.memory.fileno()}"
+        return {"BENCH_STORE": store, "BENCH_LOOPS": built}
 
     def mpi_environment(self) -> dict[str, str]:
         """Open MPI's options as variables, which other MPIs ignore."""

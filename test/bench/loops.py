@@ -1,6 +1,9 @@
 """The yardstick: C++ loops that move what a sum must move and do nothing else (reference/*.cc).
 
-One rank is one worker process, as of any other library; they share a file in memory.
+One rank is one worker process, as of any other library. Their shared memory is of the kind that
+Horon's shared tensors lie in (runtime/base/shared_memory.cc): a memfd, whose huge pages the kernel
+grants by shmem_enabled where a file of /dev/shm has those of its mount, with the same advice. Each
+page of a tensor is touched first by its own rank, which fills it before the others add.
 """
 
 from __future__ import annotations
@@ -8,11 +11,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from contextlib import suppress
 
 import torch
 
 HEADER = 4096  # bytes, of world.h
-FLOATS = 110_000_000  # a rank's: the largest workload are BERT-base's gradients
+# A rank's: the largest workload are BERT-base's gradients. Whole huge pages, so that every rank's
+# begin in one as tensors do in Horon's memory, a page behind its start.
+FLOATS = 105 << 20
 
 
 def places(tensors) -> ctypes.Array:
@@ -27,6 +33,8 @@ class Loops:
         self.library = ctypes.CDLL(os.environ["BENCH_LOOPS"])
         with open(os.environ["BENCH_STORE"], "r+b") as file:
             self.memory = mmap.mmap(file.fileno(), 0)
+        with suppress(OSError):  # a kernel without huge pages
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         cores = len(os.sched_getaffinity(0))
         self.library.loops_open(ctypes.c_void_p(start), self.rank, self.size, cores)
