@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import goals
+import machine
 import report
 import workloads
 from groups import LOOPS
@@ -60,15 +62,19 @@ def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) ->
     if not measured:
         sys.exit("nothing was measured")
     base = measured[0]
-    table = report.markdown(rows, measured, base, LOOPS)
-    table += report.named(facts["missing"])
-    print(f"\n{table}")
+    facts["machine"]["rounds"] = report.rounds_by_regime(rows)
+    facts["goals"] = goals.of(rows, facts["missing"], options.regime,
+                              ", without CMA" if options.no_cma else "")
+    text = f"{machine.lines(facts['machine'])}\n"
+    text += report.markdown(rows, measured, base, LOOPS)
+    text += f"\n{goals.section(facts['goals'])}{report.named(facts['missing'])}"
+    print(f"\n{text}")
     if options.markdown:
-        Path(options.markdown).write_text(table)
+        Path(options.markdown).write_text(text)
     if options.json:
         Path(options.json).write_text(json.dumps(report.as_json(rows, base, facts)))
     if options.plot:
-        title = f"allreduce, {options.np} ranks, {options.dtype}, {facts['processor']}"
+        title = f"allreduce, {options.np} ranks, {options.dtype}, {machine.model()}"
         report.plot(rows, measured, options.plot, title)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import goals
+import machine
 import report
 from interleaved import Bench, Seat, add_options
 from workloads import Workload
@@ -38,11 +40,12 @@ class Table:
         return [row.workload.name, str(len(ratio.values) if ratio else 0), compared.what,
                 report.text_of_time(row.median(compared.what)), compared.over,
                 report.text_of_time(row.median(compared.over)), str(ratio or "-"), str(goal or "-"),
+                goals.yes_or_no(ratio.median <= goal) if ratio and goal else "-",
                 self.quoted(row.workload.name, self.seats[compared.what]) or "-"]
 
     def markdown(self, rows: list[report.Row], missing: dict[str, str]) -> str:
         head = ["reduced", "rounds", "what", "time", "over", "its time", "ratio (95 %)", "goal",
-                self.quoted_title]
+                "reached", self.quoted_title]
         lines = []
         for regime in report.regimes(rows):
             here = [row.within(regime) for row in rows]
@@ -50,6 +53,14 @@ class Table:
                      for compared in self.comparisons]
             lines += [f"Regime {regime}:", "", *report.table(head, cells), ""]
         return "\n".join(lines) + report.named(missing)
+
+    def goals_of(self, rows: list[report.Row], missing: dict[str, str],
+                 regime: str | None) -> list[list[str]]:
+        """Cells as goals.py has them."""
+        return [line for row in rows for line in goals.lines_of(
+            row, [goals.Share(one.what, one.over, one.goals[row.workload.name])
+                  for one in self.comparisons if row.workload.name in one.goals],
+            set(missing), regime)]
 
     def run(self, description: str, base: str) -> None:
         """A benchmark's main. JSON has each library's time over the base's."""
@@ -61,7 +72,9 @@ class Table:
                 facts = bench.about()
             finally:
                 bench.stop()
-        text = self.markdown(rows, facts["missing"])
+        facts["machine"]["rounds"] = report.rounds_by_regime(rows)
+        facts["goals"] = self.goals_of(rows, facts["missing"], options.regime)
+        text = f"{machine.lines(facts['machine'])}\n{self.markdown(rows, facts['missing'])}"
         print(f"\n{text}")
         if options.markdown:
             Path(options.markdown).write_text(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import machine
 import report
 import workloads
 from groups import LOOPS, Group, Missing, compiled, turned
@@ -69,6 +69,7 @@ class Bench:
         self.options, self.seats = options, seats
         self.groups: dict[str, Group] = {}
         self.missing: dict[str, str] = {}
+        self.machine = machine.about()  # before its load is this run's own
         self.pingpong = PingPong(options.pingpong, folder)
         if options.regime and self.pingpong.program is None:
             sys.exit("--regime: nothing tells it here; install a C++ compiler, or give --pingpong")
@@ -147,8 +148,7 @@ class Bench:
             group.stop()
 
     def about(self) -> dict:
-        return {"processor": processor(), "cores": len(os.sched_getaffinity(0)),
-                "system": platform.platform(), "missing": self.missing,
+        return {"machine": self.machine, "missing": self.missing,
                 "notes": {name: group.note for name, group in self.groups.items()}}
 
 
@@ -163,10 +163,3 @@ def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
     if library in LOOPS:
         return reduces and dtype == "float32"
     return reduces or library != "horon-shared"
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -25,6 +25,7 @@ ALLREDUCE = {
     ("64 MiB", 4): "101 ms; 114 ms",
     ("ResNet-50", 4): "131 ms; 139 ms",
 }
+UNITS = {"us": 1e-6, "ms": 1e-3}
 ADASUM = {
     ("1 MiB", 2): "0.50-1.07 ms",
     ("64 MiB", 2): "27 ms",
@@ -36,3 +37,9 @@ ADASUM = {
 # Steps a second of training_bench.py's model, and their share of those without communication.
 TRAINING = {"Horovod, quoted": ("20", "0.29"), "Horovod tuned, quoted": ("27", "0.39")}
 IDLE = "Horovod, quoted: merely initialised it leaves 0.67 of the steps (46 of 68.5 a second)."
+
+
+def best(text: str) -> float:
+    """Seconds: the shortest time in a cell such as "1071 us; 5.3-8.5 ms"."""
+    return min(float(number.split("-")[0]) * UNITS[unit]
+               for number, unit in (part.split() for part in text.split("; ")))

@@ -132,6 +132,18 @@ def regimes(rows: list[Row]) -> list[str]:
     return sorted({r.regime for row in rows for r in row.rounds}, reverse=True)
 
 
+def told_regimes(rows: list[Row]) -> list[str]:
+    """Without rounds in which the regime changed, unless there are no others."""
+    found = regimes(rows)
+    return [regime for regime in found if regime != "MIXED"] or found
+
+
+def rounds_by_regime(rows: list[Row]) -> str:
+    counts = {regime: sum(len({r.round for r in row.within(regime).rounds}) for row in rows)
+              for regime in regimes(rows)}
+    return ", ".join(f"{count} {regime}" for regime, count in counts.items()) or "none"
+
+
 def markdown(rows: list[Row], libraries: list[str], base: str, loops: tuple[str, ...] = ()) -> str:
     """For each regime the medians by library, then how much longer than the base each other one
     takes. Of the loops, the best one for private tensors, as a share of the base's time."""
@@ -218,8 +230,7 @@ def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
     from matplotlib import pyplot
 
     single = [row for row in rows if row.workload.single and row.workload.kind == "allreduce"]
-    found = regimes(single)
-    shown = [regime for regime in found if regime != "MIXED"] or found or ["unknown"]
+    shown = told_regimes(single) or ["unknown"]
     figure, panels = pyplot.subplots(1, len(shown), figsize=(2 + 6 * len(shown), 5), sharey=True,
                                      squeeze=False, layout="constrained")
     colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
