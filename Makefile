@@ -93,23 +93,36 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
-# Alone on the machine: about 40 minutes. ROUNDS=6 gives a first look.
+# Alone on the machine: about 50 minutes, and 20 more where regime FAR comes and goes. ROUNDS=6 gives
+# a first look. The part for FAR waits a minute a row at most, and ends at once where the first has none.
 bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
+bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
+bench: FAR = --regime FAR --patience 60
+bench: PARTS = bench bench-no-cma bench-4 halves bench-far halves-far training adasum
 bench: $(VENV)/test.stamp
-	@mkdir -p $(BUILD); status=0; \
+	@mkdir -p $(BUILD); rm -f $(PARTS:%=$(BUILD)/%.json); status=0; \
 	echo "== 2 ranks"; \
-	$(BENCH) --np 2 --json $(BUILD)/bench.json --plot $(BUILD)/bench.png --markdown $(BUILD)/bench.md || status=1; \
+	$(BENCH) --np 2 --plot $(BUILD)/bench.png $(call LEAVES,bench) || status=1; \
 	echo "== 2 ranks that may not read each other's memory"; \
 	$(BENCH) --np 2 --no-cma --libraries horon mpi --only "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" \
-	  "reducescatter 64 MiB" --json $(BUILD)/bench-no-cma.json --markdown $(BUILD)/bench-no-cma.md || status=1; \
+	  "reducescatter 64 MiB" $(call LEAVES,bench-no-cma) || status=1; \
 	echo "== 4 ranks"; \
-	$(BENCH) --np 4 --only "4 B" "64 MiB" ResNet-50 --json $(BUILD)/bench-4.json --markdown $(BUILD)/bench-4.md || status=1; \
+	$(BENCH) --np 4 --only "4 B" "64 MiB" ResNet-50 $(call LEAVES,bench-4) || status=1; \
+	echo "== sets in 16 bits"; \
+	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(call LEAVES,halves) || status=1; \
+	echo "== 2 ranks, only while the cores are far from each other"; \
+	$(BENCH) --np 2 --lean $(FAR) $(call LEAVES,bench-far) || status=1; \
+	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(FAR) $(call LEAVES,halves-far) || status=1; \
 	echo "== training, and a runtime that only waits"; \
-	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) \
-	  --markdown $(BUILD)/training.md || status=1; \
+	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) $(call LEAVES,training) || status=1; \
 	echo "== Adasum"; \
-	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) --json $(BUILD)/adasum.json --markdown $(BUILD)/adasum.md || status=1; \
+	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) $(call LEAVES,adasum) || status=1; \
+	echo "== all goals"; \
+	$(BIN)/python test/bench/goals.py $(PARTS:%=$(BUILD)/%.json) --markdown $(BUILD)/goals.md || status=1; \
+	echo "== not in here: several hosts, and negotiation among 8 to 4,096 ranks"; \
+	echo "python test/bench/nodes_bench.py"; \
+	echo "python test/bench/negotiation.py --program build/bin/horon_bench_negotiation"; \
 	exit $$status
 
 # On a machine with a GPU and nvcc: five minutes. Elsewhere the table without figures, and why.

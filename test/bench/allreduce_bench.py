@@ -43,6 +43,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-sets", action="store_true", help="allreduce of single tensors only")
     parser.add_argument("--only", nargs="+", metavar="NAME",
                         help="only these rows of the table, such as '1,000 x 1 KiB'")
+    parser.add_argument("--lean", action="store_true",
+                        help="sets without gloo, with which a round may outlast a regime")
     parser.add_argument("--no-cma", action="store_true",
                         help="neither Horon nor Open MPI reads another process's memory")
     parser.add_argument("--plot", help="PNG of time over size")
@@ -59,15 +61,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) -> None:
     measured = [name for name in options.libraries
                 if any(r.library == name for row in rows for r in row.rounds)]
-    if not measured:
+    if not measured and not options.regime:
         sys.exit("nothing was measured")
-    base = measured[0]
+    base = (measured or options.libraries)[0]
     facts["machine"]["rounds"] = report.rounds_by_regime(rows)
     facts["goals"] = goals.of(rows, facts["missing"], options.regime,
                               ", without CMA" if options.no_cma else "")
     text = f"{machine.lines(facts['machine'])}\n"
     text += report.markdown(rows, measured, base, LOOPS)
-    text += f"\n{goals.section(facts['goals'])}{report.named(facts['missing'])}"
+    text += f"\n{goals.section(facts['goals'])}"
+    text += report.named(facts["missing"], facts["short"], options.regime)
     print(f"\n{text}")
     if options.markdown:
         Path(options.markdown).write_text(text)
@@ -92,7 +95,8 @@ def main() -> None:
         rows: list[report.Row] = []
         try:
             for workload in todo:
-                rows.append(bench.run(workload))
+                lean = options.lean and not workload.single
+                rows.append(bench.run(workload, without=goals.GLOO if lean else ()))
                 report.nccl_table(rows[-1:], options.libraries, header=len(rows) == 1)
             facts = {"np": options.np, "dtype": options.dtype, **bench.about()}
         finally:

@@ -75,6 +75,7 @@ class Table:
         facts["machine"]["rounds"] = report.rounds_by_regime(rows)
         facts["goals"] = self.goals_of(rows, facts["missing"], options.regime)
         text = f"{machine.lines(facts['machine'])}\n{self.markdown(rows, facts['missing'])}"
+        text += report.named({}, facts["short"], options.regime)
         print(f"\n{text}")
         if options.markdown:
             Path(options.markdown).write_text(text)

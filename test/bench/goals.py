@@ -20,6 +20,8 @@ import report
 HEAD = ["work", "regime, rounds", "goal", "measured", "reached"]
 ROUNDS = 30  # decide whether one is not slower than another
 NOT_SLOWER = 1 / 1.05  # what the 95 % interval of peer / Horon then stays above
+SHARE = 0.87  # of the steps of training without communication
+IDLE_CORE, IDLE_SWITCHES = 0.005, 1  # of a runtime that only waits; switches a second
 GLOO, MPI, IN_PLACE = ("gloo", "gloo-buckets"), ("mpi",), ("in-place",)
 PRIVATE_LOOPS = ("streamed", "staged")
 NAMES = {GLOO: "gloo", MPI: "Open MPI", IN_PLACE: "the in-place loop",
@@ -250,6 +252,22 @@ def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str]) -> list
     return [f"{regime}, {found.rounds}", goal.words, found.words, found.reached]
 
 
+def training(way: str, share: report.Ratio) -> list[str]:
+    """Of the steps without communication."""
+    rounds = len(share.values)
+    reached = yes_or_no(share.median >= SHARE) if rounds >= ROUNDS else "too few rounds"
+    return [f"training, {way}", f"-, {rounds}", f"at least {SHARE} of the steps without "
+            "communication", str(share), reached]
+
+
+def idle(core: float, switches: float, seconds: float) -> list[list[str]]:
+    work = f"a runtime that waits for {seconds:g} s"
+    return [[work, "-, 1", f"at most {IDLE_CORE * 100:g} % of a core", f"{core * 100:.3f} %",
+             yes_or_no(core <= IDLE_CORE)],
+            [work, "-, 1", f"at most {IDLE_SWITCHES} voluntary switch a second",
+             f"{switches:.2f}", yes_or_no(switches <= IDLE_SWITCHES)]]
+
+
 def table(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (HEAD, ["---"] * len(HEAD), *lines))
 
@@ -269,9 +287,10 @@ def main() -> None:
     runs = [json.loads(path.read_text()) for path in left]
     missing = {name: why for run in runs for name, why in run.get("missing", {}).items()}
     missing |= {path.name: "the run left no figures" for path in options.runs if path not in left}
-    text = "\n".join(filter(None, [
-        machine.lines(runs[0]["machine"]) if runs else "",
-        table([line for run in runs for line in run["goals"]]), report.named(missing)]))
+    about = {name: words for run in runs[:1] for name, words in run["machine"].items()
+             if name != "rounds"}
+    text = "\n".join([machine.lines(about), table([line for run in runs for line in run["goals"]]),
+                      report.named(missing)])
     print(text, end="")
     if options.markdown:
         options.markdown.write_text(text)

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,9 @@ BETWEEN_LOOKS_S = 0.2  # at the regime, while another one is waited for
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
+    parser.add_argument("--rounds", type=int, default=7,
+                        help="interleaved rounds in one regime (default 7); a row ends without "
+                             "them after half as many again in all")
     parser.add_argument("--regime", choices=("NEAR", "FAR"),
                         help="only rounds that begin and end in this regime, which is waited for")
     parser.add_argument("--patience", type=float, default=120,
@@ -69,6 +73,8 @@ class Bench:
         self.options, self.seats = options, seats
         self.groups: dict[str, Group] = {}
         self.missing: dict[str, str] = {}
+        self.short: dict[str, str] = {}  # rows that lack rounds of the regime that was asked for
+        self.hopeless: bool | None = None  # the first row found none: the others are not tried
         self.machine = machine.about()  # before its load is this run's own
         self.pingpong = PingPong(options.pingpong, folder)
         if options.regime and self.pingpong.program is None:
@@ -95,21 +101,35 @@ class Bench:
             self.give_up(library, missing)
             return []
 
-    def run(self, workload: workloads.Workload) -> report.Row:
-        """Warms every library up, which also shows how many iterations fit, then goes round."""
+    def run(self, workload: workloads.Workload, without: Collection[str] = ()) -> report.Row:
+        """Warms every library up, which also shows how many iterations fit, then goes round.
+        `without`: who does not take part."""
         first = next(iter(self.seats.values()))
         row = report.Row(workload, workload.dtype or first.dtype, first.np)
-        iterations = {}
-        for library in self.wanted(workload):
+        tried = not self.hopeless
+        if tried:
+            self.go_round(row, [name for name in self.wanted(workload) if name not in without])
+        rounds = len({r.round for r in row.rounds})
+        if self.options.regime and rounds < self.options.rounds:
+            self.short[workload.name] = (f"{rounds} of {self.options.rounds} rounds"
+                                         + ("" if tried else ", not tried"))
+            print(f"# {workload.name}: {self.short[workload.name]}", flush=True)
+        if self.hopeless is None:
+            self.hopeless = self.options.regime is not None and rounds == 0
+        return row
+
+    def go_round(self, row: report.Row, libraries: list[str]) -> None:
+        workload, iterations = row.workload, {}
+        for library in libraries:
             self.measure(library, workload, 2)
             probe = self.measure(library, workload, 3)
             if probe:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
         until = time.monotonic() + self.options.patience
-        number = kept = 0
+        number, kept = 0, Counter[str]()
         before = self.await_regime(until)
-        while kept < self.options.rounds and self.counts(before) and not self.late(until):
+        while not self.enough(kept) and self.counts(before) and not self.late(until):
             taken = {library: self.measure(library, workload, iterations[library])
                      for library in turned(list(iterations), number)}
             after, _ = self.pingpong.ask()
@@ -117,13 +137,14 @@ class Bench:
             if self.counts(regime):
                 row.rounds += [report.Round(library, number, regime, seconds)
                                for library, seconds in taken.items() if seconds]
-                kept += 1
+                kept[regime] += 1
             number += 1
             before = after if self.counts(after) else self.await_regime(until)
-        if kept < self.options.rounds:
-            print(f"# {kept} rounds of {self.options.regime} in {self.options.patience:g} s",
-                  flush=True)
-        return row
+
+    def enough(self, kept: Counter[str]) -> bool:
+        """Some regime has all rounds, or the machine changes too often for that."""
+        told = max((count for regime, count in kept.items() if regime != "MIXED"), default=0)
+        return told >= self.options.rounds or kept.total() >= self.options.rounds * 3 // 2
 
     def late(self, until: float) -> bool:
         return self.options.regime is not None and time.monotonic() >= until
@@ -148,7 +169,7 @@ class Bench:
             group.stop()
 
     def about(self) -> dict:
-        return {"machine": self.machine, "missing": self.missing,
+        return {"machine": self.machine, "missing": self.missing, "short": self.short,
                 "notes": {name: group.note for name, group in self.groups.items()}}
 
 

@@ -123,9 +123,12 @@ def nccl_table(rows: list[Row], libraries: list[str], header: bool) -> None:
                   f"{row.busbw(seconds):>7.3f}{note}", flush=True)
 
 
-def named(missing: dict[str, str]) -> str:
-    """What could not be measured, and why."""
-    return "".join(f"Missing: {name} ({why}).\n" for name, why in missing.items())
+def named(missing: dict[str, str], short: dict[str, str] | None = None, regime: str | None = None
+          ) -> str:
+    """What could not be measured, and why; and rows that have not all rounds of a regime."""
+    lines = [f"Missing: {name} ({why}).\n" for name, why in missing.items()]
+    lines += [f"Not got in {regime}: {name} ({why}).\n" for name, why in (short or {}).items()]
+    return "".join(lines)
 
 
 def regimes(rows: list[Row]) -> list[str]:
