@@ -72,6 +72,8 @@ class Gossip(Op):
     def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
                  sync_freq=0, global_average_every=None, hierarchical=False, local_op="average",
                  style=None, negotiated=None):
+        if isinstance(topology, Topology):
+            topology = topology.as_run()
         self.advised = topology == "auto" and algorithm is None
         if self.advised and any((mixing, what, overlap, sync_freq, global_average_every,
                                  hierarchical, style, negotiated is not None)):
@@ -179,12 +181,13 @@ def fail_when_late(spec: str) -> str:
 
 
 def graph_of(topology, n: int, mixing=None) -> Topology:
-    """A topology of n participants from what a user may give: one, its name, or None."""
+    """A topology of n participants, as the runtime does it, from what a user may give: one, its
+    name, or None."""
     if not isinstance(topology, Topology):
         return Topology(n, f"graph={topology or 'auto'}", mixing)
     if topology.n != n:
         raise HoronInvalidArgument(f"{topology!r} is for {topology.n} participants; there are {n}")
-    return topology if mixing is None else topology.with_mixing(mixing)
+    return topology.as_run() if mixing is None else topology.with_mixing(mixing)
 
 
 def advise(parameters, backward):

@@ -6,7 +6,8 @@
 
 The graphs are the runtime's own: what is asked here is what op=hvd.Gossip(topology=ring) does. They
 need no init, and n is any number of participants (ranks, or nodes). plot() needs matplotlib,
-to_networkx() and from_networkx() need networkx.
+to_networkx() and from_networkx() need networkx. A graph of one's own is a Custom(), or a subclass
+of Topology with its own edges(t) or matrix(t), and `period`.
 """
 
 from collections import defaultdict
@@ -15,6 +16,7 @@ from horon import _core, mixing as mixings
 from horon.errors import HoronInvalidArgument
 
 _ROUNDS_LOOKED_AT = 64  # of graphs that never repeat
+_ROUNDS_ARE_IN = ("edges", "matrix", "peers")
 
 
 class Topology:
@@ -36,7 +38,28 @@ class Topology:
 
     def with_mixing(self, mixing) -> "Topology":
         """The same links with other weights."""
-        return Topology(self.n, self.links, mixing)
+        return Topology(self.n, self.as_run().links, mixing)
+
+    def as_run(self) -> "Topology":
+        """What the runtime does of it. Itself; of a subclass with edges or a matrix of its own the
+        Custom graph of their rounds 0 to `period`. HoronInvalidArgument where that is not all."""
+        own = [f for f in _ROUNDS_ARE_IN if getattr(type(self), f) is not getattr(Topology, f)]
+        if not own:
+            return self
+        kind, period = type(self).__name__, self.period
+        if own not in (["edges"], ["matrix"]):
+            raise HoronInvalidArgument(
+                f"{kind} has {' and '.join(own)} of its own: override edges(t) or matrix(t), one "
+                "of them, and `period`; the others follow. Or give a horon.topology.Custom(...)")
+        rounds = [[tuple(row) for row in getattr(self, own[0])(t)] for t in range(2 * period)]
+        if period < 1 or rounds[:period] != rounds[period:]:
+            raise HoronInvalidArgument(
+                f"{kind} has {own[0]} of its own that do not repeat after its `period`, {period}: "
+                "the runtime needs all rounds beforehand. Override `period`, too; a graph that "
+                "never repeats is neighbor_allreduce with the weights of each call")
+        rounds = rounds[:period]
+        return (from_matrix(*rounds) if own == ["matrix"]
+                else Custom(self.n, *rounds, mixing=self.mixing))
 
     @property
     def period(self) -> int:
@@ -68,13 +91,13 @@ class Topology:
         rounds = self.period if rounds is None else rounds
         if first < 0 or rounds < 0:
             raise HoronInvalidArgument(f"first is {first}, rounds is {rounds}: both from 0 up")
-        return self._graph.contraction(first, rounds)
+        return self.as_run()._graph.contraction(first, rounds)
 
     def rounds_for(self, tol: float, first: int = 0, most: int = 100000) -> int:
         """The fewest rounds that leave at most `tol` of the disagreement."""
         if first < 0:
             raise HoronInvalidArgument(f"first is {first}: rounds count from 0")
-        rounds = self._graph.rounds_for(first, float(tol), most)
+        rounds = self.as_run()._graph.rounds_for(first, float(tol), most)
         if rounds < 0:
             raise HoronInvalidArgument(f"{self!r} does not reach {tol} within {most} rounds")
         return rounds

@@ -100,6 +100,58 @@ def test_weights_of_ones_own_are_not_lost():
             mixing.Custom(*wrong)
 
 
+class Turns(topology.Topology):
+    """In turn to the next one and to the one before."""
+
+    period = 2
+
+    def edges(self, t=0):
+        return [(i, (i + (-1) ** t) % self.n) for i in range(self.n)]
+
+
+class Halves(topology.Topology):
+    def matrix(self, t=0):
+        return [[0.5 * (j in (i, (i + 1) % self.n)) for j in range(self.n)] for i in range(self.n)]
+
+
+def test_graphs_of_subclasses_are_what_runs():
+    next_one = [(i, (i + 1) % 4) for i in range(4)]
+    plain = topology.Custom(4, next_one, [(to, sender) for sender, to in next_one])
+    op = horon.Gossip("sgp", topology=Turns(4))
+    assert "graph=custom" in op.spec and op.graph(4).period == 2
+    for t in range(3):
+        assert op.graph(4).matrix(t) == plain.matrix(t)
+    assert Turns(4).contraction() == plain.contraction()
+    assert Turns(4).rounds_for(0.1) == plain.rounds_for(0.1)
+    pushed = Turns(4, mixing=mixing.Push())
+    assert horon.Gossip("sgp", pushed).graph(4).matrix(1) == plain.matrix(1)
+    lazy = plain.with_mixing(mixing.Lazy()).matrix()
+    assert horon.Gossip("sgp", Turns(4), mixing.Lazy()).graph(4).matrix() == lazy
+    numpy = pytest.importorskip("numpy")
+    assert horon.Gossip(topology=Halves(3, "graph=ring")).graph(3).matrix() == Halves(3).matrix()
+    Halves.matrix = lambda self, t=0: numpy.full((self.n, self.n), 1 / self.n)
+    assert horon.Gossip(topology=Halves(4, "graph=ring")).graph(4).contraction() < 1e-12
+
+
+def test_graphs_of_subclasses_that_cannot_run():
+    def overriding(parameters="graph=ring", **own):
+        return type("Mine", (topology.Topology,), own)(4, parameters)
+
+    edges, matrix = Turns.edges, Halves.matrix
+    for given, words in (
+        (overriding(edges=edges), "edges of its own that do not repeat after its `period`, 1"),
+        (overriding("graph=random_matching", edges=edges),
+         "repeat after its `period`, 0.*neighbor_allreduce"),
+        (overriding(edges=edges, matrix=matrix, period=2), "edges and matrix of its own: override"),
+        (overriding(peers=lambda self, i, t=0: ([], [])), "peers of its own.*Custom"),
+    ):
+        for use in (lambda: horon.Gossip("sgp", topology=given),
+                    lambda: given.contraction(rounds=2), lambda: given.rounds_for(0.5),
+                    lambda: given.with_mixing(mixing.Push())):
+            with pytest.raises(horon.HoronInvalidArgument, match=words):
+                use()
+
+
 def test_refusals_are_horons():
     with pytest.raises(horon.HoronInvalidArgument, match="2\\^k participants, not 6"):
         topology.Hypercube(6)
