@@ -30,13 +30,15 @@ _WHAT = ("parameters", "gradients", "both")
 _STYLES = ("atc", "cta")
 _STYLED = ("dpsgd", "sgp")
 _BETWEEN_PEERS = ("dpsgd", "sgp", "osgp")
+_IN_A_CALL = ("dpsgd", "sgp", "gossipgrad")  # whose round is all that a collective has to do
 # global_average_every, where nothing else pulls parameters together (docs/gossip.md has its gain).
 _STEPS_OF_DRIFT = 16
 
 
 class Gossip(Op):
-    """One round of mixing a call; with DistributedOptimizer, one of these algorithms (by default
-    "dpsgd"):
+    """One negotiated round of mixing a call, which has no more of the algorithm than its graph:
+    what is more is HoronInvalidArgument there. With DistributedOptimizer, one of these algorithms
+    (by default "dpsgd"):
 
     "dpsgd": parameters are mixed after each step. "sgp": the same with push-sum, so any weights
     whose columns sum to 1 will do. "osgp": sgp that travels while the next step is computed.
@@ -149,6 +151,23 @@ class Gossip(Op):
     def waits_for_nobody(self) -> bool:
         """With DistributedOptimizer: the ranks take part whenever each of them likes."""
         return self.algorithm in _WAITING_FOR_NOBODY
+
+    def check_call(self) -> None:
+        """HoronInvalidArgument where a collective by itself would do only a part of this op."""
+        keeps_together = self.global_average_every if self.what == "parameters" else 0
+        more = [said for said, given in (
+            ("topology='auto'", self.advised),
+            ("negotiated=False", not (self.negotiated or self.waits_for_nobody)),
+            (f"algorithm={self.algorithm!r}", self.algorithm not in _IN_A_CALL),
+            (f"style={self.style!r}", self.style), ("overlap=True", self.overlap),
+            (f"global_average_every={keeps_together}", keeps_together)) if given]
+        if more:
+            raise HoronInvalidArgument(
+                f"{more[0]} of hvd.Gossip is for DistributedOptimizer(op=...): a collective does "
+                "one negotiated round of hvd.Gossip(topology=..., mixing=...). For a tensor of "
+                "your own hvd.Window(tensor, name, topology, in_rounds=True) mixes between peers, "
+                "its pair_async() and accumulate_async() without waiting, hvd.gossip_average to "
+                "the mean")
 
     def graph(self, n: int) -> Topology:
         """The topology that this op has among n participants."""

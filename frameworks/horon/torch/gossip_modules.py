@@ -21,6 +21,7 @@ from horon.torch.functions import broadcast_parameters
 from horon.torch.gossip_optimizer import make_gossip
 from horon.torch.gradients import Reduction
 from horon.torch.reducer import GradientReducer
+from horon.torch.reductions import reduction_spec
 
 
 class _Parallel(torch.nn.Module):
@@ -55,6 +56,7 @@ class AllReduceDataParallel(_Parallel):
 
     def __init__(self, module, op=Average, compression=Compression.none,
                  process_set=global_process_set):
+        reduction_spec(op)  # refuses what is more than a collective
         super().__init__(module, process_set)
         groups = [{"params": [p for p in module.parameters() if p.requires_grad]}]
         reduction = Reduction(op, compression, 1.0, False, process_set)

@@ -9,6 +9,7 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument
+from horon.gossip import Gossip
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.specs import Average, Sum, spec_of
@@ -24,6 +25,8 @@ _GO_ON = ("dissemination", "topk")  # ops for which one call of a tensor is like
 
 def reduction_spec(op, average=None) -> str:
     """The op's spec; `average` is Horovod's older way to choose."""
+    if isinstance(op, Gossip):
+        op.check_call()
     if average is None:
         return spec_of(Average if op is None else op)
     if op is not None:

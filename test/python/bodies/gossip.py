@@ -9,6 +9,7 @@ import horon
 import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
+from horon.torch import hooks
 
 
 def start(shape=(5, 3), dtype=torch.float64):
@@ -210,6 +211,28 @@ def check_disagreement_shows_both_views():
         with raises(ValueError, words=["go with src_weights and dst_weights"]):
             hvd.neighbor_allreduce(value, topology="ring", name="more", **more)
     close(hvd.gossip_average(value), value)  # and on it goes
+
+
+def check_what_only_optimizers_do_is_refused():
+    x = torch.full((3,), float(hvd.rank()))
+    calls = (lambda op: hvd.allreduce(x, name="more", op=op),
+             lambda op: hvd.allreduce_async_(x, name="more", op=op),
+             lambda op: hvd.grouped_allreduce([x, x], name="more", op=op),
+             lambda op: hooks.Reduce(op),
+             lambda op: hvd.gossip.AllReduceDataParallel(torch.nn.Linear(1, 1), op=op))
+    given = [({"algorithm": name}, name) for name in
+             ("osgp", "adpsgd", "asgp", "gt", "exact_diffusion", "push_diging")]
+    given += [({"algorithm": "sgp", "negotiated": False}, "negotiated=False"),
+              ({"style": "cta"}, "style='cta'"), ({"style": "atc"}, "style='atc'"),
+              ({"overlap": True}, "overlap=True"), ({"topology": "auto"}, "topology='auto'"),
+              ({"algorithm": "sgp", "global_average_every": 4}, "global_average_every=4")]
+    for options, word in given:
+        op = hvd.Gossip(**options)
+        for call in calls:
+            with raises(hvd.HoronInvalidArgument, words=[word, "DistributedOptimizer", "Window"]):
+                call(op)
+    for algorithm in ("dpsgd", "sgp", "gossipgrad"):  # whose one round it is
+        hvd.allreduce(x, name=f"one.{algorithm}", op=hvd.Gossip(algorithm))
 
 
 def check_process_sets():
