@@ -36,7 +36,7 @@ from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.meeting import NO_MEAN, meet, warn_of
 from horon.torch.reductions import allreduce
-from horon.torch.windows import Window, free_all
+from horon.torch.windows import Window, free_all, weighted
 
 # Of push-sum: who has less gives nothing away until more has come. Far below what is lost to a rank
 # before its death is known: the others must be able to go on with what is left.
@@ -202,6 +202,9 @@ class PushGossip(AsyncGossip):
                 "sum to 1, such as horon.mixing.Push()")
         of_all = [[_parts_of(graph, r, t) for t in graph.rounds()] for r in range(size())]
         self._parts = of_all[rank()]
+        self._told = None  # (own, parts) of the user's, in place of the graph's
+        self.in_step = False
+        self._collects = True
         for r, its in enumerate(of_all):  # the same verdict on all ranks
             if any(parts and own <= _LEAST_WEIGHT for own, parts in its):
                 raise HoronInvalidArgument(f"in {graph!r} rank {r} keeps nothing of its own, and "
@@ -211,9 +214,42 @@ class PushGossip(AsyncGossip):
             self._open({r for _, heard in every for r in heard},
                        {r for out, _ in every for r in out})
 
+    def give(self, own, parts):
+        """From now on this rank keeps `own` of what it has, above 0, and gives parts, {rank:
+        weight}, in place of the graph's; together 1. None and None: the graph's."""
+        if own is None and parts is None:
+            self._told = None
+            return
+        if own is None or parts is None:
+            raise HoronInvalidArgument("push-sum takes self_weight and dst_weights, or neither")
+        own, parts = float(own), weighted(parts, (), 1.0)
+        out = self._windows[0].destinations if self._windows else []
+        if not set(parts) <= set(out):
+            raise HoronInvalidArgument(f"dst_weights has ranks {sorted(parts)}; rank {rank()} "
+                                       f"sends to {out}, by the topology")
+        total = own + sum(parts.values())
+        if not (own > _LEAST_WEIGHT and min(parts.values(), default=0) >= 0
+                and abs(total - 1) <= 1e-6):
+            raise HoronInvalidArgument(
+                f"self_weight {own} and dst_weights {parts} sum to {total}: what push-sum keeps "
+                "and gives away is all that a rank has, 1, and it keeps some of it")
+        self._told = own / total, {to: weight / total for to, weight in parts.items()}
+
+    def after_step(self):
+        """in_step: what the others give in this step is taken in once all have given, not before.
+        HoronLate then where one does not come."""
+        self._collects = not self.in_step
+        super().after_step()
+        self._collects = True
+        if self.in_step and self._windows and self._steps % (self._op.sync_freq + 1) == 0:
+            self._end_pending()
+            meet()
+            self._take()
+
     def _mix(self, window, change, out):
         window.step(change, weight=window.push_sum_weight)
-        window.collect(push_sum=True)
+        if self._collects:
+            window.collect(push_sum=True)
         torch.div(window.tensor, window.push_sum_weight, out=out)
 
     def _exchange(self, free):
@@ -221,7 +257,7 @@ class PushGossip(AsyncGossip):
         if not free:
             return
         self._take()
-        own, parts = self._parts[self._round % len(self._parts)]
+        own, parts = self._told or self._parts[self._round % len(self._parts)]
         if parts and all(own * window.push_sum_weight > _LEAST_WEIGHT for window in self._windows):
             self._pending = [window.accumulate_async(parts, own, push_sum=True)
                              for window in self._windows]

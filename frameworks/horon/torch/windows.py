@@ -21,7 +21,7 @@ _lent = {}  # tensors of windows that were not freed, by name: others may still 
 when_left(_lent.clear)
 
 
-def _weighted(given, ranks, weight) -> dict:
+def weighted(given, ranks, weight) -> dict:
     """{rank: weight}; of None: all of `ranks`, of a list: these, with `weight` each."""
     given = ranks if given is None else given
     if hasattr(given, "items"):
@@ -94,7 +94,7 @@ class Window:
     def put_async(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> Handle:
         """Each destination's slot for this rank becomes weight * tensor; then the tensor is
         multiplied by self_weight. The tensor must not change meanwhile."""
-        weights = _weighted(destinations, self.destinations, 1.0)
+        weights = weighted(destinations, self.destinations, 1.0)
         return self._start(_PUT, weights, self_weight, push_sum, mutex=mutex)
 
     def put(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> tuple:
@@ -103,7 +103,7 @@ class Window:
     def accumulate_async(self, destinations=None, self_weight=1.0, push_sum=False,
                          mutex=False) -> Handle:
         """put that adds to the slots."""
-        weights = _weighted(destinations, self.destinations, 1.0)
+        weights = weighted(destinations, self.destinations, 1.0)
         return self._start(_ACCUMULATE, weights, self_weight, push_sum, mutex=mutex)
 
     def accumulate(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> tuple:
@@ -111,7 +111,7 @@ class Window:
 
     def get_async(self, sources=None, push_sum=False, mutex=False) -> Handle:
         """This rank's slots become weight * what their ranks published: at their last call."""
-        return self._start(_GET, _weighted(sources, self.sources, 1.0), push_sum=push_sum,
+        return self._start(_GET, weighted(sources, self.sources, 1.0), push_sum=push_sum,
                            mutex=mutex)
 
     def get(self, sources=None, push_sum=False, mutex=False) -> tuple:
@@ -123,7 +123,7 @@ class Window:
         default. reset empties the slots. out: another tensor for the result; slots stay."""
         uniform = 1.0 / (len(self.sources if sources is None else sources) + 1)
         own = uniform if self_weight is None else self_weight
-        return self._start(_UPDATE, _weighted(sources, self.sources, uniform), own, push_sum,
+        return self._start(_UPDATE, weighted(sources, self.sources, uniform), own, push_sum,
                            reset, mutex, output=out, waits=True).wait()
 
     def collect(self, push_sum=False, mutex=False) -> tuple:

@@ -250,3 +250,101 @@ def check_push_sum_on_a_star():
     assert (flat(model) - before).abs().max() < 0.02
     assert bf.size() <= 2 or weight != 1.0
     optimizer.close_gossip()
+
+
+def parts_of(step, rank, size):
+    """(what rank keeps in this step, {the one neighbor that it sends to: the rest})."""
+    if size == 1:
+        return 1.0, {}
+    own = 0.25 if (rank + step) % 3 == 0 else 0.5
+    return own, {(rank + (-1) ** step) % size: 1 - own}
+
+
+def push_sum_by_hand(parts):
+    """x += w u(z), then x and w are shared out; z = x / w."""
+    size = hvd.size()
+    models, w = start_models(), torch.ones(size, dtype=torch.float64)
+    optimizers = [sgd(model) for model in models]
+    for step, batch in enumerate(data()):
+        x = []
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers)):
+            optimizer.zero_grad()
+            loss_of(model, batch[rank]).backward()
+            optimizer.step()
+            x.append(w[rank] * flat(model))
+        matrix = torch.zeros(size, size, dtype=torch.float64)
+        for rank in range(size):
+            matrix[rank, rank], given = parts(step, rank, size)
+            for to, weight in given.items():
+                matrix[to, rank] = weight
+        x, w = matrix @ torch.stack(x), matrix @ w
+        for rank, model in enumerate(models):
+            put(model, x[rank] / w[rank])
+    return flat(models[hvd.rank()])
+
+
+def check_push_sum_by_other_parts_in_each_step():
+    """As BlueFog's examples do, in step."""
+    if not CHECKED:
+        return
+    ring()
+
+    def one_peer(optimizer, step):
+        optimizer.force_barrier = True
+        optimizer.self_weight, optimizer.dst_weights = parts_of(step, bf.rank(), bf.size())
+        bf.barrier()
+
+    model, optimizer = train(bf.DistributedPushSumOptimizer, one_peer)
+    close(flat(model), push_sum_by_hand(parts_of), 2e-5)
+    near = (bf.rank() + 1) % bf.size()
+    for own, parts, word in ((0.5, None, "or neither"), (None, {}, "or neither"),
+                             (0.5, {near: 0.25} if bf.size() > 1 else {}, "sum to"),
+                             (0.5, [near] if bf.size() > 1 else [], "sum to"),
+                             (0.0, {near: 1.0} if bf.size() > 1 else {}, "sum to"),
+                             (0.5, {bf.size(): 0.5}, "by the topology")):
+        optimizer.self_weight, optimizer.dst_weights = own, parts
+        with raises(hvd.HoronInvalidArgument, words=[word]):
+            optimizer.step()
+    optimizer.self_weight = optimizer.dst_weights = None
+    optimizer.step()
+    optimizer.close_gossip()
+
+
+def check_windows_in_step():
+    """force_barrier in place of the order that check_windows makes."""
+    if not CHECKED:
+        return
+    matrices = ring()
+
+    def in_step(optimizer, step):
+        optimizer.force_barrier = True
+        bf.barrier()
+
+    model, optimizer = train(bf.DistributedWinPutOptimizer, in_step)
+    close(flat(model), by_hand(matrices, False), 2e-5)
+    optimizer.unregister_window()
+
+
+def check_lists_of_models():
+    """Of one model's two halves; gradients are those of allreduce, parameters mixed as one's."""
+    if not CHECKED:
+        return
+    ring()
+    by_windows = (bf.DistributedWinPutOptimizer, bf.DistributedPullGetOptimizer)
+    for make in (bf.DistributedGradientAllreduceOptimizer, bf.DistributedAllreduceOptimizer,
+                 bf.DistributedNeighborAllreduceOptimizer, bf.DistributedAdaptThenCombineOptimizer,
+                 bf.DistributedAdaptWithCombineOptimizer, bf.DistributedPushSumOptimizer,
+                 *by_windows):
+        results = []
+        for parts in (lambda model: model, lambda model: [model[:1], model[1:]]):
+            model = make_model()
+            optimizer = make(sgd(model), model=parts(model))
+            loss_of(model, data()[0][bf.rank()]).backward()
+            optimizer.step()
+            if make is bf.DistributedPushSumOptimizer:
+                optimizer.close_gossip()
+            if make in by_windows:
+                optimizer.unregister_window()
+            results.append(flat(model))
+        if make is not bf.DistributedPushSumOptimizer:  # of which no two runs are alike
+            close(results[1], results[0], 1e-6)

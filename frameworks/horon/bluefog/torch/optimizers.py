@@ -5,7 +5,8 @@
 
 Whom to mix with is an attribute of the optimizer, which may change from step to step: self_weight,
 src_weights and dst_weights (of machines: src_machine_weights, dst_machine_weights), for windows
-neighbor_weights; None: the topology's. All on the thread that trains.
+neighbor_weights; None: the topology's. With force_barrier = True optimizers with windows, and
+push-sum, mix once all ranks have delivered. All on the thread that trains.
 """
 
 import enum
@@ -19,6 +20,7 @@ from horon.bluefog.torch import collectives, state, windows
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.layered_gossip import TOO_LATE
+from horon.torch.meeting import meet
 from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
@@ -137,6 +139,8 @@ class _Windowed:
     def end(self):
         handles, self._handles = self._handles, []
         wait_all(handles)
+        if self._optimizer.force_barrier:
+            meet()
         for name in self._names:
             windows.win_update(name, self._optimizer.self_weight, self._optimizer.neighbor_weights)
         self._flat.write(self._values)
@@ -163,6 +167,7 @@ class _BluefogOptimizer(WrappedOptimizer):
     self_weight = src_weights = dst_weights = neighbor_weights = None
     src_machine_weights = dst_machine_weights = None
     enable_topo_check = True  # lists are always checked
+    force_barrier = False
 
     def step(self, closure=None):
         loss = None
@@ -208,7 +213,7 @@ class _BluefogOptimizer(WrappedOptimizer):
 def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
     if steps < 1:
         raise hvd.HoronInvalidArgument("num_steps_per_communication must be at least 1")
-    models = model if isinstance(model, (list, tuple)) else [model]
+    models = _models(model)
     kind = type(optimizer)
     wrapped = _BluefogOptimizer.wrap(
         optimizer, type(kind.__name__, (_BluefogOptimizer, kind), {"__module__": __name__}))
@@ -224,6 +229,10 @@ def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
 
     wrapped._bluefog_hooks = [models[0].register_forward_pre_hook(begins)]
     return wrapped
+
+
+def _models(model) -> list:
+    return list(model) if isinstance(model, (list, tuple)) else [model]
 
 
 def _named(models) -> list:
@@ -276,7 +285,7 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(optimizer, model,
 
 
 def DistributedGradientAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(),
+    return hvd.DistributedOptimizer(optimizer, _named(_models(model)),
                                     backward_passes_per_step=num_steps_per_communication)
 
 
@@ -295,12 +304,29 @@ def DistributedPullGetOptimizer(optimizer, model, num_steps_per_communication=1,
                  lambda wrapped, _: _Get(wrapped, wrapped.param_groups, window_prefix))
 
 
+class _PushSumOptimizer:
+    """Mixed into a subclass of DistributedOptimizer's class."""
+
+    self_weight = dst_weights = None
+    force_barrier = False
+
+    def step(self, closure=None):
+        self._horon_gossip.give(self.self_weight, self.dst_weights)
+        self._horon_gossip.in_step = self.force_barrier
+        return super().step(closure)
+
+    step.hooked = True  # as DistributedOptimizer's
+
+
 def DistributedPushSumOptimizer(optimizer, model, num_steps_per_communication=1):
     """Asynchronous push-sum on the topology's edges, each rank's parts equal: the ranks' mean on
-    any graph. What is under way is taken in by optimizer.finish_gossip(), for all ranks."""
+    any graph. self_weight and dst_weights, both, are other parts from the next step on; they sum
+    to 1. What is under way is taken in by optimizer.finish_gossip(), for all ranks."""
     graph = state.rank_topology()
     edges = [(sender, to) for sender, to, _ in graph.edges() if sender != to]
     push = topologies.Custom(graph.n, edges, mixing=mixing.Push()) if edges else None
     op = hvd.Gossip("asgp", topology=push, sync_freq=num_steps_per_communication - 1)
-    models = model if isinstance(model, (list, tuple)) else [model]
-    return hvd.DistributedOptimizer(optimizer, _named(models), op=op)
+    wrapped = hvd.DistributedOptimizer(optimizer, _named(_models(model)), op=op)
+    kind = type(wrapped)
+    wrapped.__class__ = type(kind.__name__, (_PushSumOptimizer, kind), {"__module__": __name__})
+    return wrapped
