@@ -184,17 +184,18 @@ def check_what_arrives_is_no_older_than_promised():
 
 
 class Told:
-    """By which the last rank hears that all others have come so far."""
+    """By which a rank, the last one unless told otherwise, hears that all others have come so
+    far."""
 
-    def __init__(self):
-        self._late = hvd.size() - 1
-        self.late = hvd.rank() == self._late
-        self._window = hvd.Window(torch.zeros(1), "told",
-                                  sources=range(self._late) if self.late else [],
-                                  destinations=[] if self.late else [self._late])
+    def __init__(self, late=None):
+        late = hvd.size() - 1 if late is None else late
+        self.late = hvd.rank() == late
+        others = [rank for rank in range(hvd.size()) if rank != late]
+        self._window = hvd.Window(torch.zeros(1), "told", sources=others if self.late else [],
+                                  destinations=[] if self.late else [late])
 
     def wait(self):
-        """On the last rank."""
+        """On that rank."""
         clock = threading.Event()
         while self.late and not all(self._window.versions().values()):
             clock.wait(0.001)
