@@ -20,16 +20,19 @@ from horon.torch.compression import Compression
 from horon.torch.functions import broadcast_parameters
 from horon.torch.gossip_optimizer import make_gossip
 from horon.torch.gradients import Reduction
+from horon.torch.meeting import meet
 from horon.torch.reducer import GradientReducer
 from horon.torch.reductions import reduction_spec
 
 
 class _Parallel(torch.nn.Module):
-    """Wraps `module`, whose parameters and buffers become rank 0's."""
+    """Wraps `module`, whose parameters and buffers become rank 0's. For all ranks of the set;
+    HoronLate on all of them where one does not come, and all may try again."""
 
     def __init__(self, module, process_set):
         super().__init__()
         self.module = module
+        meet(process_set)
         broadcast_parameters(module.state_dict(), 0, process_set)
         self._queued = False
         for parameter in module.parameters():

@@ -16,6 +16,7 @@ import horon.bluefog.torch as bf
 import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
+from horon.torch.gossip import SimpleGossipDataParallel
 
 LIMIT_S = float(os.environ["HORON_GOSSIP_TIMEOUT"])
 ROUND = 2  # that a rank is late for, of those that an optimizer has made
@@ -150,6 +151,8 @@ def check_what_all_do_together_fails_in_time():
         "the distance": lambda: hvd.consensus_distance(model.parameters()),
         "advice": lambda: hvd.advise(model, 0.01),
         "an optimizer": lambda: begin(hvd.Gossip("adpsgd")),
+        "a module": lambda: SimpleGossipDataParallel(model),
+        "neighbors": lambda: bf.InferSourceFromDestinationRanks([]),
     }
     for call in calls.values():
         with too_late():
@@ -167,6 +170,33 @@ def check_first_pair_gossip():
                 bf.pair_gossip(x, partner)
     if partner is not None:
         same(bf.pair_gossip(x, partner), torch.full((3,), late() - 0.5))
+
+
+def check_bluefogs_exact_averages():
+    """Left out as any exact average beside gossip; the next step's is exact."""
+    bf.init()
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, hvd.rank())
+    optimizer = bf.DistributedAllreduceOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0), model)
+    with others_first():
+        optimizer.step()
+    same(model.weight.detach(), torch.full((1, 1), float(hvd.rank())))
+    optimizer.step()
+    close(model.weight.detach(), torch.full((1, 1), late() / 2))
+
+
+def check_bluefogs_reductions_inside_a_node():
+    """They form its process set when they are first asked for: here the last node's have to."""
+    if hvd.local_size() == hvd.size():
+        return
+    x = torch.full((3,), float(hvd.rank()))
+    first = hvd.rank() - hvd.local_rank()
+    mean = torch.full((3,), first + (hvd.local_size() - 1) / 2)
+    failing = raises(hvd.HoronLate, words=[f"rank {late()} has not come for"])
+    with others_first(), failing if first + hvd.local_size() > late() else nullcontext():
+        bf.allreduce(x, is_hierarchical_local=True, name="inside")
+    same(bf.allreduce(x, is_hierarchical_local=True, name="inside"), mean)
 
 
 def check_averages_of_gossipgrad_groups():

@@ -3,27 +3,25 @@
 import horon.torch as hvd
 from horon.bluefog.torch import state
 from horon.errors import HoronInvalidArgument
-from horon.process_sets import ProcessSet, add_process_set
+from horon.process_sets import form_process_set
 from horon.runtime import rank, size, when_left
 from horon.torch.pairs import Pair
 
-_node_sets = {}
+_node_sets = {}  # this node's, by its first rank
 _pairs = {}  # by their two ranks
+when_left(_node_sets.clear)
 when_left(_pairs.clear)
 
 
 def _node_set(is_hierarchical_local):
-    """The ranks of this node; every rank calls."""
+    """The ranks of this node. They form it when they first call; HoronLate where one is late."""
     if not is_hierarchical_local:
         return hvd.global_process_set
-    each, key = hvd.local_size(), (size(), hvd.local_size())
-    if key not in _node_sets or _node_sets[key].process_set_id is None:
-        for first in range(0, size(), each):
-            ranks = ProcessSet(range(first, first + each))
-            added = hvd.global_process_set if each == size() else add_process_set(ranks)
-            if first <= rank() < first + each:
-                _node_sets[key] = added
-    return _node_sets[key]
+    first = rank() - hvd.local_rank()
+    if first not in _node_sets:
+        node = range(first, first + hvd.local_size())
+        _node_sets[first] = form_process_set(node, in_time=True)
+    return _node_sets[first]
 
 
 def _reduction(average, is_hierarchical_local, name):

@@ -22,6 +22,7 @@ from horon.torch.flat_parameters import FlatParameters
 from horon.torch.layered_gossip import TOO_LATE
 from horon.torch.meeting import meet
 from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
+from horon.torch.parameter_gossip import AVERAGE
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
@@ -62,7 +63,7 @@ class _Collective:
             "dst_machine_weights": o.dst_machine_weights}
 
     def _allreduce(self):
-        return collectives.allreduce_nonblocking, {}
+        return hvd.allreduce_async, {"op": AVERAGE}
 
     @torch.no_grad()
     def end(self):

@@ -1,8 +1,10 @@
-"""Neighbor lists from the other side's. For all ranks together; blocking."""
+"""Neighbor lists from the other side's. For all ranks together; blocking, HoronLate on all of them
+where one does not come within HORON_GOSSIP_TIMEOUT."""
 
 from horon.errors import HoronInvalidArgument
 from horon.runtime import rank, size
 from horon.torch import allgather_object
+from horon.torch.meeting import meet
 
 
 def _all_lists(ranks):
@@ -11,6 +13,7 @@ def _all_lists(ranks):
     if len(set(ranks)) != len(ranks) or not others.issuperset(ranks):
         raise HoronInvalidArgument(f"{ranks} of rank {rank()}: ranks are 0 to {size() - 1}, each "
                                    "once, without one's own")
+    meet()
     return allgather_object(ranks)
 
 
