@@ -1,0 +1,254 @@
+"""The benchmark's goals for figures that are made up, what it says of rounds that are missing, and
+which rounds it makes."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")  # the loops that share a module with the parent import it
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "test" / "bench"
+sys.path.append(str(BENCH))
+
+import goals  # noqa: E402
+import interleaved  # noqa: E402
+import machine  # noqa: E402
+import quoted  # noqa: E402
+import report  # noqa: E402
+from workloads import Workload  # noqa: E402
+
+US, MS = 1e-6, 1e-3
+
+
+def row_of(name, np=2, regime="NEAR", rounds=30, **seconds):
+    """All rounds alike. Of a library its seconds, or those of each round."""
+    row = report.Row(Workload(name, ((1,),)), "float32", np)
+    for library, times in seconds.items():
+        times = times if isinstance(times, list) else [times] * rounds
+        row.rounds += [report.Round(library.replace("_", "-"), number, regime, [time])
+                       for number, time in enumerate(times)]
+    return row
+
+
+def reached(*rows, **about):
+    """By work, regime and goal."""
+    return {(work, regime.partition(",")[0], goal): verdict
+            for work, regime, goal, _, verdict in goals.of(list(rows), **about)}
+
+
+FASTEST = {"horon": 1.0, "horon_shared": 1.0, "streamed": 0.9, "staged": 2.0, "in_place": 0.9,
+           "mpi": 4.0, "gloo": 9.0, "gloo_buckets": 3.0}
+BEST, SHARED = "at most 1.15 of the best loop", "shared tensors: at most 1.2 of the in-place loop"
+NOT_SLOWER = "not slower than Open MPI"
+# Name, ranks, figures; then each goal, with a figure that misses it.
+CASES = [
+    ("4 B", 2, {"horon": 10 * US, "gloo": 160 * US},
+     {"at most 10 us": {"horon": 10.1 * US}, "15 times faster than gloo": {"gloo": 149 * US}}),
+    ("64 KiB", 2, {"horon": 1.0, "mpi": 1.0}, {NOT_SLOWER: {"mpi": 0.95}}),
+    ("1 MiB", 2, {"horon": 1.0, "horon_shared": 0.19, "mpi": 1.0},
+     {NOT_SLOWER: {"mpi": 0.95},
+      "shared tensors: 5 times faster than Open MPI": {"horon_shared": 0.201}}),
+    ("64 MiB", 2, FASTEST,
+     {BEST: {"streamed": 0.86}, "3 times faster than Open MPI": {"mpi": 2.9},
+      SHARED: {"in_place": 0.83}}),
+    *((name, 2, FASTEST,
+       {BEST: {"staged": 0.86}, NOT_SLOWER: {"mpi": 0.95},
+        "2.5 times faster than gloo": {"gloo_buckets": 2.4}, SHARED: {"horon_shared": 1.1}})
+      for name in ("ResNet-50", "BERT-base")),
+    ("1,000 x 1 KiB", 2,
+     {"horon": 2.2 * MS, "horon_registered": 1.3 * MS, "horon_grouped": 1.2 * MS},
+     {"registered or grouped: at most 1.2 ms": {"horon_grouped": 1.21 * MS},
+      "by name: at most 2.2 ms": {"horon": 2.21 * MS}}),
+    ("broadcast 64 MiB", 2, {"horon": 10 * MS, "gloo": 11 * MS, "mpi": 9.9 * MS},
+     {"faster than gloo": {"gloo": 9.9 * MS}, NOT_SLOWER: {"mpi": 9.5 * MS},
+      "faster than Horovod, quoted: 13.7 ms":
+      {"horon": 13.8 * MS, "gloo": 14 * MS, "mpi": 14 * MS}}),
+    ("4 B", 4, {"horon": 60 * US}, {"at most 60 us": {"horon": 61 * US}}),
+    ("64 MiB", 4, {"horon": 100 * MS, "gloo": 101 * MS, "mpi": 101 * MS},
+     {"faster than gloo": {"gloo": 99 * MS}, "faster than Open MPI": {"mpi": 99 * MS},
+      "faster than Horovod, quoted: 101 ms; 114 ms":
+      {"horon": 102 * MS, "gloo": 103 * MS, "mpi": 103 * MS}}),
+]
+
+
+@pytest.mark.parametrize("name, np, seconds, missed", CASES,
+                         ids=[f"{name}, {np} ranks" for name, np, _, _ in CASES])
+def test_goals_that_are_reached_and_each_missed_alone(name, np, seconds, missed):
+    work = name if np == 2 else f"{name}, {np} ranks"
+    every = {(work, "NEAR", goal): "yes" for goal in missed}
+    assert reached(row_of(name, np, **seconds)) == every
+    for goal, changed in missed.items():
+        found = reached(row_of(name, np, **(seconds | changed)))
+        assert found == every | {(work, "NEAR", goal): "**no**"}
+
+
+def test_every_row_of_the_benchmark_with_a_goal_is_judged_here():
+    tried = {(name, np) for name, np, _, _ in CASES}
+    alike = {(f"{kind} 64 MiB", 2) for kind in ("allgather", "alltoall", "reducescatter")}
+    assert set(goals.GOALS) == tried | alike | {("ResNet-50", 4)}
+
+
+@pytest.mark.parametrize("slow, rounds, verdict", [
+    (0, 29, "too few rounds"), (29, 29, "too few rounds"),
+    (9, 30, "yes"), (10, 30, "**no**"),  # the interval of 30 begins at the tenth
+])
+def test_not_slower_is_what_the_interval_says(slow, rounds, verdict):
+    times = [0.9] * slow + [1.0] * (rounds - slow)
+    row = row_of("64 KiB", horon=[1.0] * rounds, mpi=times)
+    assert reached(row)["64 KiB", "NEAR", NOT_SLOWER] == verdict
+
+
+def test_a_line_says_regime_rounds_ratio_and_interval():
+    row = row_of("64 KiB", horon=1.0, mpi=[1.0] * 9 + [2.0] * 21)
+    assert goals.of([row]) == [["64 KiB", "NEAR, 30", NOT_SLOWER, "2.00 (2.00-2.00) times as fast",
+                                "yes"]]
+    assert goals.table(goals.of([row])).splitlines()[2] == (
+        "| 64 KiB | NEAR, 30 | not slower than Open MPI | 2.00 (2.00-2.00) times as fast | yes |")
+
+
+def test_regimes_are_judged_apart():
+    row = row_of("64 MiB", **FASTEST)
+    row.rounds += row_of("64 MiB", regime="FAR", **(FASTEST | {"streamed": 0.5})).rounds
+    row.rounds += row_of("64 MiB", regime="MIXED", **FASTEST).rounds
+    assert reached(row) == {
+        ("64 MiB", "NEAR", BEST): "yes", ("64 MiB", "FAR", BEST): "**no**",
+        ("64 MiB", "NEAR", SHARED): "yes", ("64 MiB", "FAR", SHARED): "yes",
+        ("64 MiB", "NEAR", "3 times faster than Open MPI"): "yes"}
+    mixed = reached(row_of("64 KiB", regime="MIXED", horon=1.0, mpi=1.0))
+    assert mixed == {("64 KiB", "MIXED", NOT_SLOWER): "yes"}
+
+
+def test_a_peer_that_is_missing_is_named():
+    row = row_of("4 B", horon=10 * US)
+    peer = "15 times faster than gloo"
+    assert ["4 B", "NEAR, 30", peer, "missing: gloo", "-"] in goals.of([row], {"gloo": "why"})
+    not_asked = ["4 B", "NEAR, 30", peer, "not measured: gloo, gloo-buckets", "-"]
+    assert not_asked in goals.of([row], {"mpi": "why"})
+    nobody = goals.of([row_of("4 B", gloo=1.0)], {"horon": "why"})
+    assert [line[3:] for line in nobody] == [["missing: horon", "-"]] * 2
+
+
+def test_a_row_without_rounds_is_in_the_table():
+    lines = goals.of([row_of("64 KiB")], regime="FAR")
+    assert lines == [["64 KiB", "FAR, 0", NOT_SLOWER, "not measured", "-"]]
+
+
+def test_a_note_is_added_and_other_types_have_no_goals():
+    row = row_of("64 KiB", horon=1.0, mpi=1.0)
+    assert goals.of([row], note=", without CMA")[0][0] == "64 KiB, without CMA"
+    row.dtype = "float64"
+    assert goals.of([row]) == []
+
+
+@pytest.mark.parametrize("half, verdict", [(0.6, "yes"), (0.61, "**no**")])
+def test_sets_in_16_bits(half, verdict):
+    """Over the same round's float32, whatever other rounds took."""
+    import halves_bench
+
+    whole = [1.0, 5.0] * 15
+    row = row_of("ResNet-50", horon=whole)
+    row.rounds += [report.Round("horon, float16", number, "NEAR", [half * time])
+                   for number, time in enumerate(whole)]
+    table = halves_bench.Table(halves_bench.SETS, halves_bench.SEATS, halves_bench.COMPARISONS)
+    lines = table.goals_of([row], {"horon-shared": "why"}, None)
+    ratio = report.three_digits(half)
+    assert lines[0] == ["ResNet-50", "NEAR, 30", "horon, float16: at most 0.6 of horon",
+                        f"{ratio} ({ratio}-{ratio})", verdict]
+    assert lines[2][3] == "missing: horon-shared" and len(lines) == 6
+    assert f"| {ratio} ({ratio}-{ratio}) | 0.6 | {verdict} |" in table.markdown([row], {})
+
+
+@pytest.mark.parametrize("share, pairs, verdict", [
+    (0.87, 30, "yes"), (0.86, 30, "**no**"), (0.95, 29, "too few rounds")])
+def test_training(share, pairs, verdict):
+    assert goals.training("Horon", report.Ratio([share] * pairs))[-1] == verdict
+
+
+@pytest.mark.parametrize("core, switches, verdicts", [
+    (0.005, 1.0, ["yes", "yes"]), (0.0051, 0, ["**no**", "yes"]), (0, 1.1, ["yes", "**no**"])])
+def test_a_runtime_that_waits(core, switches, verdicts):
+    assert [line[-1] for line in goals.idle(core, switches, 60)] == verdicts
+
+
+def test_the_best_of_what_is_quoted():
+    assert quoted.best("5.8 ms; 5.3-8.5 ms") == pytest.approx(5.3 * MS)
+    assert quoted.best("1071 us; 332 us") == pytest.approx(332 * US)
+
+
+def test_several_runs_make_one_table(tmp_path):
+    line = ["4 B", "NEAR, 30", "at most 10 us", "6.5 us", "yes"]
+    for name, missing in (("one", {"gloo": "no Python module torch"}), ("two", {})):
+        about = {"processor": name, "rounds": "30 NEAR"}
+        (tmp_path / name).write_text(json.dumps(
+            {"machine": about, "goals": [[name, *line[1:]]], "missing": missing}))
+    done = subprocess.run([sys.executable, BENCH / "goals.py", *map(tmp_path.joinpath, (
+        "one", "two", "three"))], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == """\
+- processor: one
+
+| work | regime, rounds | goal | measured | reached |
+| --- | --- | --- | --- | --- |
+| one | NEAR, 30 | at most 10 us | 6.5 us | yes |
+| two | NEAR, 30 | at most 10 us | 6.5 us | yes |
+
+Missing: gloo (no Python module torch).
+Missing: three (the run left no figures).
+"""
+
+
+def test_the_machine_is_described():
+    about = machine.about()
+    assert {"date", "processor", "cores", "memory", "kernel", "Python", "PyTorch"} <= set(about)
+    assert all(about.values()) and "\n- kernel: Linux" in machine.lines(about)
+
+
+def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.05):
+    """A benchmark without ranks, on a machine whose regimes come in this order, the last for
+    ever."""
+    regimes = list(regimes)
+    monkeypatch.setattr(interleaved, "BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(interleaved, "Group", lambda *_: argparse.Namespace(
+        note="", measure=lambda *_: [0.1]))
+    options = argparse.Namespace(rounds=rounds, regime=regime, patience=patience, seconds=0.2,
+                                 most_iterations=3, launcher="horonrun", pingpong="none")
+    bench = interleaved.Bench(options, {name: interleaved.Seat(name, 2, "float32")
+                                        for name in ("horon", "gloo")}, tmp_path)
+    bench.pingpong.ask = lambda: (regimes.pop(0) if len(regimes) > 1 else regimes[0], None)
+    return bench
+
+
+ONE = Workload("4 B", ((1,),))
+
+
+@pytest.mark.parametrize("regimes, counts", [
+    (["NEAR"], "4 NEAR"),
+    (["NEAR", "NEAR", "FAR", "FAR", "NEAR"], "3 NEAR, 2 MIXED, 1 FAR"),
+    (["NEAR", "FAR"] * 10, "6 MIXED"),
+])
+def test_rounds_go_on_until_one_regime_has_all(monkeypatch, tmp_path, regimes, counts):
+    row = bench_of(monkeypatch, tmp_path, regimes).run(ONE)
+    found = set(report.rounds_by_regime([row]).split(", "))
+    assert found == set(counts.split(", "))
+
+
+def test_who_does_not_take_part(monkeypatch, tmp_path):
+    row = bench_of(monkeypatch, tmp_path, ["FAR"]).run(ONE, without=("gloo",))
+    assert {r.library for r in row.rounds} == {"horon"}
+
+
+def test_a_regime_that_never_comes_is_given_up_after_the_first_row(monkeypatch, tmp_path):
+    bench = bench_of(monkeypatch, tmp_path, ["NEAR"], regime="FAR")
+    rows = [bench.run(Workload(name, ((1,),))) for name in ("4 B", "64 KiB")]
+    assert not any(row.rounds for row in rows)
+    assert bench.short == {"4 B": "0 of 4 rounds", "64 KiB": "0 of 4 rounds, not tried"}
+    assert "Not got in FAR: 4 B (0 of 4 rounds).\n" in report.named({}, bench.short, "FAR")
+
+
+def test_a_regime_that_goes_is_waited_for_in_the_next_row(monkeypatch, tmp_path):
+    bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "FAR", "NEAR"], regime="FAR")
+    assert len({r.round for r in bench.run(ONE).rounds}) == 2
+    assert not bench.hopeless and bench.short == {"4 B": "2 of 4 rounds"}
