@@ -17,6 +17,10 @@ def test_mpirun(launch, needs_mpi, np):
     launch(np, *ALL, launcher="mpirun")
 
 
+def test_gossip_grad_of_one_rank(launch):
+    launch(1, "gossip_grad")
+
+
 @pytest.mark.parametrize("np", [6, 8])
 def test_gossip_grad_of_more_ranks(launch, np):
     """Three and four groups of two, and cubes with and without missing corners."""

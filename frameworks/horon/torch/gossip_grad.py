@@ -10,6 +10,14 @@ that shards nothing.
 In each step a rank averages its gradients with one peer; whom, changes from step to step. Steps are
 counted for each gradient by itself, so any number of buckets will do.
 
+Gradients alone let the ranks' parameters drift apart, which costs of the loss. So let them be
+averaged exactly now and then:
+
+    state = GossipGraDState(global_average_every=16)
+    ...
+    optimizer.step()
+    state.after_step(model)
+
 Source: Daily et al., GossipGraD: Scalable Deep Learning using Gossip Communication based
 Asynchronous Gradient Descent, 2018.
 """
@@ -24,13 +32,15 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.runtime import is_homogeneous, local_size
+from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.futures import future_of
 from horon.torch.gossip_grad_groups import groups_for
 from horon.torch.hooks import Reduce
-from horon.torch.parameter_gossip import DRIFT
+from horon.torch.parameter_gossip import AVERAGE, DRIFT
 from horon.torch.participants import count_nodes
 
 
+_numbers = itertools.count()
 _UNIT = "_fsdp_wrapped_module."  # in a parameter's name, once for each unit around it
 
 
@@ -53,14 +63,18 @@ class GossipGraDState:
     participants' order changes by it after each period; None: it stays. named_parameters: names
     make messages readable. num_modules: of FSDP, how many of its units have gradients
     (get_num_modules): in each backward pass they come in the same order, by which they are told
-    apart. DDP does without.
+    apart. DDP does without. global_average_every: so many calls of after_step() apart parameters
+    are averaged; None or 0: never, with a warning.
     """
 
     def __init__(self, num_modules=1, topology=None, proc_per_node=None, random_seed=2403,
                  named_parameters=(), process_set=global_process_set, virtual_topology=None,
-                 local_group=None, master_group=None):
+                 local_group=None, master_group=None, global_average_every=None):
         if not isinstance(num_modules, int) or num_modules < 1:
             raise HoronInvalidArgument(f"num_modules is {num_modules!r}: it counts from 1")
+        self._every = int(global_average_every or 0)
+        if self._every < 0:
+            raise HoronInvalidArgument("global_average_every counts steps from 0 up")
         self.groups = groups_for(proc_per_node, virtual_topology, local_group, master_group,
                                  process_set)
         if self.groups is not None:
@@ -79,11 +93,38 @@ class GossipGraDState:
             name = self.topology.value
             self.reduce = self.groups.reduce(name, graph.removeprefix(name), named_parameters)
         self._units = itertools.cycle(range(num_modules))
-        warnings.warn(DRIFT, stacklevel=2)
+        self._steps = self._passes = 0
+        self._averages = [(AVERAGE, process_set)] if self.groups is None else self.groups.averages()
+        self._name = f"gossipgrad.{next(_numbers)}"
+        if not self._every:
+            warnings.warn(DRIFT, stacklevel=2)
+
+    @torch.no_grad()
+    def after_step(self, model):
+        """After each optimizer.step(), on all ranks, also where a GradScaler took none: every
+        global_average_every calls the parameters become their means over all ranks. In place;
+        blocking. Left out where a rank is later than HORON_GOSSIP_TIMEOUT; inside a group that
+        averages first it is HoronLate then."""
+        self._steps += 1
+        if not self._every or self._steps % self._every != 0:
+            return
+        named = [(n, p.detach()) for n, p in model.named_parameters() if p.requires_grad]
+        for spec, process_set in self._averages:
+            GroupCall([reduce_call(f"{self._name}.{name}", spec, parameter, process_set,
+                                   in_place=True) for name, parameter in named], self._name).run()
 
     def average_unit(self, gradient):
         """The gradient of the FSDP unit whose turn it is. In place; blocking."""
-        self.reduce.run(f"unit.{next(self._units)}", gradient)
+        unit = next(self._units)
+        if unit == 0:
+            self.pass_begins()
+        self.reduce.run(f"unit.{unit}", gradient)
+
+    def pass_begins(self):
+        self._passes += 1
+        if self._steps == 0 and self._passes == 2 * self._every:
+            warnings.warn(f"after {self._passes} backward passes state.after_step(model) was not "
+                          "called: parameters are not averaged, and drift apart", stacklevel=2)
 
 
 def _by_node(proc_per_node, process_set) -> bool:
@@ -106,6 +147,8 @@ def gossip_grad_hook(state: GossipGraDState, bucket, output=None):
                                "with ShardingStrategy.NO_SHARD, or DistributedDataParallel")
     if isinstance(bucket, torch.Tensor):
         return state.average_unit(bucket)
+    if bucket.index() == 0:
+        state.pass_begins()
     return future_of(state.reduce.start(bucket))
 
 

@@ -9,6 +9,7 @@ from horon.gossip import Gossip, fail_when_late
 from horon.process_sets import form_process_set, global_process_set
 from horon.runtime import is_homogeneous, local_size, rank, size
 from horon.torch.hooks import Reduce
+from horon.torch.parameter_gossip import AVERAGE
 
 
 def groups_for(proc_per_node, virtual_topology, local_group, master_group, process_set):
@@ -64,6 +65,13 @@ class Groups:
                         process_set=self.master_group)
         return gossip if self._inside == 1 else _TwoSteps(
             Reduce(fail_when_late("average"), process_set=self.local_group), gossip)
+
+    def averages(self) -> list:
+        """[(spec, process set), ...] of the mean over all groups: inside, then between them, as
+        gradients go, so that a late rank's partners do not go on without it."""
+        between = (AVERAGE, self.master_group)
+        inside = (fail_when_late("average"), self.local_group)
+        return [between] if self._inside == 1 else [inside, between]
 
     def _in_order(self, graph):
         """By the participants' lowest ranks."""

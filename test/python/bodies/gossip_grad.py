@@ -40,7 +40,8 @@ def made(**options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = GossipGraDState(**options)
-    assert any("drift apart" in str(w.message) for w in caught)
+    assert any("drift apart" in str(w.message) for w in caught) != bool(
+        options.get("global_average_every"))
     return state
 
 
@@ -82,7 +83,7 @@ def check_a_cube_of_single_ranks():
     n = hvd.size()
     bits, matrices = (n - 1).bit_length(), []
     for t in range(bits + 1):
-        met = [r ^ 1 << t % bits for r in range(n)]
+        met = [r ^ 1 << t % max(1, bits) for r in range(n)]
         met = [other if other < n else r for r, other in enumerate(met)]
         matrices.append([[0.5 * (j == i) + 0.5 * (j == met[i]) for j in range(n)]
                          for i in range(n)])
@@ -124,6 +125,71 @@ def check_ranks_and_other_groups_in_a_told_order():
     near = [form_process_set(ranks) for ranks in ([0, 1], [2, 3]) if hvd.rank() in ranks]
     expect_steps(made(local_group=far[0], master_group=near[0], random_seed=None),
                  [[0, 2], [1, 3]], [[[0.5, 0.5], [0.5, 0.5]]] * 2)
+
+
+def expect_averages(wrap, **options):
+    """Every second step leaves the mean over all ranks, the others a step by one's own gradient."""
+    state = made(global_average_every=2, random_seed=None, **options)
+    model = wrap(state)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for weight in weights:
+        weight.data.fill_(float(hvd.rank()))
+    mean = (hvd.size() - 1) / 2
+    for step in range(1, 5):
+        before = [weight.detach().clone() for weight in weights]
+        state.after_step(model)
+        for weight, was in zip(weights, before):
+            close(weight.detach(), torch.full_like(was, mean) if step % 2 == 0 else was)
+            weight.data.add_(hvd.rank() - mean)  # a step that keeps the mean
+    hvd.barrier()
+
+
+def check_parameters_are_averaged_now_and_then():
+    def of_units(state):
+        group_of_all()
+        model = unsharded(torch.nn.Sequential(unsharded(torch.nn.Linear(1, 1, bias=False)),
+                                              torch.nn.Linear(1, 1, bias=False)))
+        model.register_comm_hook(state, gossip_grad_hook)
+        return model
+
+    expect_averages(wrapped, proc_per_node=1)
+    expect_averages(of_units, num_modules=2, proc_per_node=1)
+    if hvd.size() % 2 == 0:
+        expect_averages(wrapped, proc_per_node=2)
+    with raises(ValueError, words=["global_average_every"]):
+        GossipGraDState(global_average_every=-1)
+
+
+def check_averages_that_nobody_asks_for():
+    """Two buckets make a pass, and four passes the warning."""
+    model = wrapped(made(global_average_every=2, proc_per_node=1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(5):
+            model.zero_grad()
+            model(1.0).backward()
+            told = [w for w in caught if "after_step" in str(w.message)]
+            assert len(told) == (step >= 3), (step, caught)
+
+
+def check_trained_ranks_end_together():
+    """With averages the ranks end together, and without them they do not."""
+    torch.manual_seed(3)
+    inputs = torch.randn(hvd.size(), 8, 1)
+
+    def apart_after(every):
+        state = made(global_average_every=every, proc_per_node=1)
+        model = wrapped(state)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(8):
+            optimizer.zero_grad()
+            (model(1.0) - inputs[hvd.rank(), step % 8]).pow(2).mean().backward()
+            optimizer.step()
+            state.after_step(model)
+        return hvd.consensus_distance(model.parameters())
+
+    assert apart_after(4) < 1e-6
+    assert hvd.size() < 4 or apart_after(None) > 1e-6
 
 
 def unsharded(module, **options):
