@@ -3,8 +3,10 @@
 // holder of the baton every cycle.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "runtime/base/doorbell.h"
 #include "runtime/base/mutex.h"
@@ -13,9 +15,11 @@ namespace horon {
 
 class Losses {
  public:
-  // The first sentence stays. Any thread; whoever reports also rings the runtime's bell.
-  void Report(const std::string& sentence) {
+  // -1: the way to all others. The first sentence stays. Any thread; whoever reports also rings the
+  // runtime's bell.
+  void Report(int rank, const std::string& sentence) {
     MutexLock lock(mutex_);
+    ranks_.push_back(rank);
     if (any_.load(std::memory_order_relaxed)) return;
     sentence_ = sentence;
     any_.store(true, std::memory_order_release);
@@ -25,12 +29,20 @@ class Losses {
     MutexLock lock(mutex_);
     return sentence_;
   }
+  // Whether that rank was reported, or the way to all. Any thread.
+  bool Has(int rank) const {
+    if (!any()) return false;
+    MutexLock lock(mutex_);
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [rank](int lost) { return lost == rank || lost < 0; });
+  }
   // Wakes the runtime of a rank that has no segment.
   Doorbell& bell() { return bell_; }
 
  private:
   mutable Mutex mutex_;
   std::string sentence_ HORON_GUARDED_BY(mutex_);
+  std::vector<int> ranks_ HORON_GUARDED_BY(mutex_);
   std::atomic<bool> any_{false};
   Doorbell bell_;
 };

@@ -158,8 +158,9 @@ void Watch::Lost(int rank, const std::string& sentence) {
     parts_.segment->MarkDead(static_cast<int>(i), sentence);  // rings, too
     return;
   }
-  parts_.losses->Report(parts_.segment ? parts_.segment->FirstKnown(parts_.local_rank, sentence)
-                                       : sentence);
+  parts_.losses->Report(rank, parts_.segment
+                                  ? parts_.segment->FirstKnown(parts_.local_rank, sentence)
+                                  : sentence);
   Doorbell& bell =
       parts_.segment ? parts_.segment->rank(parts_.local_rank).bell : parts_.losses->bell();
   bell.Ring();

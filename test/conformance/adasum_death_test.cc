@@ -29,7 +29,7 @@ class DyingTransport final : public test::WrappedTransport {
   Status Post(Transfer& transfer) override {
     World* world = death_->world.load();
     if (world != nullptr && --death_->posts == 0) {
-      death_->losses->Report("rank 1 was killed by signal 9");
+      death_->losses->Report(1, "rank 1 was killed by signal 9");
       world->MarkDead(1, "rank 1 was killed by signal 9");
     }
     return death_->posts <= 0 ? Status::Unavailable("this rank is dead")

@@ -79,6 +79,9 @@ TEST_CASE("the launcher's word of a rank elsewhere goes to the losses, the first
     w.Say("dead");  // not understood, and no reason to stop
     w.Say("dead 6x");
     CHECK(w.losses->sentence() == "rank 9 exited with code 7");
+    CHECK(w.losses->Has(9));
+    w.Await(w.bell(), [&] { return w.losses->Has(8); });
+    CHECK_FALSE(w.losses->Has(7));
     if (with_segment) CHECK(w.segment->Deaths(1).ok());
   }
 }
@@ -96,6 +99,7 @@ TEST_CASE("without the launcher nobody can be counted on") {
   close(std::exchange(w.launcher_end, -1));
   w.Await(w.bell(), [&] { return w.losses->any(); });
   CHECK(w.losses->sentence() == "horonrun, which started this job, is gone");
+  CHECK(w.losses->Has(7));
   CHECK(w.segment->Deaths(1).message() == w.losses->sentence());
   CHECK(w.segment->rank(1).state.load() == static_cast<uint32_t>(RankState::kJoined));
 }
