@@ -18,8 +18,8 @@ void Runtime::Suspect(const Status& symptom) {
   if (lost >= 0 && lost != rank_) {
     const bool here = segment_ && fabric_.topology.node_of(lost) == fabric_.topology.node_of(rank_);
     if (here) segment_->MarkDead(fabric_.topology.local_rank(lost), symptom.message());
-    losses_->Report(lost, segment_ ? segment_->FirstKnown(local_rank(), symptom.message())
-                                   : symptom.message());
+    losses_->Report(segment_ ? segment_->FirstKnown(local_rank(), symptom.message())
+                             : symptom.message());
     on_loss_(lost, symptom.message());
   }
   const bool cause_will_come =

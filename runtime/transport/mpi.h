@@ -19,7 +19,7 @@
 
 namespace horon {
 
-inline constexpr int kMpiPluginVersion = 6;
+inline constexpr int kMpiPluginVersion = 7;
 // MPI counts in int: what is longer is given to it in pieces of so many bytes, or of so many
 // elements to add.
 inline constexpr int64_t kMpiPiece = int64_t{1} << 30;

@@ -54,6 +54,33 @@ bool IsDead([[maybe_unused]] MPI_Comm comm, [[maybe_unused]] int rank) {
   return dead;
 }
 
+bool OutlivesRanks() {
+#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION >= 5
+  int* tolerates = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_FT, &tolerates, &found);
+  return MPIX_Comm_get_failed != nullptr && found != 0 && *tolerates != 0;
+#else
+  return false;
+#endif
+}
+
+bool IsDeath([[maybe_unused]] int code) {
+#ifdef MPI_ERR_PROC_FAILED
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(code, &kind);
+  return kind == MPI_ERR_PROC_FAILED;
+#else
+  return false;
+#endif
+}
+
+bool IsTooLong(int code) {
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(code, &kind);
+  return kind == MPI_ERR_TRUNCATE;
+}
+
 Status Late(const char* what, const Patience& patience) {
   if (Lost(patience))
     return Status::Unavailable("while waiting for the other ranks: " + patience.losses->sentence());

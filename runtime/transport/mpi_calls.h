@@ -20,6 +20,12 @@ Status Check(int code, const char* what);
 // Whether MPI itself knows that a rank of the communicator is dead, where it can tell (Open MPI 5).
 // Costs less than 100 ns while all live.
 bool IsDead(MPI_Comm comm, int rank);
+// Whether this MPI goes on between the ranks that live when one has died (Open MPI 5, started with
+// `mpirun --with-ft ulfm`).
+bool OutlivesRanks();
+// Whether a call failed because a rank is dead; because a message was longer than its receive.
+bool IsDeath(int code);
+bool IsTooLong(int code);
 
 // What to say when the others did not come in time, or one is known to be lost.
 Status Late(const char* what, const Patience& patience);

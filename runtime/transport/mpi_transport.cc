@@ -11,6 +11,8 @@ namespace {
 
 // Below this, copying through a buffer is cheaper than building a datatype.
 constexpr int64_t kPackBytes = 256 << 10;
+// What is not longer comes in one piece, or not at all.
+constexpr int64_t kWholeBytes = 1 << 10;
 // All that cancelling may wait for, over the life of a transport: it happens when a job fails or
 // ends.
 constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds{2};
@@ -27,13 +29,15 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, b
       messages_(counters["mpi.messages"]),
       bytes_(counters["mpi.bytes"]),
       collectives_(counters["mpi.collectives"]),
-      patience_(kPatience) {}
+      patience_(kPatience),
+      outlives_(horon::OutlivesRanks()),
+      dead_(static_cast<size_t>(world_->size())) {}
 
 MpiTransport::~MpiTransport() {
   int finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised != 0) return;
-  if (!failure_.ok()) {
+  if (abandoned_ || !failure_.ok()) {
     world_->Spoil();
     Forsake();
   }
@@ -52,6 +56,25 @@ MpiTransport::~MpiTransport() {
 Status MpiTransport::Lost(int peer, const std::string& why) {
   return Status::Unavailable("rank " + std::to_string(peer) +
                              " cannot be reached over MPI any more: " + why);
+}
+
+// A call that concerns this rank has failed. After Abandon its death is nobody else's business.
+Status MpiTransport::Miss(int peer, int code) {
+  if (!IsDeath(code)) outlives_ = false;
+  return Miss(peer, DescribeMpiError(code));
+}
+
+Status MpiTransport::Miss(int peer, const std::string& why) {
+  dead_[static_cast<size_t>(peer)] = true;
+  Status lost = Lost(peer, why);
+  if (failure_.ok() && !(outlives_ && abandoned_)) failure_ = lost;
+  return lost;
+}
+
+// Of a message that ended in an error: what of it is still on its way finds the memory that it had.
+void MpiTransport::NoteTorn(const Flight& flight, const Transfer& transfer) {
+  const bool kept = flight.packed.data() != nullptr || transfer.outlives;
+  if (!kept && TotalBytes(transfer.spans) > kWholeBytes) torn_ = true;
 }
 
 void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
@@ -114,10 +137,7 @@ Status MpiTransport::Post(Transfer& transfer) {
   if (!failure_.ok()) return failure_;
   const bool send = transfer.direction == Transfer::Direction::kSend;
   // Open MPI's MPI_Isend does not look, and crashes over TCP (5.0.11): the connections are gone.
-  if (send && IsDead(world_->get(), transfer.peer)) {
-    failure_ = Lost(transfer.peer, "it is dead");
-    return failure_;
-  }
+  if (send && IsDead(world_->get(), transfer.peer)) return Miss(transfer.peer, "it is dead");
   Flight flight;
   flight.transfer = &transfer;
   flight.source = send ? -1 : transfer.peer;
@@ -134,8 +154,7 @@ Status MpiTransport::Post(Transfer& transfer) {
   if (code == MPI_SUCCESS && send) code = MPI_Test(&request, &through, &status);
   if (code != MPI_SUCCESS) {
     if (flight.layout != MPI_DATATYPE_NULL) MPI_Type_free(&flight.layout);
-    failure_ = Lost(transfer.peer, DescribeMpiError(code));
-    return failure_;
+    return Miss(transfer.peer, code);
   }
   if (send) {
     world_->CountSent(transfer.peer);
@@ -169,6 +188,7 @@ Result<bool> MpiTransport::Progress() {
                                   finished_.data(), statuses_.data());
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
       failure_ = Status::Unavailable("MPI has failed: " + DescribeMpiError(code));
+      outlives_ = false;
       count = 0;
     }
     for (int i = 0; i < count; ++i) {
@@ -182,7 +202,7 @@ Result<bool> MpiTransport::Progress() {
     moved = moved || count > 0;
   }
   if (failure_.ok()) return moved;
-  Forsake();
+  if (!outlives_) Forsake();
   return failure_;
 }
 
@@ -215,18 +235,17 @@ void MpiTransport::Complete(Flight& flight, MPI_Status& status, int code) {
       }
     }
     Finish(*transfer, Status::Ok(), bytes);
-  } else if (transfer != nullptr) {
-    int kind = MPI_SUCCESS;
-    MPI_Error_class(code, &kind);
-    const bool too_long = kind == MPI_ERR_TRUNCATE;
-    if (!too_long && failure_.ok()) failure_ = Lost(transfer->peer, DescribeMpiError(code));
+  } else if (transfer != nullptr && IsTooLong(code)) {
     Finish(*transfer,
-           too_long ? Status::Internal(
-                          "rank " + std::to_string(transfer->peer) + " sent more than the " +
-                          std::to_string(TotalBytes(transfer->spans)) + " bytes that were expected")
-                    : failure_,
+           Status::Internal("rank " + std::to_string(transfer->peer) + " sent more than the " +
+                            std::to_string(TotalBytes(transfer->spans)) +
+                            " bytes that were expected"),
            0);
+  } else if (transfer != nullptr) {
+    NoteTorn(flight, *transfer);
+    Finish(*transfer, Miss(transfer->peer, code), 0);
   }
+  if (IsDeath(code) && flight.packed.data() != nullptr) new Buffer(std::move(flight.packed));
   if (listed) MPI_Type_free(&flight.layout);
   flight = Flight();
 }

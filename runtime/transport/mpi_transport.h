@@ -5,7 +5,11 @@
 // ones are packed through a pooled buffer, several large ones travel as an MPI datatype that lists
 // them. Nothing blocks but taking back a transfer that MPI has already begun, bounded by kPatience
 // in all, and, without MPI_THREAD_MULTIPLE, the first use of a set of ranks by ReduceBlock. Once
-// something has failed, or the job has, MPI is not called any more.
+// something has failed, or the job has, MPI is not called any more, but as follows.
+//
+// Where MPI goes on without the dead (OutlivesRanks in mpi_calls.h), transfers that outlive the job
+// do, too. Abandon takes all others back from MPI; where that cannot be done at once, MPI would
+// still read or write memory that is somebody else's by then, and is not called any more either.
 //
 // Only the holder of the baton calls any of this.
 #pragma once
@@ -52,12 +56,16 @@ class MpiTransport final : public Transport {
   ~MpiTransport() override;
 
   std::string_view name() const override { return "mpi"; }
-  bool Reaches(int peer) const override { return peer >= 0 && peer < world_->size(); }
+  bool Reaches(int peer) const override {
+    return peer >= 0 && peer < world_->size() && !dead_[static_cast<size_t>(peer)];
+  }
   Status Post(Transfer& transfer) override;
   Result<bool> Progress() override;
   int Sender(Tag tag) override;
   void Cancel(Transfer& transfer) override;
   void Abandon() override;
+  bool OutlivesRanks() const override { return outlives_; }
+  void Leave() override;
   bool reads_gpus() const override { return reads_gpus_; }
   // MPI wakes nobody, so a sleeper looks at least this often.
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
@@ -92,6 +100,12 @@ class MpiTransport final : public Transport {
   bool TakeBack(size_t index);
   void Account(const Flight& flight, const MPI_Status& status);
   void Forsake();
+  bool TakeBackAll();
+  static void Orphan(Flight& flight, MPI_Request& request, const Status& why);
+  void TellPeers();
+  void NoteTorn(const Flight& flight, const Transfer& transfer);
+  Status Miss(int peer, int code);
+  Status Miss(int peer, const std::string& why);
   bool PollReductions();
   static Status Lost(int peer, const std::string& why);
   static void Finish(Transfer& transfer, Status status, int64_t bytes);
@@ -111,6 +125,10 @@ class MpiTransport final : public Transport {
   std::vector<PendingReduction*> reductions_;
   std::chrono::nanoseconds patience_;  // what is left of kPatience
   Status failure_;
+  bool outlives_;           // the job, as yet
+  bool abandoned_ = false;  // and it has
+  bool torn_ = false;       // a message of a dead rank may still come into memory that is not kept
+  std::vector<bool> dead_;  // by rank
 };
 
 }  // namespace horon

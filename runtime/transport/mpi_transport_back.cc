@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
+#include "runtime/transport/mpi_calls.h"
 #include "runtime/transport/mpi_transport.h"
 #include "runtime/transport/spans.h"
 
@@ -39,9 +41,9 @@ bool MpiTransport::TakeBack(size_t index) {
   return through;
 }
 
-// After a failure MPI is not called any more, and keeps what it has. Open MPI gives up a message in
-// the middle when its peer dies, but what is still on its way finds the request and the memory that
-// it had.
+// Nothing outlives the failure: MPI is not called any more, and keeps what it has. Open MPI gives
+// up a message in the middle when its peer dies, but what is still on its way finds the request and
+// the memory that it had.
 void MpiTransport::Forsake() {
   if (!reductions_.empty()) world_->Forsake();
   for (Flight& flight : flights_) {
@@ -78,12 +80,78 @@ void MpiTransport::Withdraw(size_t index, const Status& why) {
 }
 
 void MpiTransport::Cancel(Transfer& transfer) {
-  Withdraw(static_cast<size_t>(transfer.scratch[0]), Status::Aborted("cancelled"));
+  const auto index = static_cast<size_t>(transfer.scratch[0]);
+  if (abandoned_) {
+    Orphan(flights_[index], requests_[index], Status::Aborted("cancelled"));
+  } else {
+    Withdraw(index, Status::Aborted("cancelled"));
+  }
+}
+
+// --- after a death
+
+// The message is nobody's any more, but MPI still has it, and the memory.
+void MpiTransport::Orphan(Flight& flight, MPI_Request& request, const Status& why) {
+  const bool receive = flight.transfer->direction == Transfer::Direction::kReceive;
+  if (receive && request != MPI_REQUEST_NULL) MPI_Cancel(&request);
+  Finish(*std::exchange(flight.transfer, nullptr), why, 0);
+}
+
+// Whether MPI has nothing any more that does not outlive the job. What is packed may stay with it.
+bool MpiTransport::TakeBackAll() {
+  if (torn_ || !reductions_.empty()) return false;
+  for (size_t i = flights_.size(); i-- > 0;) {  // Remove fills the gap with one that was looked at
+    Flight& flight = flights_[i];
+    if (flight.transfer == nullptr || flight.transfer->outlives) continue;
+    const bool packed = flight.packed.data() != nullptr;
+    Transfer& transfer = *flight.transfer;
+    Orphan(flight, requests_[i], failure_);
+    int through = 0;
+    MPI_Status status{};
+    const int code = MPI_Test(&requests_[i], &through, &status);
+    if (code == MPI_SUCCESS && through == 0) {
+      if (!packed) return false;
+      continue;
+    }
+    if (code != MPI_SUCCESS && !IsTooLong(code)) {
+      NoteTorn(flight, transfer);
+      outlives_ = outlives_ && IsDeath(code);
+    }
+    Complete(flight, status, code);
+    Remove(i);
+  }
+  return !torn_ && outlives_;
+}
+
+// An empty message says that nothing follows.
+void MpiTransport::TellPeers() {
+  for (const Flight& flight : flights_) {
+    const Transfer* const transfer = flight.transfer;
+    if (transfer == nullptr || !transfer->outlives || flight.source < 0) continue;
+    if (!Reaches(transfer->peer) || IsDead(world_->get(), transfer->peer)) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Isend(nullptr, 0, MPI_BYTE, transfer->peer,
+                               static_cast<int>(transfer->tag), world_->get(), &request);
+    if (code == MPI_SUCCESS) MPI_Request_free(&request);
+  }
 }
 
 void MpiTransport::Abandon() {
-  if (failure_.ok()) failure_ = Status::Unavailable("the job has failed");
   world_->Spoil();
+  if (failure_.ok()) failure_ = Status::Unavailable("the job has failed");
+  if (!outlives_ || abandoned_ || !TakeBackAll()) {
+    Leave();
+    return;
+  }
+  abandoned_ = true;
+  failure_ = Status::Ok();
+}
+
+void MpiTransport::Leave() {
+  world_->Spoil();
+  if (outlives_) TellPeers();
+  outlives_ = false;
+  if (failure_.ok()) failure_ = Status::Unavailable("the job has failed");
   Forsake();
 }
 

@@ -48,6 +48,9 @@ class Transfer final : public Waitable {
   int peer = -1;
   Tag tag = 0;
   RecycledVector<Span> spans;  // gathered for a send, scattered into for a receive
+  // It goes on after Abandon, where the transport OutlivesRanks. Its memory stays as it is, also
+  // when it was cancelled, until the transport is told to Leave.
+  bool outlives = false;
   // Set by the transport.
   bool done = true;  // true also when never posted
   Status status;
@@ -83,13 +86,14 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;  // "shm", "mpi", "inproc", "self"
+  // False too for a peer that the transport knows to be dead.
   virtual bool Reaches(int peer) const = 0;
 
   // Starts `transfer` (its poster's fields set). kUnavailable if the peer is gone.
   // A message longer than the receive's spans is an error on the receiver: kInternal.
   virtual Status Post(Transfer& transfer) = 0;
   // Moves what can move; finishes transfers. Returns whether anything moved. kUnavailable names a
-  // lost peer and finishes every transfer in flight with that status.
+  // lost peer and finishes every transfer in flight with that status, but such as may outlive it.
   virtual Result<bool> Progress() = 0;
   // A peer of whom a message of this tag has come that no receive was posted for; -1: of nobody, or
   // the transport cannot tell. For messages that nobody expects.
@@ -103,8 +107,12 @@ class Transport {
   // The job has lost a rank: what is in flight need not end by itself any more. Everything is
   // cancelled after this, and no new transfer is posted, but as OutlivesRanks says.
   virtual void Abandon() {}
-  // True: what is posted after Abandon, to ranks that live, is moved by Progress all the same.
+  // True: what `outlives` the job, or is posted after Abandon, to ranks that live, is moved by
+  // Progress all the same. It may become false, above all in Abandon.
   virtual bool OutlivesRanks() const { return false; }
+  // After Abandon: nothing is moved any more. Where the peers of transfers that outlive the job
+  // cannot see that, they get an empty message of the same tag.
+  virtual void Leave() {}
 
   // Zero: peers ring the doorbell, the runtime may sleep. Otherwise: while transfers are pending or
   // expected the sleeper must look again after at most this long (MPI has nothing that wakes).

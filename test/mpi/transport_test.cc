@@ -238,5 +238,92 @@ TEST_CASE("sends to a rank that MPI knows to be dead are refused", "[.death]") {
   std::_Exit(0);  // MPI's own end would wait for the dead
 }
 
+// Of three ranks the last one dies, once the others have told it to; what those do then, each with
+// a receive from the other that outlives the job. Everything is required: the line at the end says
+// that all was as it should be.
+struct Survivor {
+  const int victim = 2, other = 1 - World().rank();
+  Wire wire;
+  std::vector<std::byte> arrived = std::vector<std::byte>(600'000), lost = arrived;
+  Transfer receive, in_vain;
+
+  Survivor() {
+    std::vector<std::byte> word(8);
+    Pass(wire, 1000, 1, 1);  // connects
+    if (World().rank() == victim) {
+      for (const int from : {0, 1}) {
+        Transfer told;
+        REQUIRE(Receive(*wire, told, from, 8, {Whole(word)}).ok());
+        REQUIRE(Drive(*wire, [&] { return told.done; }));
+      }
+      std::raise(SIGKILL);
+    }
+    receive.outlives = true;
+    REQUIRE(Receive(*wire, receive, other, 9, {Whole(arrived)}).ok());
+    Transfer tells;
+    REQUIRE(Send(*wire, tells, victim, 8, {Whole(word)}).ok());
+    REQUIRE(Drive(*wire, [&] { return tells.done; }));
+  }
+  // Waits in vain for what the dead one was to send.
+  void HearOfIt(bool outlives) {
+    in_vain.outlives = outlives;
+    const Status posted = Receive(*wire, in_vain, victim, 9, {Whole(lost)});
+    REQUIRE_FALSE((posted.ok() && Drive(*wire, [] { return false; })));
+  }
+  // Of two, one takes no part any more, and the other one hears that.
+  void CheckEnd(bool leaves) {
+    REQUIRE(Drive(*wire, [&] { return receive.done; }));
+    REQUIRE(receive.status.code() == (leaves ? Code::kUnavailable : Code::kOk));
+    REQUIRE(receive.bytes == 0);
+    REQUIRE(wire.transport->OutlivesRanks() != leaves);
+    REQUIRE(wire.transport->Progress().ok() != leaves);
+    End();
+  }
+  [[noreturn]] static void End() {
+    std::printf("\nrank %d is through\n", World().rank());
+    std::fflush(stdout);
+    std::_Exit(0);  // MPI's own end would wait for the dead
+  }
+};
+
+TEST_CASE("after a death messages that outlive the job go on between the living", "[.survivors]") {
+  Survivor me;
+  Transport& wire = *me.wire;
+  std::vector<std::byte> mine = Pattern(600'000, World().rank()), short_one(500, std::byte{1}),
+                         untouched(500);
+  Transfer taken_back, late, send, refused;
+  REQUIRE(Receive(wire, taken_back, me.other, 10, {Whole(untouched)}).ok());
+  me.HearOfIt(true);
+  wire.Abandon();
+  REQUIRE(wire.OutlivesRanks());
+  REQUIRE(taken_back.status.code() == Code::kUnavailable);
+  REQUIRE_FALSE(wire.Reaches(me.victim));
+  REQUIRE(wire.Reaches(me.other));
+  REQUIRE(Send(wire, refused, me.victim, 9, {Whole(short_one)}).code() == Code::kUnavailable);
+  late.outlives = send.outlives = true;
+  REQUIRE(Send(wire, send, me.other, 9, {Whole(mine)}).ok());
+  REQUIRE(Drive(wire, [&] { return me.receive.done && send.done; }));
+  REQUIRE(me.receive.status.ok());
+  REQUIRE(me.arrived == Pattern(600'000, me.other));
+  // So the other one has taken its receive back, and nobody takes the next one.
+  REQUIRE(Send(wire, late, me.other, 10, {Whole(short_one)}).ok());
+  REQUIRE(Receive(wire, me.receive, me.other, 9, {Whole(me.arrived)}).ok());
+  REQUIRE(Send(wire, send, me.other, 9, {Whole(mine)}).ok());
+  REQUIRE(Drive(wire, [&] { return me.receive.done && late.done && send.done; }));
+  REQUIRE(untouched == std::vector<std::byte>(500));
+  REQUIRE(Receive(wire, me.receive, me.other, 9, {Whole(me.arrived)}).ok());
+  if (World().rank() == 0) wire.Leave();
+  me.CheckEnd(World().rank() == 0);
+}
+
+// What was torn may still be written to, by any call of MPI.
+TEST_CASE("but not where a message of the dead was torn that does not outlive it", "[.torn]") {
+  Survivor me;
+  const bool torn = World().rank() == 0;
+  me.HearOfIt(!torn);
+  me.wire.transport->Abandon();
+  me.CheckEnd(torn);
+}
+
 }  // namespace
 }  // namespace horon::test

@@ -21,6 +21,7 @@ class WrappedTransport : public Transport {
   void Flush() override { inner_->Flush(); }
   void Abandon() override { inner_->Abandon(); }
   bool OutlivesRanks() const override { return inner_->OutlivesRanks(); }
+  void Leave() override { inner_->Leave(); }
   std::chrono::microseconds poll_interval() const override { return inner_->poll_interval(); }
   Status Prepare(const std::vector<int>& ranks) override { return inner_->Prepare(ranks); }
   bool ReducesBlocks(const BlockReduction& reduction) const override {

@@ -216,7 +216,7 @@ TEST_CASE("when a rank of another node dies averages inside a node go on") {
   options.configure = SetPatience;
   options.losses = std::make_shared<Losses>();
   World world(4, options);
-  GoOn(world, 3, [&] { options.losses->Report(3, "rank 3 was killed"); });  // as a launcher does
+  GoOn(world, 3, [&] { options.losses->Report("rank 3 was killed"); });  // as a launcher does
 }
 
 }  // namespace
