@@ -68,7 +68,8 @@ Runtime::Runtime(RuntimeParts parts)
              {[this] { return timeline_.Stamp(); },
               [this](std::string row, std::string activity, int64_t begun, int64_t ended) {
                 timeline_.Note({std::move(row), std::move(activity), begun, ended});
-              }}),
+              }},
+             [this](int rank) { return losses_->Has(rank); }),
       letters_(fabric_, [this](int rank) { return negotiator_.gone(rank); }),
       cycles_(segment_ ? &segment_->notice(local_rank()).cycles : &own_cycles_),
       standstill_(config_.stall_silence),
@@ -197,7 +198,9 @@ bool Runtime::CycleMoved() {
   }
   const Status status = failure_.ok() ? Cause() : failure_;
   if (!status.ok()) Fail(status);  // and what came in since
-  return peers_.Advance();         // inside the node windows go on
+  const bool moved = peers_.Advance();  // with ranks that live windows go on
+  if (moved) poll_wait_ = std::chrono::microseconds{0};
+  return moved;
 }
 
 Status Runtime::CycleSafely() {
@@ -243,6 +246,9 @@ void Runtime::Background() {
     Fail(Status::Unavailable(
         "rank " + std::to_string(rank_) +
         " shut down while a collective was under way, and the others did not finish it in time"));
+  }
+  if (!failure_.ok()) {
+    for (const auto& transport : transports_) transport->Leave();
   }
   Fail(Status::Aborted("Horon was shut down before this tensor was done"));
   if (told_to_give_up_) {

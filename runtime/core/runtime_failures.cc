@@ -18,8 +18,8 @@ void Runtime::Suspect(const Status& symptom) {
   if (lost >= 0 && lost != rank_) {
     const bool here = segment_ && fabric_.topology.node_of(lost) == fabric_.topology.node_of(rank_);
     if (here) segment_->MarkDead(fabric_.topology.local_rank(lost), symptom.message());
-    losses_->Report(segment_ ? segment_->FirstKnown(local_rank(), symptom.message())
-                             : symptom.message());
+    losses_->Report(lost, segment_ ? segment_->FirstKnown(local_rank(), symptom.message())
+                                   : symptom.message());
     on_loss_(lost, symptom.message());
   }
   const bool cause_will_come =
@@ -50,7 +50,10 @@ void Runtime::Fail(const Status& status) {
   }
   if (failure_.ok() && fault) {
     lost_.store(true, std::memory_order_relaxed);
-    for (const auto& transport : transports_) transport->Abandon();
+    for (const auto& transport : transports_) {
+      transport->Abandon();
+      if (status.code() == Code::kInternal) transport->Leave();  // the fault is this rank's own
+    }
     letters_.Close();
   }
   failure_ = suspicion_ = status;

@@ -58,9 +58,10 @@ void Runtime::BackOff() {
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = OwnSleepLimit();
-  if (!failure_.ok() || !suspicion_.ok() || fabric_.topology.size() == 1) return limit;
+  const bool failed = !failure_.ok();
+  if ((!failed && !suspicion_.ok()) || fabric_.topology.size() == 1) return limit;
   for (const auto& transport : transports_) {
-    if (transport->poll_interval().count() > 0)
+    if (transport->poll_interval().count() > 0 && (!failed || peers_.Hears(*transport)))
       limit = std::min<std::chrono::nanoseconds>(limit,
                                                  std::max(poll_wait_, transport->poll_interval()));
   }

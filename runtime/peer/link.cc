@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace horon {
 namespace {
@@ -21,7 +22,9 @@ Link::Link(int peer, Transport& transport, Pool& pool, std::chrono::milliseconds
       resent_(counters["peer.resent"]),
       dropped_(counters["peer.dropped"]),
       silences_(counters["peer.silences"]),
-      late_(counters["peer.late"]) {}
+      late_(counters["peer.late"]) {
+  send_.outlives = receive_.outlives = true;
+}
 
 Status Link::Silence() const {
   return Status::Unavailable("rank " + std::to_string(peer_) + " gave no answer within " +
@@ -61,12 +64,13 @@ void Link::Break(const Status& why) {
 
 void Link::Renew() {
   if (!closed_.ok()) return;
-  send_.Cancel();
-  receive_.Cancel();
-  send_.done = receive_.done = true;
-  send_.status = receive_.status = Status::Ok();
-  receive_.bytes = 0;
-  incoming_.reset();
+  if (send_.done) send_.status = Status::Ok();
+  if (receive_.done && !receive_.status.ok()) {
+    receiving_ = false;
+    receive_.status = Status::Ok();
+    receive_.bytes = 0;
+    incoming_.reset();
+  }
   for (Parcel& parcel : outbox_) parcel.sent = 0, parcel.started = false;
   ask_again_ = Clock::time_point::min();
   broken_ = false;
@@ -200,6 +204,7 @@ void Link::SendNextPiece() {
     const int64_t end = parcel.sent + head_out_.piece_bytes;
     send_.spans.push_back({parcel.values->DataTo(end) + parcel.sent, head_out_.piece_bytes});
   }
+  values_out_ = parcel.values;
   parcel.sent += head_out_.piece_bytes;
   parcel.started = true;
   if (parcel.header.kind != PeerKind::kReply && parcel.header.round == round_) sent_ = true;
@@ -220,7 +225,9 @@ Status Link::PostReceive() {
   receive_.spans = {Span{room_.data(), room_.bytes()}};
   receive_.status = Status::Ok();
   receive_.bytes = 0;
-  return transport_->Post(receive_);
+  const Status posted = transport_->Post(receive_);
+  receiving_ = posted.ok();
+  return posted;
 }
 
 bool Link::ProgressReceive(Answerer& answerer) {
@@ -234,6 +241,11 @@ bool Link::ProgressReceive(Answerer& answerer) {
     }
     if (!receive_.done) return moved;
     Status status = receive_.status;
+    if (std::exchange(receiving_, false) && status.ok() && receive_.bytes == 0) {
+      left_ = true;
+      Close(Status::Unavailable("rank " + std::to_string(peer_) + " takes no part any more"));
+      return true;
+    }
     if (status.code() == Code::kAborted) {  // the peer has taken its message back
       dropped_.Add();
       status = Status::Ok();

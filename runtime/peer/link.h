@@ -78,13 +78,14 @@ class Link {
   bool Progress(Answerer& answerer, Clock::time_point now);
   // No message comes or goes any more; what is asked fails.
   void Close(const Status& why);
-  // The transport has taken all messages back and moves new ones: what is asked is asked again.
+  // The job has failed, and the transport goes on: what is asked is asked again.
   void Renew();
 
   bool idle() const { return asked_.empty() && outbox_.empty(); }
   Clock::time_point next_look() const;
   bool lost() const { return silent_ || !closed_.ok(); }
   bool closed() const { return !closed_.ok(); }
+  bool left() const { return left_; }  // the peer has said so, and the link is closed
   Transport& transport() const { return *transport_; }
 
  private:
@@ -134,7 +135,7 @@ class Link {
   Counter &resent_, &dropped_, &silences_, &late_;
   Status closed_;
   bool broken_ = false;  // until it is renewed, or closed
-  bool silent_ = false;
+  bool silent_ = false, left_ = false;
 
   std::deque<std::shared_ptr<Question>> asked_;  // the first is under way once `asking_`
   bool asking_ = false;
@@ -147,12 +148,14 @@ class Link {
 
   std::deque<Parcel> outbox_;
   PeerHeader head_out_;
+  SharedCopy values_out_;  // that send_ reads
 
   uint64_t done_round_ = 0;  // of the peer's questions: the last that was answered
   Parcel last_reply_;
   std::optional<Incoming> incoming_;
   std::optional<Incoming> waiting_;  // a question that could not be answered yet
   Buffer room_;                      // of one piece with its header
+  bool receiving_ = false;           // receive_ was posted, and not looked at since it is done
 
   Transfer send_, receive_;  // last: they use the others
 };

@@ -1,5 +1,6 @@
 #include "runtime/peer/peer_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/peer/accumulator.h"
@@ -32,12 +33,13 @@ std::string DescribeOrder(const Order& order, const std::vector<int64_t>& unreac
 
 PeerEngine::PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segment,
                        std::chrono::milliseconds patience, Counters& counters,
-                       PeerRecording recording)
+                       PeerRecording recording, std::function<bool(int rank)> lost)
     : fabric_(&fabric),
       segment_(std::move(segment)),
       patience_(patience),
       counters_(&counters),
       recording_(std::move(recording)),
+      lost_(std::move(lost)),
       unreached_(counters["peer.unreached"]),
       given_(counters["window.given"]),
       overwritten_(counters["window.overwritten"]),
@@ -173,11 +175,18 @@ PeerEngine::Clock::time_point PeerEngine::next_look() const {
   return looks_again_ ? std::min(next, Clock::now() + kSlotWait) : next;
 }
 
-// Of the node's ranks those that live stay in reach, if their transport does.
+bool PeerEngine::Hears(const Transport& transport) const {
+  return std::any_of(links_.begin(), links_.end(), [&](const auto& one) {
+    return !one.second->closed() && &one.second->transport() == &transport;
+  });
+}
+
+// The ranks that live stay in reach, if their transport does.
 void PeerEngine::CutLinks(const Status& why) {
   if (!cut_.ok()) return;
   cut_ = why;
   links_idle_ = true;
+  LeaveIfGone();
   for (auto& [rank, link] : links_) {
     if (OutOfReach(rank, *link)) {
       link->Close(why);
@@ -189,13 +198,18 @@ void PeerEngine::CutLinks(const Status& why) {
 }
 
 bool PeerEngine::OutOfReach(int rank, const Link& link) const {
-  const Topology& topology = fabric_->topology;
-  return !segment_ || topology.node_of(rank) != topology.node_of(me()) ||
-         !link.transport().OutlivesRanks() || Gone(rank) || Gone(me());
+  return !link.transport().OutlivesRanks() || Gone(rank) || Gone(me());
+}
+
+// The others have given this rank up, or it has told them to.
+void PeerEngine::LeaveIfGone() {
+  if (!Gone(me())) return;
+  for (auto& [rank, link] : links_) link->transport().Leave();
 }
 
 // Nobody else moves messages after the job has failed.
 bool PeerEngine::ProgressCut() {
+  LeaveIfGone();
   bool moved = false;
   Transport* progressed = nullptr;
   Status status;
@@ -244,11 +258,19 @@ void PeerEngine::Note(const Window& window, std::string activity, int64_t begun)
 }
 
 bool PeerEngine::Gone(int rank) const {
-  const Topology& topology = fabric_->topology;
-  if (!segment_ || topology.node_of(rank) != topology.node_of(me())) return false;
-  const auto state = static_cast<RankState>(
-      segment_->rank(topology.local_rank(rank)).state.load(std::memory_order_acquire));
+  if (!near(rank)) return GoneElsewhere(rank);
+  if (!segment_) return false;
+  const auto state = static_cast<RankState>(segment_->rank(fabric_->topology.local_rank(rank))
+                                                .state.load(std::memory_order_acquire));
   return state == RankState::kDead || state == RankState::kLeft;
+}
+
+// Where no transport outlives the job, who lives there is as far away as who does not.
+bool PeerEngine::GoneElsewhere(int rank) const {
+  const auto link = links_.find(rank);
+  if (link != links_.end() && link->second->left()) return true;
+  const Transport& way = *fabric_->route[static_cast<size_t>(rank)];
+  return !cut_.ok() && way.OutlivesRanks() && (!way.Reaches(rank) || lost_(rank));
 }
 
 bool PeerEngine::Silent(const Window& window, int rank) const {

@@ -61,8 +61,10 @@ struct PeerRecording {
 class PeerEngine final : private Answerer {
  public:
   using Clock = Link::Clock;
+  // `lost`: whether a rank of another node is known to be lost.
   PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segment,
-             std::chrono::milliseconds patience, Counters& counters, PeerRecording recording = {});
+             std::chrono::milliseconds patience, Counters& counters, PeerRecording recording = {},
+             std::function<bool(int rank)> lost = [](int) { return false; });
   ~PeerEngine() override;
 
   // --- user threads
@@ -79,12 +81,14 @@ class PeerEngine final : private Answerer {
   // --- the holder of the baton
   // Whether anything moved.
   bool Advance();
-  // The job has failed: nothing comes from other nodes any more. Inside the node work goes on.
+  // The job has failed: work goes on with the ranks that live, as far as transports outlive it.
   void CutLinks(const Status& why);
   // Ends everything; later orders fail.
   void FailAll(const Status& why);
   bool idle() const { return running_.empty() && links_idle_; }
   bool open() const { return !links_.empty(); }  // messages may come at any time
+  // The same after the job has failed, over this transport.
+  bool Hears(const Transport& transport) const;
   Clock::time_point next_look() const;
 
  private:
@@ -152,12 +156,17 @@ class PeerEngine final : private Answerer {
   Status AddDifference(Window& window, double weight, const std::byte* x, const std::byte* y);
   int64_t Stamp() const { return recording_.stamp ? recording_.stamp() : 0; }
   void Note(const Window& window, std::string activity, int64_t begun) const;
-  bool Gone(int rank) const;                          // dead, or left; of this node
+  bool Gone(int rank) const;  // dead, or left
+  bool GoneElsewhere(int rank) const;
+  bool near(int rank) const {
+    return fabric_->topology.node_of(rank) == fabric_->topology.node_of(me());
+  }
   bool Silent(const Window& window, int rank) const;  // no message of it can be waited for
   void Ring(int rank);  // of this node: something was put into its memory, or taken
   int me() const { return fabric_->rank; }
   void OpenLinks();
   bool OutOfReach(int rank, const Link& link) const;
+  void LeaveIfGone();
   bool ProgressCut();
   void StartOrders();
   bool AdvanceOrders();
@@ -168,6 +177,7 @@ class PeerEngine final : private Answerer {
   std::chrono::milliseconds patience_;
   Counters* counters_;
   PeerRecording recording_;
+  std::function<bool(int rank)> lost_;
   Counter &unreached_, &given_, &overwritten_, &taken_, &unchanged_, &pairs_, &pairs_lost_;
   Counter &rounds_, &folded_, &rounds_late_;
 

@@ -1,6 +1,7 @@
 // PeerHeader: what every message between two peers of a window begins with, and the check that it
 // is one. A message's values travel in pieces of at most kPieceBytes, each behind such a header, so
-// that a receiver's buffer has one size whatever a sender claims. Used by link.h.
+// that a receiver's buffer has one size whatever a sender claims. A message without a header says
+// that its sender takes no part any more (Transport::Leave). Used by link.h.
 #pragma once
 
 #include <cstdint>

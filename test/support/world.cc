@@ -26,8 +26,8 @@ T Must(Result<T> result) {
 // The network transport therefore says that it must be looked at, as MPI does.
 class Network final : public Transport {
  public:
-  Network(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int rank)
-      : rings_(std::move(segment), std::move(members), rank, "inproc") {}
+  Network(std::shared_ptr<SharedSegment> segment, std::vector<int> members, int rank, bool outlives)
+      : rings_(std::move(segment), std::move(members), rank, "inproc"), outlives_(outlives) {}
   std::string_view name() const override { return rings_.name(); }
   bool Reaches(int peer) const override { return rings_.Reaches(peer); }
   Status Post(Transfer& transfer) override { return rings_.Post(transfer); }
@@ -35,10 +35,13 @@ class Network final : public Transport {
   int Sender(Tag tag) override { return rings_.Sender(tag); }
   void Cancel(Transfer& transfer) override { rings_.Cancel(transfer); }
   void Flush() override { rings_.Flush(); }
+  bool OutlivesRanks() const override { return outlives_; }
+  void Leave() override { outlives_ = false; }
   std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
 
  private:
   ShmTransport rings_;
+  bool outlives_;
 };
 
 }  // namespace
@@ -77,7 +80,8 @@ World::World(int size, WorldOptions options)
                                           topology_.local_rank(r), "inproc", parts.config.cma)));
     if (network_)
       parts.transports.push_back(
-          options_.wrap(r, std::make_unique<Network>(network_, everyone, r)));
+          options_.wrap(r, std::make_unique<Network>(network_, everyone, r,
+                                                     options_.network_outlives)));
     for (int peer = 0; peer < size; ++peer) {
       Transport* way = peer == r ? parts.transports[0].get()
                        : topology_.node_of(peer) == topology_.node_of(r)

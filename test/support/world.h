@@ -21,6 +21,7 @@ namespace horon::test {
 struct WorldOptions {
   int local_size = 0;  // 0: all ranks on one node
   bool lanes = true;   // false: no streaming, collectives over messages only
+  bool network_outlives = false;  // ranks, as MPI that tolerates deaths does
   std::function<void(Config&)> configure = [](Config&) {};
   std::function<void(int rank, Config&)> configure_rank = [](int, Config&) {};
   // Puts something around the transports that reach other ranks.

@@ -216,7 +216,48 @@ TEST_CASE("when a rank of another node dies averages inside a node go on") {
   options.configure = SetPatience;
   options.losses = std::make_shared<Losses>();
   World world(4, options);
-  GoOn(world, 3, [&] { options.losses->Report("rank 3 was killed"); });  // as a launcher does
+  GoOn(world, 3, [&] { options.losses->Report(3, "rank 3 was killed"); });  // as a launcher does
+}
+
+TEST_CASE("and between nodes, where the network goes on") {
+  WorldOptions options;
+  options.local_size = 1;
+  options.network_outlives = true;
+  options.configure = SetPatience;
+  options.losses = std::make_shared<Losses>();
+  World world(4, options);
+  GoOn(world, 3, [&] {
+    world.MarkDead(3, "rank 3 was killed");  // it answers no more
+    options.losses->Report(3, "rank 3 was killed");
+  });
+}
+
+TEST_CASE("where it does not, nobody of another node is waited for after a death") {
+  WorldOptions options;
+  options.local_size = 1;
+  options.configure = SetPatience;
+  options.losses = std::make_shared<Losses>();
+  Verdicts verdicts;
+  World world(3, options);
+  std::vector<std::unique_ptr<WindowRank>> windows(3);
+  world.Run([&](Rank& me) {
+    windows[static_cast<size_t>(me.rank())] = std::make_unique<WindowRank>(
+        me, std::vector<float>{1}, AllBut(me), AllBut(me), true, "w", false);
+  });
+  options.losses->Report(2, "rank 2 was killed");
+  world.Run([&](Rank& me) {
+    if (me.rank() == 2) return;
+    WindowRank& w = *windows[static_cast<size_t>(me.rank())];
+    std::vector<float> values = {1};
+    EXPECT(!me.Reduce("after", "sum", values).ok(), "a collective cannot go on");
+    const auto begun = std::chrono::steady_clock::now();
+    const int other = 1 - me.rank();
+    EXPECT(w.Do(w.Make(OrderKind::kPair, {{other, 0.5}})) == std::vector<int64_t>{other},
+           "an average was made over a way that is cut");
+    EXPECT(std::chrono::steady_clock::now() - begun < std::chrono::seconds{10},
+           "it was waited for");
+  });
+  RequireNone(verdicts);
 }
 
 }  // namespace

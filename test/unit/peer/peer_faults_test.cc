@@ -181,9 +181,14 @@ TEST_CASE("who has given up on a mutex does not get it, and two silent ranks cos
   RequireNone(verdicts);
 }
 
-TEST_CASE("when a rank of the node dies its share stays and windows go on") {
+TEST_CASE("when a rank dies its share stays and windows go on, also between nodes") {
+  WorldOptions options;
+  options.local_size = GENERATE(0, 1);
+  options.network_outlives = true;
+  options.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{60'000}; };
+  options.losses = std::make_shared<Losses>();
   Verdicts verdicts;
-  World world(3, {.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{5000}; }});
+  World world(3, options);
   std::vector<std::unique_ptr<WindowRank>> windows(3);
   world.Run([&](Rank& me) {
     const std::vector<int> others = {Next(me), Next(me, 2)};
@@ -192,6 +197,7 @@ TEST_CASE("when a rank of the node dies its share stays and windows go on") {
     Total(me, "made", 0);
   });
   world.MarkDead(2, "rank 2 was killed");
+  options.losses->Report(2, "rank 2 was killed");
   std::barrier<> together(2);  // who is ahead would mix its values more often, and round them
   world.Run([&](Rank& me) {
     if (me.rank() == 2) return;
@@ -206,6 +212,7 @@ TEST_CASE("when a rank of the node dies its share stays and windows go on") {
       EXPECT(w.Collect(true).empty(), w.status.message());
       together.arrive_and_wait();
     }
+    EXPECT(w.Update(0.5, {{2, 0.5}}) == std::vector<int64_t>{2}, "a dead rank's values were mixed");
   });
   const auto held = [&](int r) { return windows[static_cast<size_t>(r)]->values[0]; };
   world.Run([&](Rank& me) {

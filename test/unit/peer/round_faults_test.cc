@@ -226,8 +226,11 @@ TEST_CASE("a dead neighbor is left out, and the living go on in rounds") {
   const RoundsOf of{.graph = push_sum ? "gossip:graph=complete,mixing=push" : "gossip:graph=ring",
                     .push_sum = push_sum,
                     .dtype = DataType::kFloat64};
+  WorldOptions options = Patient(milliseconds{60'000}, GENERATE(0, 1));
+  options.network_outlives = true;
+  options.losses = std::make_shared<Losses>();
   Verdicts verdicts;
-  World world(3, Patient(milliseconds{60'000}, 0));
+  World world(3, options);
   std::vector<std::unique_ptr<RoundRank>> ranks(3);
   world.Run([&](Rank& me) {
     auto& x = ranks[static_cast<size_t>(me.rank())];
@@ -235,6 +238,7 @@ TEST_CASE("a dead neighbor is left out, and the living go on in rounds") {
     Total(me, "made", 0);
   });
   world.MarkDead(2, "rank 2 was killed");
+  options.losses->Report(2, "rank 2 was killed");
   world.Run([&](Rank& me) {
     if (me.rank() == 2) return;
     RoundRank& x = *ranks[static_cast<size_t>(me.rank())];
