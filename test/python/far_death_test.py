@@ -9,15 +9,22 @@ from pathlib import Path
 
 import pytest
 from conftest import mpirun_path, run_job
+from hosts import host_list, horonrun
+from hosts import world as world  # a fixture
 
 BODY = Path(__file__).resolve().parent / "bodies" / "far_death.py"
 LINE = re.compile(r"^rank (\d) went on for .*rank 1 ", re.MULTILINE)
-HORONRUN = [sys.executable, "-m", "horon.launcher", "--no-prefix", "--mpi", "--grace-period", "60"]
+PATIENT = ["--no-prefix", "--grace-period", "60"]
 
 
 def by_mpirun():
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [mpirun_path(), "--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", *root]
+
+
+def all_but_the_dead(np, output):
+    went_on = sorted(int(rank) for rank in LINE.findall(output))
+    assert went_on == [rank for rank in range(np) if rank != 1], output
 
 
 @pytest.fixture
@@ -31,9 +38,13 @@ def tolerant_mpi(needs_mpi):
     (3, 1, "horonrun"), (4, 2, "horonrun"), (3, 1, "mpirun"),
 ])
 def test_the_others_go_on_across_nodes(tmp_path, tolerant_mpi, np, local_size, launcher):
-    start = HORONRUN if launcher == "horonrun" else by_mpirun()
+    start = horonrun(*PATIENT, "--mpi") if launcher == "horonrun" else by_mpirun()
     environment = {"HORON_LOCAL_SIZE": str(local_size), "HORON_TEST_FOLDER": str(tmp_path)}
     command = [*start, "-np", str(np), sys.executable, str(BODY)]
-    output = run_job(command, np, environment, may_fail=True)
-    went_on = sorted(int(rank) for rank in LINE.findall(output))
-    assert went_on == [rank for rank in range(np) if rank != 1], output
+    all_but_the_dead(np, run_job(command, np, environment, may_fail=True))
+
+
+def test_the_others_go_on_across_hosts(tmp_path, tolerant_mpi, world):
+    command = horonrun("-H", host_list(3, 1), *PATIENT, "python", str(BODY))
+    done = world(3, *command, HORON_TEST_FOLDER=str(tmp_path))
+    all_but_the_dead(3, done.all)
