@@ -3,7 +3,9 @@
 //
 // For loops that the compiler does not vectorise well by itself: the conversions between 16-bit
 // floats, fp32 and double have instructions of their own. The bits are those of WidenOne and
-// NarrowOne (loops_host.h) and of plain conversions. Included by kernels_host.cc alone; stateless.
+// NarrowOne (loops_host.h) and of plain conversions. A copy may be null, what is stored first may
+// not: asked of both, gcc converted later, and fp16 took half as long again. Included by
+// kernels_host.cc alone; stateless.
 #pragma once
 
 #if defined(__x86_64__)
@@ -118,20 +120,20 @@ struct Registers<Isa::kAvx2> {
     *odd = _mm256_castsi256_ps(_mm256_and_si256(stored, _mm256_set1_epi32(kHigh)));
   }
   HORON_AVX2 void Store(const __m256& x, const __m256& y, float* to, float* copy) {
-    for (float* const at : {to, copy}) {
-      if (at == nullptr) continue;
-      _mm256_storeu_ps(at, x);
-      _mm256_storeu_ps(at + 8, y);
-    }
+    _mm256_storeu_ps(to, x);
+    _mm256_storeu_ps(to + 8, y);
+    if (copy == nullptr) return;
+    _mm256_storeu_ps(copy, x);
+    _mm256_storeu_ps(copy + 8, y);
   }
   HORON_AVX2 void Store(const __m256& x, const __m256& y, Float16* to, Float16* copy) {
     const __m128i low = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     const __m128i high = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
-    for (Float16* const at : {to, copy}) {
-      if (at == nullptr) continue;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), low);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(at) + 1, high);
-    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), low);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + 1, high);
+    if (copy == nullptr) return;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(copy), low);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(copy) + 1, high);
   }
   HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to, BFloat16* copy) {
     __m256i low = Rounded(even), high = Rounded(odd);
@@ -190,20 +192,20 @@ struct Registers<Isa::kAvx512> {
     *odd = _mm512_castsi512_ps(_mm512_and_si512(stored, _mm512_set1_epi32(kHigh)));
   }
   HORON_AVX512 void Store(const __m512& x, const __m512& y, float* to, float* copy) {
-    for (float* const at : {to, copy}) {
-      if (at == nullptr) continue;
-      _mm512_storeu_ps(at, x);
-      _mm512_storeu_ps(at + 16, y);
-    }
+    _mm512_storeu_ps(to, x);
+    _mm512_storeu_ps(to + 16, y);
+    if (copy == nullptr) return;
+    _mm512_storeu_ps(copy, x);
+    _mm512_storeu_ps(copy + 16, y);
   }
   HORON_AVX512 void Store(const __m512& x, const __m512& y, Float16* to, Float16* copy) {
     const __m256i low = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     const __m256i high = _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
-    for (Float16* const at : {to, copy}) {
-      if (at == nullptr) continue;
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), low);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at) + 1, high);
-    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, high);
+    if (copy == nullptr) return;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy) + 1, high);
   }
   HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to, BFloat16* copy) {
     __m512i low = Rounded(even), high = Rounded(odd);
@@ -272,11 +274,11 @@ struct Registers<Isa::kNeon> {
     *odd = vreinterpretq_f32_u32(vandq_u32(stored, vdupq_n_u32(0xffff0000)));
   }
   HORON_NEON void Store(const float32x4_t& x, const float32x4_t& y, float* to, float* copy) {
-    for (float* const at : {to, copy}) {
-      if (at == nullptr) continue;
-      vst1q_f32(at, x);
-      vst1q_f32(at + 4, y);
-    }
+    vst1q_f32(to, x);
+    vst1q_f32(to + 4, y);
+    if (copy == nullptr) return;
+    vst1q_f32(copy, x);
+    vst1q_f32(copy + 4, y);
   }
   HORON_NEON void Store(const float32x4_t& x, const float32x4_t& y, Float16* to, Float16* copy) {
     const uint16x8_t both = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x), y));
