@@ -136,11 +136,8 @@ struct Registers<Isa::kAvx2> {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(copy) + 1, high);
   }
   HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to, BFloat16* copy) {
-    __m256i low = Rounded(even), high = Rounded(odd);
-    if (_mm256_movemask_ps(_mm256_cmp_ps(even, odd, _CMP_UNORD_Q)) != 0) [[unlikely]] {
-      low = WithNans(even, low);
-      high = WithNans(odd, high);
-    }
+    // No branch for NaNs: with others at work on the core it takes 1.7 times as long (Zen 3).
+    const __m256i low = WithNans(even, Rounded(even)), high = WithNans(odd, Rounded(odd));
     const __m256i both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
     if (copy != nullptr) _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy), both);
