@@ -27,12 +27,13 @@ Plan& ThePlan() {
 }
 
 constexpr const char* kLent = "lent";
-constexpr std::array<std::pair<const char*, FaultPhase>, 7> kPhases = {{
+constexpr std::array<std::pair<const char*, FaultPhase>, 8> kPhases = {{
     {"init", FaultPhase::kInit},
     {"negotiate", FaultPhase::kNegotiate},
     {"copy_in", FaultPhase::kCopyIn},
     {"reduce", FaultPhase::kReduce},
     {"copy_out", FaultPhase::kCopyOut},
+    {"message", FaultPhase::kMessage},
     {kLent, FaultPhase::kReduce},
     {"shutdown", FaultPhase::kShutdown},
 }};

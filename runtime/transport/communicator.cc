@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fault.h"
 
 namespace horon {
 
@@ -29,6 +30,7 @@ Communicator::Communicator(const Fabric& fabric, std::vector<int> ranks, Tag bas
       lane_(lane) {}
 
 Status Communicator::Send(Transfer& transfer, int to, std::span<const Span> spans, int stream) {
+  FaultPoint(FaultPhase::kMessage);
   return Start(transfer, Transfer::Direction::kSend, to, spans, stream);
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/fault.h"
+
 namespace horon {
 namespace {
 
@@ -107,6 +109,7 @@ void ShmPeer::Accept(Transfer& transfer, uint64_t id, int64_t bytes, Shown shown
 
 bool ShmPeer::Pull() {
   if (pulling_.empty()) return false;
+  FaultPoint(FaultPhase::kMessage);
   const uint64_t id = pulling_.front();
   Streaming& stream = incoming_.at(id);
   const int64_t n = std::min(stream.bytes - stream.moved, kPullBytes);
@@ -327,6 +330,7 @@ Status ShmPeer::ReadGrant(const Packet& packet) {
 }
 
 Status ShmPeer::ReadData(const Packet& packet) {
+  FaultPoint(FaultPhase::kMessage);
   const auto it = incoming_.find(packet.id);
   if (it == incoming_.end() || packet.bytes > it->second.bytes - it->second.moved) {
     return Status::Internal("rank " + std::to_string(rank_) +

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NP = 4
-PHASES = ("init", "negotiate", "copy_in", "reduce", "copy_out", "lent", "locked", "in_place",
-          "adasum", "messages", "broadcast", "alltoall", "far_adasum", "far_broadcast", "shutdown")
 FAULTS = ("kill", "stop", "segv", "exit0", "exit7", "raise", "cut", "launcher")
 WHO = {"rank 0": (0,), "last": (NP - 1,), "two": (0, NP - 1)}
 SILENCE_S = 2  # HORON_STALL_SILENCE_SECONDS of the jobs: a stopped rank is given up after this
@@ -22,23 +20,57 @@ _LEAVE_S = 5.0  # HORON_SHUTDOWN_TIMEOUT_SECONDS: that a rank waits for the othe
 _KILL_S = 2.0  # from SIGTERM to SIGKILL, after the grace period
 _CLEAR_S = 3.0  # that horonrun takes at most when all ranks have ended
 _MACHINE_S = 3.0  # of a loaded machine, for all of that together
-# The pass at which the fault strikes: the second collective, well inside its chunks.
-_PASS_ON_ONE_HOST = {"negotiate": 2, "copy_in": 70, "reduce": 70, "copy_out": 70, "lent": 20}
-# On hosts each has 16 slices, and in each slice 4 chunks inside the node and 2 between nodes.
-_PASS_ON_HOSTS = {"negotiate": 2, "copy_in": 22, "reduce": 140, "copy_out": 22, "lent": 8}
-# The ninth collective of one name, which is not negotiated any more: four chunks each, and two more
-# between nodes, so that none takes half a second on a loaded machine. Who waits so long asks why,
-# which is negotiated.
-LOCKED_COUNT = 4 * 65536
-# Other ways to reduce, again in the second collective: where the tensors lie, eight pieces of each
-# rank's part; up the tree of Adasum, on one host through a lane, 96 chunks in its passes; and by
-# large messages, its combination in pieces of a message. A broadcast's 64 chunks through a lane.
-# An alltoall's 48. Adasum and a broadcast again, where all that is packed goes past the caches.
-_OTHER_WAYS = {"in_place": "reduce:{}:12", "adasum": "reduce:{}:131", "messages": "reduce:{}:6",
-               "broadcast": "reduce:{}:84", "alltoall": "reduce:{}:72",
-               "far_adasum": "reduce:{}:131", "far_broadcast": "reduce:{}:84"}
-_MESSAGES = "messages"  # and what Adasum is between hosts
-_LOCKED_ON_ONE_HOST, _LOCKED_ON_HOSTS = "reduce:{}:34", "reduce:{}:51"
+# HORON_FAULT in each phase, on one host and on two, {} being the action; None: no such phase there.
+# It strikes in the second collective, well inside its chunks; in a locked schedule in the ninth of
+# one name.
+_PLANS = {
+    "init": ("init:{}:1", "init:{}:1"),
+    "negotiate": ("negotiate:{}:2", "negotiate:{}:2"),
+    # On hosts each has 16 slices, and in each slice 4 chunks inside the node and 2 between nodes.
+    "copy_in": ("copy_in:{}:70", "copy_in:{}:22"),
+    "reduce": ("reduce:{}:70", "reduce:{}:140"),
+    "copy_out": ("copy_out:{}:70", "copy_out:{}:22"),
+    "lent": ("lent:{}:20", "lent:{}:8"),
+    # Four chunks each, and two more between nodes, so that none takes half a second on a loaded
+    # machine. Who waits so long asks why, which is negotiated.
+    "locked": ("reduce:{}:34", "reduce:{}:51"),
+    "lent_locked": ("lent:{}:34", "lent:{}:51"),
+    # A small tensor that travels with the gate's word, once each way; a node's first rank adds it.
+    "cargo_in": (None, "copy_in:{}:9"),
+    "cargo_add": (None, "reduce:{}:9"),
+    "cargo_out": (None, "copy_out:{}:9"),
+    # Where the tensors lie: eight pieces of each rank's part, or one.
+    "in_place": ("reduce:{}:12", None),
+    "in_place_locked": ("reduce:{}:9", None),
+    # Up the tree of Adasum, on one host through a lane, 96 chunks in its passes; and by large
+    # messages, as between hosts, its combination in pieces of a message.
+    "adasum": ("reduce:{}:131", "reduce:{}:6"),
+    "messages": ("reduce:{}:6", None),
+    "mpi_adds": (None, "copy_in:{}:2"),
+    # Through a lane 64 chunks of a broadcast, and 48 of an alltoall. On hosts 64 messages that the
+    # root sends, or pieces that the last rank reads; an alltoall's 3 messages and 16 pieces.
+    "broadcast": ("reduce:{}:84", "message:{}:84"),
+    "alltoall": ("reduce:{}:72", "message:{}:28"),
+    # 3 messages, and 192 pieces read where they lie, or 768 that come through rings.
+    "allgather": ("message:{}:275", None),
+    "rings": ("message:{}:1071", None),
+    "reduce_scatter": ("reduce:{}:48", None),  # of 32 chunks
+    # Again, where all that is packed goes past the caches.
+    "far_adasum": ("reduce:{}:131", None),
+    "far_broadcast": ("reduce:{}:84", None),
+    "shutdown": ("shutdown:{}:1", "shutdown:{}:1"),
+}
+PHASES = tuple(_PLANS)
+_LENT = ("lent", "lent_locked")
+_CARGO = ("cargo_in", "cargo_add", "cargo_out")
+_STEADY = ("locked", "lent_locked", "in_place_locked", *_CARGO)
+_OTHER_WAYS = ("lent", "in_place", "adasum", "messages", "broadcast", "alltoall", "far_adasum",
+               "far_broadcast")
+# Where it matters that a rank is gone, and not what ended it.
+_FEW = ("lent_locked", "in_place_locked", *_CARGO, "mpi_adds", "allgather", "rings",
+        "reduce_scatter")
+_FEW_ON_HOSTS = (*_FEW, "broadcast", "alltoall")
+_LIKE_KILL = ("segv", "exit0", "exit7", "launcher")
 LOCKED_STEP = 8  # the first that is not negotiated
 _IN_CALLS = ("init", "shutdown")  # the program's thread is in the runtime's code there
 
@@ -100,17 +132,12 @@ class Cell:
     @property
     def steady(self) -> bool:
         """Whether the job runs the same tensor again and again, so that its schedule is locked."""
-        return self.phase == "locked"
+        return self.phase in _STEADY
 
     @property
     def plan(self) -> str:
         """The beginning and the end of HORON_FAULT, with the action to be put in between."""
-        if self.phase in _OTHER_WAYS:
-            return _OTHER_WAYS[_MESSAGES if self.hosts > 1 else self.phase]
-        if self.steady:
-            return _LOCKED_ON_ONE_HOST if self.hosts == 1 else _LOCKED_ON_HOSTS
-        passes = _PASS_ON_ONE_HOST if self.hosts == 1 else _PASS_ON_HOSTS
-        return f"{self.phase}:{{}}:{passes.get(self.phase, 1)}"
+        return _PLANS[self.phase][self.hosts - 1]
 
     @property
     def grace_s(self) -> float:
@@ -164,12 +191,18 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
             continue
         if fault == "launcher" and who != "last":
             continue  # one launcher, and where it is killed from does not matter
-        if phase in _OTHER_WAYS and phase != "adasum" and hosts > 1:
-            continue  # only inside a node; what adasum is there
-        if phase == "lent" and fault == "raise":
+        if _PLANS[phase][hosts - 1] is None:
+            continue
+        if phase in _LENT and fault == "raise":
             continue  # the program's thread is the one that does the work
-        if phase == "lent" and hosts > 1 and who != "last":
+        if phase in _LENT and hosts > 1 and who != "last":
             continue  # rank 0 watches MPI, which its own thread does
+        if phase == "cargo_add" and who != "rank 0":
+            continue  # the other victim is not the first of its node
+        if phase in _FEW and fault in _LIKE_KILL:
+            continue
+        if hosts > 1 and phase in _FEW_ON_HOSTS and (fault in _LIKE_KILL or who == "two"):
+            continue
         if not quick or _is_quick(fault, phase, who, hosts):
             yield Cell(fault, phase, who, hosts)
 
@@ -177,10 +210,14 @@ def cells(hosts: int, quick: bool) -> Iterator[Cell]:
 def _is_quick(fault: str, phase: str, who: str, hosts: int) -> bool:
     """The cells that differ most."""
     if hosts > 1:  # a job takes seconds there
+        if phase == "cargo_in":
+            return (fault, who) == ("kill", "last")
         if fault in ("kill", "cut"):
             return phase in ("init", "reduce") and who != "two" or (phase, who) == ("reduce", "two")
         return who == "last" and phase in ("init", "reduce", "locked", "shutdown")
-    if phase in ("lent", *_OTHER_WAYS):
+    if phase in _FEW:
+        return fault == "kill" and who == "last"
+    if phase in _OTHER_WAYS:
         return fault in ("kill", "stop") and who == "last"
     if fault in ("segv", "exit7", "stop") and phase not in ("init", "reduce"):
         return False

@@ -14,14 +14,41 @@ import uuid
 from pathlib import Path
 
 import own_world
-from fault_cells import HOST_TIMEOUT_S, LOCKED_COUNT, NP, SILENCE_S, Cell, Outcome
+from fault_cells import HOST_TIMEOUT_S, NP, SILENCE_S, Cell, Outcome
 from fault_judge import Ended, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_S = 120.0  # for a whole job; what is promised counts from the fault (Cell.ends_s)
-_OPS = {"adasum": "adasum", "messages": "adasum:algo=halving", "broadcast": "broadcast:root=0",
-        "alltoall": "alltoall",
-        "far_adasum": "adasum", "far_broadcast": "broadcast:root=0"}
+# Variables of a phase. CELL_COUNTS: what a node's first rank must have counted before the fault's
+# step; else it would strike on another way than it says.
+_LOCKED = {"CELL_STEADY": "1", "CELL_COUNT": str(4 * 65536), "CELL_COUNTS": "schedule.tensors"}
+_CARGO = {"CELL_STEADY": "1", "CELL_COUNT": "700", "CELL_COUNTS": "schedule.carried"}
+_ADASUM = {"CELL_OP": "adasum"}
+_BROADCAST = {"CELL_OP": "broadcast:root=0"}
+_ALLGATHER = {"CELL_OP": "allgather"}
+_FAR = {"HORON_SHM_FAR_NS": "0"}
+_VARIABLES = {
+    "lent": {"CELL_LENDS": "1"},
+    "locked": _LOCKED,
+    "lent_locked": {"CELL_LENDS": "1"} | _LOCKED,
+    "cargo_in": _CARGO,
+    "cargo_add": _CARGO,
+    "cargo_out": _CARGO,
+    "in_place": {"CELL_SHARED": "1"},
+    "in_place_locked": {"CELL_SHARED": "1"} | _LOCKED,
+    "adasum": _ADASUM,
+    "messages": {"CELL_OP": "adasum:algo=halving"},
+    # Where each rank is a node of its own: otherwise ranks add slices themselves.
+    "mpi_adds": {"HORON_DETERMINISTIC": "0", "HORON_LOCAL_SIZE": "1",
+                 "CELL_COUNTS": "mpi.collectives"},
+    "broadcast": _BROADCAST,
+    "alltoall": {"CELL_OP": "alltoall"},
+    "allgather": _ALLGATHER,
+    "rings": _ALLGATHER | {"HORON_CMA": "0"},
+    "reduce_scatter": {"CELL_OP": "reduce_scatter"},
+    "far_adasum": _ADASUM | _FAR,
+    "far_broadcast": _BROADCAST | _FAR,
+}
 _REPORTS = "reports"  # in a job's folder: what the flight recorders held
 
 
@@ -75,16 +102,7 @@ def _environment(cell: Cell, mark: str, folder: str) -> dict[str, str]:
         "HORON_STALL_SILENCE_SECONDS": str(SILENCE_S),
         "HORON_POSTMORTEM_DIR": os.path.join(folder, _REPORTS),
     }
-    if cell.phase == "lent":
-        added["CELL_LENDS"] = "1"
-    if cell.steady:
-        added |= {"CELL_STEADY": "1", "CELL_COUNT": str(LOCKED_COUNT)}
-    if cell.phase == "in_place":
-        added["CELL_SHARED"] = "1"
-    if cell.phase in _OPS:
-        added["CELL_OP"] = _OPS[cell.phase]
-    if cell.phase.startswith("far_"):
-        added["HORON_SHM_FAR_NS"] = "0"
+    added |= _VARIABLES.get(cell.phase, {})
     if not cell.lends:
         added["HORON_LEND"] = "0"
     if cell.raised_at is not None:
