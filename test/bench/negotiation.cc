@@ -151,8 +151,8 @@ class Net {
       receive.bytes = static_cast<int64_t>(message.size());
       SpanCursor at;
       int64_t taken = 0;
-      ForNext(receive.spans, at, receive.bytes, [&](std::byte* to, int64_t count) {
-        std::memcpy(to, message.data() + taken, static_cast<size_t>(count));
+      ForNext(receive.spans, at, receive.bytes, [&](std::byte* place, int64_t count) {
+        std::memcpy(place, message.data() + taken, static_cast<size_t>(count));
         taken += count;
       });
       if (taken < receive.bytes) std::abort();  // no room for it

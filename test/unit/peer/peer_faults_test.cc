@@ -225,6 +225,7 @@ TEST_CASE("when a rank dies its share stays and windows go on, also between node
 
 TEST_CASE("a window that is freed while an order is under way stays, and all ranks hear why") {
   Verdicts verdicts;
+  std::barrier<> waited(2);  // as long as the others may wait for who frees late
   World(2, Between(std::chrono::milliseconds{400}, 100, 0, 0)).Run([&](Rank& me) {
     const int other = Next(me);
     WindowRank w(me, {1}, {other}, {other});
@@ -234,6 +235,7 @@ TEST_CASE("a window that is freed while an order is under way stays, and all ran
     const Status freed = w.Free();
     EXPECT(freed.message().find("rank 0 has not waited") != std::string::npos, freed.message());
     if (work) me.Wait(*work).ok();
+    waited.arrive_and_wait();
     EXPECT(w.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);
