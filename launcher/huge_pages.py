@@ -1,10 +1,12 @@
-"""Whether the kernel grants huge pages to shared memory, as Horon asks it for shared tensors."""
+"""Whether the kernel grants huge pages to shared memory, as Horon asks it for shared tensors, and
+how much of a process's is in them."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 _BYTES = 8 << 20
@@ -23,20 +25,23 @@ def granted() -> int:
                 return 0  # a kernel without them
             for page in range(0, _BYTES, mmap.PAGESIZE):
                 memory[page] = 1
-            return _mapped(os.fstat(file).st_ino)
+            inode = str(os.fstat(file).st_ino)
+            return mapped(lambda fields: fields[4] == inode)
     finally:
         os.close(file)
 
 
-def _mapped(inode: int) -> int:
-    """Of this process's mappings of that file."""
+def mapped(counts: Callable[[list[str]], bool]) -> int:
+    """Bytes of huge pages in those mappings of shared memory that count, by the fields of their
+    lines in /proc/self/smaps: where, rights, offset, device, inode, and a name if there is one."""
     kib, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        fields = line.split()
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            inside = fields[4] == str(inode)
-        elif inside and fields[0] in ("ShmemPmdMapped:", "FilePmdMapped:"):
-            kib += int(fields[1])
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            fields = line.split(None, 5)
+            if not fields[0].endswith(":"):
+                inside = counts(fields)
+            elif inside and fields[0] in ("ShmemPmdMapped:", "FilePmdMapped:"):
+                kib += int(fields[1])
     return kib << 10
 
 

@@ -259,15 +259,9 @@ def huge_page_bytes() -> int:
     """Of the shared memory that memory_bytes counts, and of other ranks' that this process has
     mapped: bytes that the kernel has given it in huge pages, which Horon asks for and need not get
     (`horonrun --check-build` says why). Reads /proc/self/smaps, which takes milliseconds."""
-    kib, ours = 0, False
-    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            first, *rest = line.split(None, 5)
-            if not first.endswith(":"):  # a mapping: where, rights, offset, device, inode, name
-                ours = len(rest) == 5 and rest[4].startswith("/memfd:horon ")
-            elif ours and first in ("ShmemPmdMapped:", "FilePmdMapped:"):
-                kib += int(rest[0])
-    return kib << 10
+    from horon.launcher import huge_pages
+
+    return huge_pages.mapped(lambda fields: fields[-1].startswith("/memfd:horon "))
 
 
 if "HORON_LAUNCHER_FD" in os.environ:  # also of what comes before init
