@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -40,6 +41,15 @@ bool LinksHold(const Round& round, int most) {
   return heard == sent;
 }
 
+void RequireHolds(const Claim& claim, int n, const Round& round) {
+  REQUIRE(round.size() == n);
+  REQUIRE(LinksHold(round, claim.peers));
+  const Stochastic sums = StochasticOf(round);
+  REQUIRE((sums.rows && sums.columns));
+  if (claim.symmetric) REQUIRE(SymmetricMatrix(round));
+  if (n == 1) REQUIRE((round.self[0] == 1 && round.from[0].empty()));
+}
+
 TEST_CASE("every topology: peers agree, weights sum to 1, for n = 1..130", "[gossip]") {
   for (const Claim& claim : kCatalogue) {
     for (int n = 1; n <= kSizes; ++n) {
@@ -50,15 +60,33 @@ TEST_CASE("every topology: peers agree, weights sum to 1, for n = 1..130", "[gos
       const int64_t rounds = period == 0 ? 9 : 2 * period;  // of those that never repeat the first
       for (int64_t t = 0; t < rounds; ++t) {
         const Round round = graph.At(t);
-        REQUIRE(round.size() == n);
-        REQUIRE(LinksHold(round, claim.peers));
-        const Stochastic sums = StochasticOf(round);
-        REQUIRE((sums.rows && sums.columns));
-        if (claim.symmetric) REQUIRE(SymmetricMatrix(round));
-        if (n == 1) REQUIRE((round.self[0] == 1 && round.from[0].empty()));
+        RequireHolds(claim, n, round);
         if (period > 0 && t < period) REQUIRE(graph.At(t + period) == round);
       }
       if (period > 0) REQUIRE(Connected(graph));
+    }
+  }
+}
+
+TEST_CASE("rounds far away are the same again, or new ones that hold, whatever was asked before",
+          "[gossip]") {  // T1
+  constexpr int64_t kFar = int64_t{1} << 40;
+  for (const Claim& claim : kCatalogue) {
+    for (int n = 1; n <= kSizes; ++n) {
+      if (!Allowed(claim.sizes, n)) continue;
+      INFO(claim.parameters << " of " << n);
+      const Graph graph = MakeGraph(claim.parameters, n);
+      for (int64_t t = 0; t < graph.period(); ++t)
+        REQUIRE(graph.At(kFar * graph.period() + t) == graph.At(t));
+      if (graph.period() > 0) continue;
+      std::map<int64_t, Round> seen;
+      for (const int64_t t : {kFar, int64_t{1'000'000}, int64_t{64}, int64_t{63}, int64_t{0}}) {
+        seen[t] = graph.At(t);
+        RequireHolds(claim, n, seen[t]);
+      }
+      for (const auto& [t, round] : seen) REQUIRE(graph.At(t) == round);
+      // Two of so many are the same by a number that has lost its upper bits only.
+      if (n >= 16) REQUIRE((seen[kFar] != seen[0] && seen[kFar] != seen[64]));
     }
   }
 }
@@ -107,15 +135,86 @@ TEST_CASE("every topology: sums of weights are exact if these are dyadic, else t
   CHECK((exact > 1000 && rounded > 1000));
 }
 
+// Of other weights than the topology's own: which sums are 1, whatever the links.
+struct Mixed {
+  const char* parameters;
+  bool rows, columns;
+};
+
+// Whether everybody hears others (&Row::from), or is heard (&Row::to), with its own weight.
+bool AsOwn(const Round& round, Neighbors Row::* side) {
+  for (int i = 0; i < round.size(); ++i) {
+    const Row row = RowOf(round, i);
+    for (const Neighbor& other : row.*side) {
+      if (other.weight != row.self) return false;
+    }
+  }
+  return true;
+}
+
+bool SumsAs(const Mixed& mixed, const Round& round) {
+  const Sums sums(round);
+  return (!mixed.rows || SumToOne(sums.rows, sums.dyadic)) &&
+         (!mixed.columns || SumToOne(sums.columns, sums.dyadic));
+}
+
+// The same links; a half of every weight, and the other half to itself.
+bool LazyOf(const Round& round, const Round& lazy) {
+  bool halves = LinksOf(lazy) == LinksOf(round);
+  for (size_t i = 0; halves && i < round.from.size(); ++i) {
+    halves = lazy.self[i] >= 0.5 && lazy.self[i] == 0.5 + round.self[i] / 2;
+    for (size_t j = 0; halves && j < round.from[i].size(); ++j)
+      halves = lazy.from[i][j].weight == round.from[i][j].weight / 2;
+  }
+  return halves;
+}
+
+TEST_CASE("every topology with weights of every kind: their sums are 1, the links stay",
+          "[gossip]") {  // T2
+  constexpr Mixed kUniform{"mixing=uniform", true, false}, kPush{"mixing=push", false, true},
+      kMetropolis{"mixing=metropolis", true, true}, kNatural{"mixing=natural", true, true};
+  int refused = 0;
+  for (const Claim& claim : kCatalogue) {
+    for (const int n : {1, 2, 3, 5, 8, 12}) {
+      if (!Allowed(claim.sizes, n)) continue;
+      const Graph plain = MakeGraph(claim.parameters, n);
+      const int64_t rounds = plain.period() == 0 ? 9 : std::min<int64_t>(plain.period(), 20);
+      bool symmetric = true;
+      for (int64_t t = 0; t < rounds; ++t) symmetric = symmetric && Symmetric(LinksOf(plain.At(t)));
+      for (const Mixed& mixed : {kUniform, kPush, kMetropolis, kNatural}) {
+        const std::string parameters = With(claim.parameters, mixed.parameters);
+        INFO(parameters << " of " << n);
+        const bool metropolis = mixed.parameters == kMetropolis.parameters;
+        if (metropolis && !symmetric) {
+          REQUIRE(TryGraph(parameters, n).status().code() == Code::kInvalidArgument);
+          ++refused;
+          continue;
+        }
+        const Graph weighed = MakeGraph(parameters, n);
+        const Graph lazy = MakeGraph(With(parameters, "lazy=1"), n);
+        REQUIRE(weighed.period() == plain.period());
+        for (int64_t t = 0; t < rounds; ++t) {
+          const Round round = weighed.At(t), lazily = lazy.At(t);
+          REQUIRE(LinksOf(round) == LinksOf(plain.At(t)));
+          REQUIRE((SumsAs(mixed, round) && SumsAs(mixed, lazily)));
+          REQUIRE(LazyOf(round, lazily));
+          if (mixed.parameters == kUniform.parameters) REQUIRE(AsOwn(round, &Row::from));
+          if (mixed.parameters == kPush.parameters) REQUIRE(AsOwn(round, &Row::to));
+          if (metropolis) REQUIRE((SymmetricMatrix(round) && SymmetricMatrix(lazily)));
+        }
+      }
+    }
+  }
+  CHECK(refused > 20);
+}
+
 TEST_CASE("push-sum's weights keep their sum: to the bit if dyadic, else to rounding",
           "[gossip]") {  // M2
   for (const Claim& claim : kCatalogue) {
     for (const int n : {1, 2, 3, 4, 6, 8, 12, 16, 32, 128}) {
       if (!Allowed(claim.sizes, n)) continue;
-      const std::string parameters = claim.parameters;
-      INFO(parameters << " of " << n);
-      const Graph graph =
-          MakeGraph(parameters + (parameters.empty() ? "" : ",") + "mixing=push", n);
+      INFO(claim.parameters << " of " << n);
+      const Graph graph = MakeGraph(With(claim.parameters, "mixing=push"), n);
       std::vector<double> weights(static_cast<size_t>(n));
       for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(1 + i % 3);
       const double total = std::accumulate(weights.begin(), weights.end(), 0.0);

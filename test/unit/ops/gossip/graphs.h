@@ -29,6 +29,11 @@ inline Graph MakeGraph(const std::string& parameters, int size) {
   return std::move(graph).value();
 }
 
+// Parameters, or none, with another one.
+inline std::string With(const std::string& parameters, const std::string& more) {
+  return parameters + (parameters.empty() ? "" : ",") + more;
+}
+
 // The most participants of the tests that go through all sizes.
 inline constexpr int kSizes = 130;
 
