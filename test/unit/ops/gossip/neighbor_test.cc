@@ -1,5 +1,7 @@
 // "neighbor_allreduce" and "neighbor_allgather": lists and weights that come with the call.
 #include <cmath>
+#include <numeric>
+#include <random>
 
 #include "ops/gossip/graph.h"
 #include "test/support/catch.h"
@@ -93,6 +95,45 @@ TEST_CASE("random neighbors and weights: the product of their matrix", "[gossip]
       double want = 0;
       for (size_t j = 0; j < says.size(); ++j) want += matrix[i][j] * std::pow(10.0, double(j));
       CHECK(now[i] == Approx(want).epsilon(1e-13).margin(1e-9));
+    }
+  }
+}
+
+// Half of them share a weight between both ends of the edge.
+TEST_CASE("random weights that sum to 1: equal values stay, to the last bit", "[gossip]") {  // M3
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    std::mt19937 random(seed);
+    const size_t n = 2 + seed % 6;
+    std::vector<Says> says(n);
+    std::vector<std::vector<double>> given(n);
+    const auto draw = [&] { return static_cast<double>(1 + random() % 100); };
+    for (size_t i = 0; i < n; ++i) {
+      std::vector<double> weights = {draw()};
+      for (size_t j = 0; j < n; ++j) {
+        if (i == j || random() % 3 == 0) continue;
+        says[i].sources.push_back(static_cast<int64_t>(j));
+        says[j].destinations.push_back(static_cast<int64_t>(i));
+        weights.push_back(draw());
+      }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (size_t k = 0; k < weights.size(); ++k) {
+        const double at_sender = k > 0 && random() % 2 == 0 ? 0.25 : 1;
+        says[i].weights.push_back(weights[k] / sum / at_sender);
+        if (k > 0) given[static_cast<size_t>(says[i].sources[k - 1])].push_back(at_sender);
+      }
+    }
+    for (size_t i = 0; i < n; ++i)
+      says[i].weights.insert(says[i].weights.end(), given[i].begin(), given[i].end());
+    for (const DataType dtype : test::kFloats) {
+      INFO("seed " << seed << " " << NameOf(dtype));
+      OpTensor tensor = Tensor(says, 100, dtype);
+      for (test::Bytes& input : tensor.inputs)
+        input = test::Encode(dtype, test::Fractions(1, 100));
+      OpRunner runner(Topology::OneNode(static_cast<int>(n)), seed);
+      const auto result = runner.Run("neighbor_allreduce", {tensor});
+      REQUIRE(result.status.ok());
+      for (size_t i = 0; i < n; ++i)
+        REQUIRE(result.at(0, static_cast<int>(i)).bytes == tensor.inputs[i]);
     }
   }
 }
