@@ -1,8 +1,10 @@
-// What tests do with windows on one thread rank of a World: a tensor of floats with its window, and
-// orders to it that block.
+// What tests do with windows on one thread rank of a World: a tensor with its window, and orders to
+// it that block.
 #pragma once
 
+#include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/c_window.h"
@@ -17,14 +19,17 @@ inline int LocalSize() { return GENERATE(0, 1, 2); }
 
 using Ranks = std::vector<std::pair<int, double>>;
 
-class WindowRank {
+// Of float or double.
+template <typename T>
+class WindowRankOf {
  public:
   // Collective. A window that could not be made says why in `status`.
-  WindowRank(Rank& me, std::vector<float> begin, std::vector<int> in, std::vector<int> out,
-             bool zero = true, const std::string& name = "w", bool gets = true)
+  WindowRankOf(Rank& me, std::vector<T> begin, std::vector<int> in, std::vector<int> out,
+               bool zero = true, const std::string& name = "w", bool gets = true)
       : me_(me), values(std::move(begin)) {
     WindowShape shape;
     shape.name = name;
+    shape.dtype = std::is_same_v<T, double> ? DataType::kFloat64 : DataType::kFloat32;
     shape.shape = {static_cast<int64_t>(values.size())};
     shape.in = std::move(in);
     shape.out = std::move(out);
@@ -68,8 +73,8 @@ class WindowRank {
     return Do(std::move(order));
   }
   // Own values and all that was delivered, added, which stay as they are.
-  std::vector<float> Look() {
-    std::vector<float> sum(values.size());
+  std::vector<T> Look() {
+    std::vector<T> sum(values.size());
     Order order = Make(OrderKind::kUpdate, All());
     order.output = reinterpret_cast<std::byte*>(sum.data());
     Do(std::move(order));
@@ -90,10 +95,11 @@ class WindowRank {
   Rank me_;
 
  public:
-  std::vector<float> values;
+  std::vector<T> values;
   std::shared_ptr<Window> window;
   Status status;
 };
+using WindowRank = WindowRankOf<float>;
 
 // A barrier that carries a sum: what all ranks have together.
 inline double Total(Rank& me, const std::string& name, double mine) {
@@ -106,5 +112,70 @@ inline double Total(Rank& me, const std::string& name, double mine) {
   const Status status = me.Run(std::move(request), sum.data(), sum.data());
   return status.ok() ? sum[0] : std::nan("");
 }
+
+// An irregular digraph of four ranks, by sender: degrees differ, and edges that go one way.
+inline const std::vector<std::vector<int>> kIrregular = {{1, 2, 3}, {2}, {0, 3}, {0}};
+inline std::vector<int> HeardIn(const std::vector<std::vector<int>>& out, int rank) {
+  std::vector<int> in;
+  for (int from = 0; from < static_cast<int>(out.size()); ++from) {
+    for (const int to : out[static_cast<size_t>(from)]) {
+      if (to == rank) in.push_back(from);
+    }
+  }
+  return in;
+}
+
+// Push-sum on that graph with shares of 1/2 and 1/4 of small whole numbers: nothing is rounded, and
+// so the sums of values, and of weights, over the ranks and all that lies in their slots are exact
+// at any time. Of a few steps at a time: each adds two bits at most, and a double has 53.
+class ExactShares {
+ public:
+  explicit ExactShares(Rank& me)
+      : me_(me),
+        to_(kIrregular[static_cast<size_t>(me.rank())]),
+        random_(static_cast<unsigned>(me.rank())),
+        window_(me, {0, 1}, HeardIn(kIrregular, me.rank()), to_) {
+    Refill();
+  }
+  // At random; nobody waits for anybody.
+  void Act(int steps) {
+    const double part = to_.size() == 1 ? 0.5 : 0.25;
+    Ranks parts;
+    for (const int rank : to_) parts.emplace_back(rank, part);
+    const double rest = 1 - part * static_cast<double>(to_.size());
+    for (int step = 0; step < steps; ++step) {
+      if (random_() % 4 != 0) missed = missed || !window_.Add(parts, rest, true).empty();
+      if (random_() % 3 != 0) window_.Collect(true);
+      missed = missed || !window_.status.ok();
+    }
+  }
+  // All ranks together, none of which does anything meanwhile.
+  bool SumsHold() {
+    Total(me_, "stop", 0);
+    const std::vector<double> held = window_.Look();
+    double share = window_.window->share;
+    for (const int from : window_.window->shape().in)
+      share += window_.window->slot(from).head().share;
+    const double mass = Total(me_, "mass", held[0]), ones = Total(me_, "ones", held[1]);
+    const double weights = Total(me_, "weights", share);
+    return mass == 15 && ones == 4 && weights == 4 && window_.values[1] == window_.window->share;
+  }
+  // All ranks together: as at the start.
+  void Refill() {
+    window_.Collect(true);
+    window_.values = {static_cast<double>(1 << me_.rank()), 1};
+    window_.window->share = 1;
+    Total(me_, "refilled", 0);
+  }
+  Status Free() { return window_.Free(); }
+
+  bool missed = false;  // something was given up
+
+ private:
+  Rank me_;
+  std::vector<int> to_;
+  std::mt19937 random_;
+  WindowRankOf<double> window_;
+};
 
 }  // namespace horon::test

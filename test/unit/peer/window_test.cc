@@ -8,6 +8,9 @@
 namespace horon {
 namespace {
 
+using test::ExactShares;
+using test::HeardIn;
+using test::kIrregular;
 using test::LocalSize;
 using test::Rank;
 using test::Ranks;
@@ -15,6 +18,7 @@ using test::RequireNone;
 using test::Total;
 using test::Verdicts;
 using test::WindowRank;
+using test::WindowRankOf;
 using test::World;
 using test::WorldOptions;
 
@@ -206,16 +210,10 @@ TEST_CASE("equal values stay what they are, to the bit") {
 // the start, and so do the weights; a tensor of ones goes the way of the weights.
 TEST_CASE("push-sum keeps mass and weight with shares in flight, and ends at the mean") {
   const int local_size = LocalSize();
-  constexpr int kSize = 4;
-  const std::vector<std::vector<int>> out = {{1, 2, 3}, {2}, {0, 3}, {0}};
   Verdicts verdicts;
-  World(kSize, {.local_size = local_size}).Run([&](Rank& me) {
-    std::vector<int> in;
-    for (int r = 0; r < kSize; ++r) {
-      const auto& theirs = out[static_cast<size_t>(r)];
-      if (std::count(theirs.begin(), theirs.end(), me.rank()) > 0) in.push_back(r);
-    }
-    const auto& mine = out[static_cast<size_t>(me.rank())];
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const auto& mine = kIrregular[static_cast<size_t>(me.rank())];
+    const std::vector<int> in = HeardIn(kIrregular, me.rank());
     WindowRank x(me, {static_cast<float>(1 << me.rank()), 1}, in, mine, true, "x");
     const double part = 1.0 / static_cast<double>(mine.size() + 1);
     Ranks parts;
@@ -228,7 +226,7 @@ TEST_CASE("push-sum keeps mass and weight with shares in flight, and ends at the
       Total(me, "stop", 0);
       const auto held = x.Look();
       EXPECT(std::abs(Total(me, "mass", held[0]) - 15) < 1e-5, "the sum was not kept");
-      EXPECT(std::abs(Total(me, "ones", held[1]) - kSize) < 1e-5, "the weights' sum was not kept");
+      EXPECT(std::abs(Total(me, "ones", held[1]) - 4) < 1e-5, "the weights' sum was not kept");
       // Float beside double: their roundings come to 3e-7 mostly, beyond 1e-6 in one run of 400.
       EXPECT(std::abs(x.values[1] - x.window->share) < 1e-5, "the weight left the tensor of ones");
     }
@@ -239,6 +237,146 @@ TEST_CASE("push-sum keeps mass and weight with shares in flight, and ends at the
     }
     EXPECT(std::abs(x.values[0] / x.window->share - 3.75) < 1e-4, "the mean was not reached");
     EXPECT(x.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("shares that need no rounding: the sums are exact at every moment") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    ExactShares shares(me);
+    for (int turn = 0; turn < 20; ++turn) {
+      for (int more = 0; more < 5; ++more) {
+        shares.Act(1);
+        EXPECT(shares.SumsHold(), "a sum was not kept in turn " + std::to_string(turn));
+      }
+      shares.Refill();
+      shares.Act(5);
+      EXPECT(shares.SumsHold(), "a sum was not kept in turn " + std::to_string(turn));
+      EXPECT(!shares.missed, "a share was given up");
+      shares.Refill();
+    }
+    EXPECT(shares.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+// Whatever is ordered, in any order, with any weights: a tensor of ones goes the way of the
+// push-sum weights.
+TEST_CASE("the weight of push-sum is what became of ones") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const auto& to = kIrregular[static_cast<size_t>(me.rank())];
+    const std::vector<int> from = HeardIn(kIrregular, me.rank());
+    WindowRankOf<double> w(me, {1.0 + me.rank(), 1}, from, to);
+    std::mt19937 random(static_cast<unsigned>(me.rank() + 1));
+    const auto some = [&](const std::vector<int>& ranks) {
+      Ranks weighted;
+      for (const int rank : ranks) {
+        if (random() % 4 != 0) weighted.emplace_back(rank, std::pow(0.5, 1 + random() % 3));
+      }
+      return weighted;
+    };
+    for (int turn = 0; turn < 300; ++turn) {
+      const OrderKind kinds[] = {OrderKind::kPut, OrderKind::kAdd, OrderKind::kGet,
+                                 OrderKind::kUpdate, OrderKind::kUpdate};
+      const OrderKind kind = kinds[random() % 5];
+      const bool gives = kind == OrderKind::kPut || kind == OrderKind::kAdd;
+      const double self_weight = std::pow(0.5, random() % 3);
+      Order order = w.Make(kind, some(gives ? to : from), self_weight, /*carry=*/true);
+      order.reset = kind == OrderKind::kUpdate && random() % 2 == 0;
+      const std::string what = " in turn " + std::to_string(turn) + ", order " +
+                               std::to_string(static_cast<int>(kind));
+      EXPECT(w.Do(std::move(order)).empty() && w.status.ok(), "something was given up" + what);
+      EXPECT(std::abs(w.values[1] - w.window->share) <= 1e-12 * w.window->share,
+             "the weight left the ones" + what);
+    }
+    EXPECT(std::isnormal(w.values[1]), "they are beyond what can be compared");
+    EXPECT(w.values[1] != 1 && w.values[0] != w.values[1], "nothing was mixed");
+    Total(me, "end", 0);
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("slots begin as copies of the own values, or as zeros") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    const float own = static_cast<float>(me.rank() + 1);
+    for (const bool zero : {true, false}) {
+      WindowRank w(me, std::vector<float>(kCount, own), {from}, {to}, zero);
+      EXPECT(w.deliveries(from) == 0, "something was delivered to a new window");
+      EXPECT(All(w.Look(), zero ? own : 2 * own), "a look finds something else in a slot");
+      w.Update(0.5, {{from, 0.5}});
+      EXPECT(All(w.values, zero ? own / 2 : own), "a slot begins as something else");
+      Total(me, "seen", 0);
+      w.Add({{to, 1.0}});  // onto what lies there
+      Total(me, "added", 0);
+      w.Update(0, {{from, 1.0}});
+      const float theirs = static_cast<float>(from + 1);
+      EXPECT(All(w.values, zero ? theirs / 2 : own + theirs), "an accumulate has not added to it");
+      EXPECT(w.Free().ok(), "the window cannot be freed");
+    }
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("a name is one window's: a second one is refused, and the first goes on") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    WindowRank first(me, {static_cast<float>(me.rank())}, {from}, {to});
+    first.Put({{to, 1.0}});
+    const WindowRank second(me, {1, 2}, {from}, {to});
+    EXPECT(second.status.code() == Code::kInvalidArgument && second.window == nullptr,
+           second.status.message());
+    first.Update(0, {{from, 1.0}});
+    EXPECT(first.values[0] == static_cast<float>(from), "what was put into the first is gone");
+    Total(me, "seen", 0);
+    EXPECT(first.Add({{to, 1.0}}).empty() && first.status.ok(), first.status.message());
+    Total(me, "added", 0);
+    first.Collect();
+    EXPECT(first.values[0] == static_cast<float>(2 * from + Next(me, -2)), "it does not go on");
+    EXPECT(first.Free().ok(), "the first window cannot be freed");
+    WindowRank third(me, {1, 2}, {from}, {to});
+    EXPECT(third.status.ok(), "a name that is free again is not: " + third.status.message());
+    EXPECT(third.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+// A collect empties slots while three ranks add to them.
+TEST_CASE("no collect ever sees half of what several ranks add") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    std::vector<int> others;
+    Ranks all;
+    for (const int by : {1, 2, 3})
+      others.push_back(Next(me, by)), all.emplace_back(Next(me, by), 1.0);
+    WindowRank w(me, std::vector<float>(kCount, 0), others, others);
+    double given = 0, taken = 0;
+    for (int step = 1; step <= 40; ++step) {
+      std::fill(w.values.begin(), w.values.end(), static_cast<float>(step));
+      given += step;
+      auto add = StartOrder(me.runtime(), w.Make(OrderKind::kAdd, all, 0), true);
+      EXPECT(add.ok() && me.Wait(*add.value()).ok(), "an order failed");
+      EXPECT(All(w.values, 0), "what was given away is still here");
+      for (int turn = 0; turn < 2; ++turn) w.Collect();
+      EXPECT(All(w.values, w.values[0]), "torn: a slot has parts of two deliveries");
+      taken += w.values[0];
+    }
+    Total(me, "end", 0);
+    std::fill(w.values.begin(), w.values.end(), 0.0f);
+    w.Collect();
+    taken += w.values[0];
+    EXPECT(Total(me, "taken", taken) == 3 * Total(me, "given", given), "something was lost");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);
 }
