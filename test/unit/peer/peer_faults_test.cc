@@ -15,6 +15,7 @@ namespace horon {
 namespace {
 
 using test::Between;
+using test::ExactShares;
 using test::Muted;
 using test::Rank;
 using test::Ranks;
@@ -48,6 +49,28 @@ TEST_CASE("lost, doubled, delayed and reordered messages change no sum") {  // O
     w.Collect(true);
     EXPECT(std::abs(Total(me, "weights", w.window->share) - 3) < 1e-9, "the weights' sum moved");
     EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("with one message in ten lost, and more, sums are exact") {  // O3
+  const unsigned seed = GENERATE(range(1u, 9u));
+  WorldOptions options = Between(std::chrono::milliseconds{2000}, 0, 0, 0);
+  options.wrap = [=](int rank, std::unique_ptr<Transport> inner) {
+    const unsigned own = 100 * seed + static_cast<unsigned>(rank);
+    return std::make_unique<Unreliable>(std::move(inner), own, 10, 15, 6);
+  };
+  INFO(seed);
+  Verdicts verdicts;
+  World(4, options).Run([&](Rank& me) {
+    ExactShares shares(me);
+    for (int turn = 0; turn < 2; ++turn) {
+      shares.Act(5);
+      EXPECT(shares.SumsHold(), "mass was lost, or doubled");
+      EXPECT(!shares.missed, "a share was given up");
+      shares.Refill();
+    }
+    EXPECT(shares.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);
 }
