@@ -1,10 +1,12 @@
 // Averages of pairs and steps on thread ranks, all at once and in any order, over a network that
 // loses, doubles, delays and reorders: everything ends, and no part of a sum is lost. What AD-PSGD
 // does; the thread sanitizer sees it here. Every order of few messages: schedules_test.cc.
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "test/support/road.h"
 #include "test/support/unreliable.h"
@@ -14,10 +16,12 @@ namespace horon {
 namespace {
 
 using test::Between;
+using test::Muted;
 using test::Rank;
 using test::RequireNone;
 using test::Total;
 using test::Verdicts;
+using test::Way;
 using test::WindowRank;
 using test::World;
 using test::WorldOptions;
@@ -44,6 +48,7 @@ class Traffic {
         random_(static_cast<unsigned>(me.rank())) {}
 
   void Act() {
+    if (random_() % 4 == 0) std::this_thread::yield();
     const int peer = others_[random_() % others_.size()];
     auto work =
         StartOrder(me_.runtime(),
@@ -159,11 +164,60 @@ TEST_CASE("a hundred thousand averages of pairs end and keep the sum") {  // P2
   Stress(size, options, 50'000 / size, 3);
 }
 
+TEST_CASE("and ten thousand between nodes") {  // P2
+  WorldOptions options;
+  options.local_size = 1;
+  options.limit = std::chrono::seconds{300};
+  Stress(4, options, 10'000 / 4, 3);
+}
+
 TEST_CASE("the same inside nodes and between them, with several pieces a message") {
   WorldOptions options = Between(std::chrono::milliseconds{8'000}, 0, 6, 6);
   options.local_size = GENERATE(0, 2);
   options.limit = std::chrono::seconds{300};
   Stress(4, options, 20, 70'001);
+}
+
+// P4. Rank 3 makes the average that it is asked for, and nobody hears of it.
+TEST_CASE("a silent rank delays its partner only, once, and its average is made at both ends") {
+  std::atomic<Way> ways[4] = {Way::kOpen, Way::kOpen, Way::kOpen, Way::kOpen};
+  WorldOptions options = Between(std::chrono::milliseconds{1000}, 0, 0, 0);
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Muted>(std::move(inner), ways[rank]);
+  };
+  constexpr float kBegin[] = {1, 2, 64, 128};
+  Verdicts verdicts;
+  World(4, options).Run([&](Rank& me) {
+    WindowRank w(me, {kBegin[me.rank()]}, AllBut(me), AllBut(me), true, "w", false);
+    const auto average = [&](int with) { return w.Do(w.Make(OrderKind::kPair, {{with, 0.5}})); };
+    const auto counted = [&](const char* name) { return me.runtime().counters()[name].value(); };
+    if (me.rank() == 3) ways[3] = Way::kMute;
+    Total(me, "mute", 0);
+    if (me.rank() == 2) {
+      for (int turn = 0; turn < 3; ++turn)
+        EXPECT(average(3) == std::vector<int64_t>{3}, "the silent rank was not named");
+      EXPECT(counted("peer.silences") == 1, "it was waited for again and again");
+      EXPECT(w.values[0] == kBegin[2], "an average is made before it was answered");
+      EXPECT(average(0).empty(), "who has waited is not heard");
+    }
+    for (int turn = 0; turn < 200 && me.rank() < 2; ++turn)
+      EXPECT(average(1 - me.rank()).empty() && w.status.ok(), "an average was given up");
+    EXPECT(me.rank() == 2 || counted("peer.silences") == 0, "somebody else has waited");
+    Total(me, "gone on", 0);
+    if (me.rank() == 3) ways[3] = Way::kOpen;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+    while (me.rank() == 2 && counted("peer.late") == 0 && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    w.Do(w.Make(OrderKind::kPublish, {}));  // takes in what was late
+    EXPECT(std::abs(Total(me, "sum", w.values[0]) - 195) < 1e-3, "it was made at one end");
+    EXPECT(Total(me, "made", static_cast<double>(counted("pair.averages"))) == 2 * 402,
+           "an average was made once, or thrice");
+    if (me.rank() == 2) EXPECT(average(3).empty(), "it is not asked again");
+    Total(me, "again", 0);
+    EXPECT(std::abs(Total(me, "end", w.values[0]) - 195) < 1e-3, "the sum was not kept");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
 }
 
 // --- after a death
