@@ -37,6 +37,10 @@ def check_the_modules_train_like_the_optimizers():
              topology.Ring(size), {}),
             (lambda net: GossipDataParallel(net, push), push, {}),
             (lambda net: GossipDataParallel(net, push, overlap=True), push, {"overlap": True}),
+            (lambda net: GossipDataParallel(net, push, overlap=True, synch_freq=2), push,
+             {"overlap": True, "sync_freq": 2}),
+            (lambda net: GossipDataParallel(net, push_sum=False, overlap=True, synch_freq=1),
+             topology.Topology(size), {"overlap": True, "sync_freq": 1}),
             (lambda net: GossipDataParallel(net, push_sum=False, overlap=True),
              topology.Topology(size), {"overlap": True})):
         net = make_model()

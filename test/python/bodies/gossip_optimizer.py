@@ -26,7 +26,7 @@ def put(model, vector):
         at += p.numel()
 
 
-def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1):
+def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1, sync_freq=0):
     """Every rank's z after the steps, by the formulas: x <- C(x + u), or C(x) + u."""
     size = hvd.size()
     models = [make_model() for _ in range(size)]
@@ -35,7 +35,7 @@ def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1):
     optimizers = [sgd(model) for model in models]
     x = torch.stack([flat(model) for model in models])
     w = torch.ones(size, 1, dtype=torch.float64)
-    before, t = None, 0  # what the exchange under way has taken
+    before, t, begun = None, 0, 0  # what the exchange under way has taken, and when
     for step, batch in enumerate(steps, 1):
         for rank in range(size):
             optimizers[rank].zero_grad()
@@ -43,16 +43,17 @@ def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1):
             put(models[rank], x[rank])
             optimizers[rank].step()
         x = torch.stack([flat(model) for model in models])
-        if overlap and before is not None:
+        averages = average_every and step % average_every == 0
+        if before is not None and (averages or step - begun > sync_freq):
             matrix = torch.tensor(graph.matrix(t - 1), dtype=torch.float64)
             x = x + matrix @ before[0] - before[0]
             w = w + matrix @ before[1] - before[1]
             before = None
-        if average_every and step % average_every == 0:
+        if averages:
             x, w = x.mean(0).expand_as(x).clone(), torch.ones_like(w)
-        elif overlap:
-            before, t = (x.clone(), w.clone()), t + 1
-        else:
+        elif overlap and before is None:
+            before, t, begun = (x.clone(), w.clone()), t + 1, step
+        elif not overlap:
             matrix = torch.tensor(graph.matrix(t), dtype=torch.float64)
             x, w, t = matrix @ x, matrix @ w, t + 1
         for rank in range(size):
@@ -94,6 +95,13 @@ def check_trajectories():
         (hvd.Gossip("sgp", topology=push, global_average_every=3), push, {"average_every": 3}),
         (hvd.Gossip("osgp", topology=push, global_average_every=3), push,
          {"overlap": True, "average_every": 3}),
+        *((hvd.Gossip("osgp", topology=push, sync_freq=2, negotiated=negotiated), push,
+           {"overlap": True, "sync_freq": 2}) for negotiated in (True, False)),
+        *((hvd.Gossip("dpsgd", overlap=True, sync_freq=1, negotiated=negotiated),
+           topology.Topology(size), {"overlap": True, "sync_freq": 1})
+          for negotiated in (True, False)),
+        (hvd.Gossip("osgp", topology=push, sync_freq=2, global_average_every=4), push,
+         {"overlap": True, "sync_freq": 2, "average_every": 4}),
     ):
         model, optimizer = begin(op)
         assert isinstance(optimizer, torch.optim.SGD)
@@ -105,6 +113,7 @@ def check_trajectories():
             assert (weights - 1).abs().max() > 0.1  # or push-sum was not needed
             close(torch.tensor(optimizer.state_dict()["horon_gossip"]["weight"]),
                   weights[hvd.rank(), 0].float())
+        optimizer.close_gossip()
 
 
 def check_a_parameter_may_be_called_weight():
@@ -162,9 +171,9 @@ def check_what_arrives_is_no_older_than_promised():
     are, and how many steps after they were made."""
     size, me, steps = hvd.size(), hvd.rank(), 24
     heard = topology.Ring(size).peers(me)[1]
-    for s in (0, 1, 3):
+    for negotiated, s in itertools.product((True, False), (0, 1, 3)):
         x = torch.nn.Parameter(torch.zeros(steps, size, dtype=torch.float64))
-        op = hvd.Gossip("osgp", topology=topology.Ring(size), sync_freq=s)
+        op = hvd.Gossip("osgp", topology=topology.Ring(size), sync_freq=s, negotiated=negotiated)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0), op=op)
         newest, ages, before = dict.fromkeys(heard, -1), [], staleness()
         for t in range(steps):
@@ -176,7 +185,7 @@ def check_what_arrives_is_no_older_than_promised():
                 if last > newest[other]:
                     newest[other] = last
                     ages.append(t - last)
-        optimizer.finish_gossip()
+        optimizer.close_gossip()
         assert all(age <= s + 1 for age in ages), (s, ages)
         assert len(ages) >= len(heard) * (steps // (s + 1) - 1), (s, ages)
         counted = staleness() - before
