@@ -23,8 +23,9 @@ def test_gossip_grad_of_one_rank(launch):
 
 @pytest.mark.parametrize("np", [6, 8])
 def test_gossip_grad_of_more_ranks(launch, np):
-    """Three and four groups of two, and cubes with and without missing corners."""
-    launch(np, "gossip_grad::cube", "gossip_grad::groups_of_two")
+    """Three and four groups of two, cubes with and without missing corners, and orders that
+    rotate."""
+    launch(np, "gossip_grad::cube", "gossip_grad::groups_of_two", "gossip_grad::rotates")
 
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])

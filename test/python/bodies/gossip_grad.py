@@ -18,6 +18,10 @@ from horon.torch.gossip_grad import (
 )
 
 
+FAMILIES = {Topology.CUBE: topology.OnePeerHypercube,
+            Topology.DISSEMINATION: topology.OnePeerExponential}
+
+
 class Known(torch.nn.Module):
     """Gradients of all three layers are the factor that it is called with."""
 
@@ -47,8 +51,7 @@ def made(**options):
 
 def check_gradients_of_known_size():
     """Groups of one, and the node's ranks as a group: a step is a round, whatever the buckets."""
-    for kind, family in ((Topology.CUBE, topology.OnePeerHypercube),
-                         (Topology.DISSEMINATION, topology.OnePeerExponential)):
+    for kind, family in FAMILIES.items():
         for inside in {1, hvd.local_size()}:
             nodes = hvd.size() // inside
             state = made(topology=kind, proc_per_node=inside, random_seed=None)
@@ -63,17 +66,22 @@ def check_gradients_of_known_size():
                     close(layer.weight.grad, want.expand(1, 1))
 
 
+def expect(model, groups, matrix):
+    """Of one step, in all layers."""
+    mean = torch.tensor([[r + 0.5 for r in group] for group in groups]).mean(1)
+    mine = next(i for i, group in enumerate(groups) if hvd.rank() in group)
+    model.zero_grad()
+    model(hvd.rank() + 0.5).backward()
+    want = (torch.tensor(matrix) @ mean)[mine]
+    for layer in model.module.layers:
+        close(layer.weight.grad, want.expand(1, 1))
+
+
 def expect_steps(state, groups, matrices):
     """In each step the matrix of participants mixes the means of their groups' gradients."""
     model = wrapped(state)
-    mean = torch.tensor([[r + 0.5 for r in group] for group in groups]).mean(1)
-    mine = next(i for i, group in enumerate(groups) if hvd.rank() in group)
     for matrix in matrices:
-        model.zero_grad()
-        model(hvd.rank() + 0.5).backward()
-        want = (torch.tensor(matrix) @ mean)[mine]
-        for layer in model.module.layers:
-            close(layer.weight.grad, want.expand(1, 1))
+        expect(model, groups, matrix)
     hvd.barrier()  # groups do not wait for each other, and whoever leaves ends the job of all
 
 
@@ -224,22 +232,24 @@ def check_fsdp_that_shards_nothing():
                 close(gradient.reshape(1), want[hvd.rank()].reshape(1))
 
 
+def rotated(kind, rounds, seed=2403):
+    """The matrices of these rounds."""
+    graph = FAMILIES[kind](hvd.size(), rotate=1, seed=seed)
+    return [graph.matrix(t) for t in rounds]
+
+
 def check_the_order_rotates():
-    """All participants meet others than in the fixed order, and the sum is kept."""
-    if hvd.size() < 4 or hvd.local_size() not in (1, hvd.size()):
-        return
-    models = [wrapped(made(proc_per_node=1, random_seed=seed)) for seed in (None, 2403)]
-    differs = False
-    for _ in range(6):
-        gradients = []
-        for model in models:
-            model.zero_grad()
-            model(float(hvd.rank())).backward()
-            gradients.append(model.module.layers[0].weight.grad.clone())
-            close(hvd.allreduce(gradients[-1]), torch.full((1, 1), (hvd.size() - 1) / 2))
-        differs = differs or bool(gradients[0] != gradients[1])
-    seen = hvd.allreduce(torch.tensor(float(differs)), op=hvd.Max)
-    assert seen == 1
+    """By default, after each period: two of them and the beginning of a third, in all layers."""
+    n = hvd.size()
+    rounds = range(2 * max(1, (n - 1).bit_length()) + 1)
+    for kind, family in FAMILIES.items():
+        matrices = rotated(kind, rounds)
+        assert n < 4 or matrices != [family(n).matrix(t) for t in rounds]
+        expect_steps(made(topology=kind, proc_per_node=1), [[r] for r in range(n)], matrices)
+    kind = Topology.DISSEMINATION
+    assert n < 4 or rotated(kind, rounds, 7) != rotated(kind, rounds)
+    expect_steps(made(proc_per_node=1, random_seed=7), [[r] for r in range(n)],
+                 rotated(kind, rounds, 7))
 
 
 def check_assertions():
