@@ -1,13 +1,14 @@
 """Gossip in which nobody waits (adpsgd, asgp): against steps by hand, sums, and slow ranks."""
 
 import copy
+import itertools
 import os
 import threading
 import time
 
 import torch
 from common import close, raises, same
-from gossip_optimizer import data, flat, load, put, train
+from gossip_optimizer import Told, data, flat, load, put, train
 from optimizers import loss_of, make_model, sgd
 
 import horon.mixing as mixing
@@ -160,6 +161,27 @@ def check_checkpoints_lose_no_mass():
             weights = weight_of(resumed)
             close(over_ranks(flat(other) * weights), over_ranks(kept * weight), 1e-4)
             resumed.close_gossip()
+        optimizer.close_gossip()
+
+
+def check_nobody_waits_for_a_rank_that_stands_still():
+    """P4. The last rank takes its first step when all others have told it that they are through
+    with theirs; its part is averaged and given all the same, and no sum changes."""
+    for algorithm, overlap in itertools.product(ALGORITHMS, (True, False)):
+        model, optimizer = begin(hvd.Gossip(algorithm, overlap=overlap), lr=0.0)
+        before, sent = over_ranks(flat(model)), bytes_sent()
+        unreached = hvd.counter("peer.silences"), hvd.counter("peer.unreached")
+        told = Told()
+        told.wait()
+        for _ in range(30):
+            train(model, optimizer, data()[:1])
+        told.tell()
+        mass, weights = optimizer.gossip_mass()
+        close(mass, before, 1e-5)
+        assert abs(weights - hvd.size()) < 1e-9
+        assert unreached == (hvd.counter("peer.silences"), hvd.counter("peer.unreached"))
+        assert hvd.size() == 1 or over_ranks(torch.tensor(bytes_sent() - sent)) > 0
+        told.free()
         optimizer.close_gossip()
 
 
