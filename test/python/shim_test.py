@@ -9,7 +9,7 @@ ALL = ["collectives", "new_results", "errors", "timeouts", "repeats", "gradients
        "adasum_local_steps", "adasum_properties", "gossip", "gossip_optimizer", "gossip_by_nodes",
        "bluefog", "other_gpus"]
 OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
-              "layered_gossip", "tracking", "advice", "end_to_end"]
+              "layered_gossip", "tracking", "advice", "end_to_end", "windows"]
 
 
 @pytest.mark.parametrize("np", [1, pytest.param(2, marks=in_full_tier), 4])
@@ -60,7 +60,7 @@ def test_lives_that_lock_between_nodes(launch, needs_mpi, np, each):
 @in_full_tier  # the quick tier has hosts of two ranks
 def test_pretended_nodes(launch, needs_mpi):
     """Blocks of two ranks as nodes: inside over shared memory, between them over MPI."""
-    launch(4, *ALL, "windows", *OPTIMIZERS, "gossip_grad", launcher="mpirun",
+    launch(4, *ALL, *OPTIMIZERS, "gossip_grad", launcher="mpirun",
            env={"HORON_LOCAL_SIZE": "2"})
 
 
