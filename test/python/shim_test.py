@@ -40,6 +40,11 @@ def test_lifecycle(launch, np):
     launch(np, "lifecycle")
 
 
+@pytest.mark.parametrize("np", [pytest.param(3, marks=in_full_tier), 4])
+def test_gossip_goes_on_in_the_next_job(launch, np):
+    launch(np, "gossip_resume")
+
+
 def test_lifecycle_without_launcher(launch):
     launch(1, "lifecycle", launcher="plain")
 

@@ -10,7 +10,8 @@ u what the optimizer adds to the parameters:
 
 With push-sum (where rows of the graph's matrices do not sum to 1) the optimizer works on x, every
 rank has a weight w that is mixed like x, and the model sees z = x / w. Parameters hold z between
-steps; the weight and the round are part of state_dict(). Optimizer state is local to the rank.
+steps; the weight and the rounds, of parameters and of mixed gradients, are part of state_dict().
+Optimizer state is local to the rank.
 
 Sources: Lian et al., NeurIPS 2017 (D-PSGD); Assran et al., ICML 2019 (SGP, OSGP); Daily et al.,
 GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, ICML 2021.
@@ -24,11 +25,11 @@ from horon.torch.advised_gossip import AdvisedGossip
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
+from horon.torch.gossip_reducer import GossipReducer
 from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.marks import marked, show
 from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
 from horon.torch.parameter_gossip import ParameterGossip
-from horon.torch.reducer import GradientReducer
 from horon.torch.reductions import allreduce
 from horon.torch.round_gossip import RoundGossip
 from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
@@ -107,12 +108,20 @@ class _GossipOptimizer(WrappedOptimizer):
         nobody, call finish_gossip() on all of them before."""
         if not self._horon_gossip.waits_for_nobody:
             self.finish_gossip()
-        return {**super().state_dict(), "horon_gossip": self._horon_gossip.state()}
+        state = self._horon_gossip.state()
+        if isinstance(self._horon_reducer, GossipReducer):
+            state["gradients_round"] = self._horon_reducer.round
+        return {**super().state_dict(), "horon_gossip": state}
 
     def load_state_dict(self, state_dict):
         super().load_state_dict(state_dict)
         if "horon_gossip" in state_dict:
-            self._horon_gossip.load(state_dict["horon_gossip"])
+            self._load_gossip(state_dict["horon_gossip"])
+
+    def _load_gossip(self, state):
+        self._horon_gossip.load(state)
+        if "gradients_round" in state and isinstance(self._horon_reducer, GossipReducer):
+            self._horon_reducer.go_on_at(state["gradients_round"])
 
 
 def make_gossip(op, param_groups, named, process_set):
@@ -149,7 +158,7 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
             gossip.attach(wrapped._step_of)
     else:
         wrapped._distribute(
-            GradientReducer(optimizer.param_groups, reduction, named, passes, groups))
+            GossipReducer(optimizer.param_groups, reduction, named, passes, groups))
     # A GradScaler leaves the step to this optimizer: also a rank that takes none goes on mixing.
     wrapped._step_supports_amp_scaling = True
     wrapped._horon_gossip = gossip

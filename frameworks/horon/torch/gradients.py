@@ -9,6 +9,7 @@ import torch
 
 from horon.specs import Average, Sum, spec_of
 from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.gradient_rounds import NO_ROUNDS
 from horon.torch.reductions import sparse_allreduce_async
 
 
@@ -20,6 +21,7 @@ class Reduction:
         self.compression = compression
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
+        self.rounds = NO_ROUNDS  # GradientRounds, where gradients are mixed
         self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
         if predivide == 1.0:
             return
@@ -38,22 +40,24 @@ class Reduction:
         gradient = parameter.grad
         if gradient.is_sparse and not self.sparse_as_dense:
             return _Sparse(name, parameter, self)
-        call, place = self._prepare(name, parameter)
-        if hook is not None and place is None and call.is_on(gradient):
+        round_ = self.rounds.say(name)
+        call, place = self._prepare(name, parameter, round_)
+        if hook is not None and place is None and round_ == 0 and call.is_on(gradient):
             hook.remember(*call.requests(), gradient, self.process_set)
         return UnderWay(call.start(), [place], self)
 
     def start_group(self, group, names, parameters):
         """Starts on a group's gradients, which are reduced as one."""
-        return start_as_one(group, map(self._prepare, names, parameters), self)
+        rounds = map(self.rounds.say, names)
+        return start_as_one(group, map(self._prepare, names, parameters, rounds), self)
 
-    def _prepare(self, name, parameter):
+    def _prepare(self, name, parameter, round_):
         gradient = parameter.grad
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         sent, memo = self.compression.compress(gradient)
         call = reduce_call(name, self.spec, sent, self.process_set, self.prescale, self.postscale,
-                           in_place=True)
+                           in_place=True, round=round_)
         # Most gradients are reduced where they lie: nothing to put back.
         return call, None if sent is parameter.grad else (parameter, sent, memo)
 

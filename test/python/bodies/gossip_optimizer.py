@@ -241,18 +241,63 @@ def check_a_late_rank_is_not_waited_for_too_soon():
 def check_checkpoints_go_on_bit_by_bit():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     for op in (hvd.Gossip("sgp", topology=push), hvd.Gossip("osgp", topology=push),
-               hvd.Gossip("dpsgd", topology=topology.RandomMatching(hvd.size()))):
+               hvd.Gossip("dpsgd", topology=topology.RandomMatching(hvd.size())),
+               *gradients_are_mixed()):
         model, optimizer = begin(op)
         train(model, optimizer, data()[:3])
-        saved = copy.deepcopy(optimizer.state_dict())
-        other, resumed = begin(op)
-        other.load_state_dict(copy.deepcopy(model.state_dict()))
+        saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
         train(model, optimizer, data()[3:])
         optimizer.finish_gossip()
-        resumed.load_state_dict(saved)
-        train(other, resumed, data()[3:])
-        resumed.finish_gossip()
-        same(flat(other), flat(model))
+        want = flat(model)
+        other, resumed = begin(op)
+        for m, o in ((other, resumed), (model, optimizer)):  # a new one, and itself
+            load(copy.deepcopy(saved), o, m, parameters_first=True)
+            train(m, o, data()[3:])
+            o.finish_gossip()
+            same(flat(m), want)
+
+
+def gradients_are_mixed():
+    """Ops whose every round is of another order of the ranks, and a graph that gradients and
+    parameters are not at the same round of."""
+    matching = topology.RandomMatching(hvd.size())
+    return (hvd.Gossip("gossipgrad"), hvd.Gossip("gossipgrad", what="both"),
+            hvd.Gossip("dpsgd", topology=matching, what="both", global_average_every=2))
+
+
+def check_gradients_of_groups_and_copies_go_on_at_their_round():
+    """They go other ways through the runtime than gradients that are reduced where they lie. A new
+    optimizer begins with round 0, whatever others of its parameters' names did."""
+    for arguments in ({"groups": 2}, {"compression": hvd.Compression.fp16}):
+        model, optimizer = begin(hvd.Gossip("gossipgrad"), **arguments)
+        expect_rounds(model, optimizer, range(3))
+        state = optimizer.state_dict()
+        state["horon_gossip"]["gradients_round"] = 7
+        optimizer.load_state_dict(state)
+        expect_rounds(model, optimizer, range(7, 10))
+
+
+def expect_rounds(model, optimizer, rounds):
+    """The gradients' next ones, of gossipgrad."""
+    graph = hvd.Gossip("gossipgrad").graph(hvd.size())
+    for t in rounds:
+        optimizer.zero_grad()
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, float(hvd.rank()))
+        optimizer.synchronize()
+        want = sum(w * rank for rank, w in enumerate(graph.matrix(t)[hvd.rank()]))
+        assert all((p.grad == want).all() for p in model.parameters()), t
+        assert optimizer.state_dict()["horon_gossip"]["gradients_round"] == t + 1
+
+
+def check_a_state_without_the_gradients_round():
+    """Of a version that did not save it: gradients go on with the next round of the runtime's."""
+    model, optimizer = begin(hvd.Gossip("gossipgrad"))
+    expect_rounds(model, optimizer, range(2))
+    state = optimizer.state_dict()
+    del state["horon_gossip"]["gradients_round"]
+    optimizer.load_state_dict(state)
+    expect_rounds(model, optimizer, range(2, 5))
 
 
 def load(saved, optimizer, model, parameters_first):
