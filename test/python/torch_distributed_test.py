@@ -25,7 +25,8 @@ def test_gossip_grad_of_one_rank(launch):
 def test_gossip_grad_of_more_ranks(launch, np):
     """Three and four groups of two, cubes with and without missing corners, and orders that
     rotate."""
-    launch(np, "gossip_grad::cube", "gossip_grad::groups_of_two", "gossip_grad::rotates")
+    launch(np, "gossip_grad::cube", "gossip_grad::groups_of_two", "gossip_grad::rotates",
+           "gossip_grad::checkpoint")
 
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])

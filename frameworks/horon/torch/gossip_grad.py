@@ -18,6 +18,10 @@ averaged exactly now and then:
     optimizer.step()
     state.after_step(model)
 
+A checkpoint has state.state_dict(), on each rank or on one: load_state_dict(), on all ranks, of a
+state made with the same arguments goes on at that round. Or the state itself, pickled by torch.save
+beside the hook, as torch's own states are.
+
 Source: Daily et al., GossipGraD: Scalable Deep Learning using Gossip Communication based
 Asynchronous Gradient Descent, 2018.
 """
@@ -35,6 +39,7 @@ from horon.runtime import is_homogeneous, local_size
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.futures import future_of
 from horon.torch.gossip_grad_groups import groups_for
+from horon.torch.gradient_rounds import GradientRounds
 from horon.torch.hooks import Reduce
 from horon.torch.parameter_gossip import AVERAGE, DRIFT
 from horon.torch.participants import count_nodes
@@ -72,6 +77,11 @@ class GossipGraDState:
                  local_group=None, master_group=None, global_average_every=None):
         if not isinstance(num_modules, int) or num_modules < 1:
             raise HoronInvalidArgument(f"num_modules is {num_modules!r}: it counts from 1")
+        self._arguments = {  # but what is of this job
+            "num_modules": num_modules, "topology": topology, "proc_per_node": proc_per_node,
+            "random_seed": random_seed, "virtual_topology": virtual_topology,
+            "global_average_every": global_average_every}
+        self._has_own_sets = local_group is not None or process_set is not global_process_set
         self._every = int(global_average_every or 0)
         if self._every < 0:
             raise HoronInvalidArgument("global_average_every counts steps from 0 up")
@@ -88,10 +98,13 @@ class GossipGraDState:
         if random_seed is not None:
             graph += f",rotate=1,seed={int(random_seed)}"
         op = Gossip("gossipgrad", topology=graph, hierarchical=by_node)
-        self.reduce = Reduce(op, named_parameters=named_parameters, process_set=process_set)
+        self._rounds = GradientRounds()
+        self.reduce = Reduce(op, named_parameters=named_parameters, process_set=process_set,
+                             rounds=self._rounds)
         if self.groups is not None:
             name = self.topology.value
-            self.reduce = self.groups.reduce(name, graph.removeprefix(name), named_parameters)
+            self.reduce = self.groups.reduce(name, graph.removeprefix(name), named_parameters,
+                                             self._rounds)
         self._units = itertools.cycle(range(num_modules))
         self._steps = self._passes = 0
         self._averages = [(AVERAGE, process_set)] if self.groups is None else self.groups.averages()
@@ -113,6 +126,29 @@ class GossipGraDState:
             GroupCall([reduce_call(f"{self._name}.{name}", spec, parameter, process_set,
                                    in_place=True) for name, parameter in named], self._name).run()
 
+    def state_dict(self) -> dict:
+        """Between two steps: the round, and the steps until parameters are averaged. The same on
+        all ranks."""
+        return {"round": self._passes, "steps": self._steps}
+
+    def load_state_dict(self, state) -> None:
+        """On all ranks, between two steps: the next backward pass is the round after the last one
+        of `state`."""
+        self._passes, self._steps = state["round"], state["steps"]
+        self._rounds.go_on_at(self._passes)
+        self._units = itertools.cycle(range(self._arguments["num_modules"]))
+
+    def __getstate__(self):
+        if self._has_own_sets:
+            raise HoronUnsupported("process sets are of this job: save state.state_dict(), and "
+                                   "load it into a GossipGraDState with process sets of that job")
+        return {"arguments": self._arguments, "state": self.state_dict()}
+
+    def __setstate__(self, saved):
+        """On all ranks."""
+        self.__init__(**saved["arguments"])
+        self.load_state_dict(saved["state"])
+
     def average_unit(self, gradient):
         """The gradient of the FSDP unit whose turn it is. In place; blocking."""
         unit = next(self._units)
@@ -121,6 +157,7 @@ class GossipGraDState:
         self.reduce.run(f"unit.{unit}", gradient)
 
     def pass_begins(self):
+        self._rounds.round = self._passes
         self._passes += 1
         if self._steps == 0 and self._passes == 2 * self._every:
             warnings.warn(f"after {self._passes} backward passes state.after_step(model) was not "

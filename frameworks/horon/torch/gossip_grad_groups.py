@@ -58,11 +58,11 @@ class Groups:
         self._inside = 1 if local_group is None else local_group.size()
         self._order = order
 
-    def reduce(self, graph, rotation, named_parameters):
+    def reduce(self, graph, rotation, named_parameters, rounds):
         """A Reduce, or what does as one; `graph` by its name, rotated if there is no order."""
         topology = graph + rotation if self._order is None else self._in_order(graph)
         gossip = Reduce(Gossip("gossipgrad", topology=topology), named_parameters=named_parameters,
-                        process_set=self.master_group)
+                        process_set=self.master_group, rounds=rounds)
         return gossip if self._inside == 1 else _TwoSteps(
             Reduce(fail_when_late("average"), process_set=self.local_group), gossip)
 

@@ -15,6 +15,7 @@ from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.compression import Compression
 from horon.torch.futures import future_of
+from horon.torch.gradient_rounds import NO_ROUNDS
 from horon.torch.reductions import reduction_spec
 
 _instances = itertools.count()
@@ -22,15 +23,18 @@ _ELEMENTWISE = ("sum", "average", "min", "max", "product")
 
 
 class Reduce:
-    """What reduce_hook is to do: its `state`. One for each model."""
+    """What reduce_hook is to do: its `state`. One for each model. rounds: GradientRounds of an op
+    that has them, where somebody counts them."""
 
     def __init__(self, op=Average, compression=Compression.none, named_parameters=(),
-                 prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
+                 prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set,
+                 rounds=NO_ROUNDS):
         self._spec = reduction_spec(op)
         self._compression = compression
         self._names = {parameter: name for name, parameter in named_parameters}
         self._scales = (prescale_factor, postscale_factor)
         self._process_set = process_set
+        self._rounds = rounds
         self._prefix = f"ddp.{next(_instances)}"
         self.failure = None  # the first error, with its type: torch passes on the sentence alone
 
@@ -44,16 +48,18 @@ class Reduce:
         calls, memos = [], []
         for name, tensor in places:
             sent, memo = self._compression.compress(tensor)
-            calls.append(reduce_call(name, self._spec, sent, self._process_set, *self._scales,
-                                     in_place=True))
+            calls.append(self._call(name, sent))
             memos.append((tensor, sent, memo))
         handle = GroupCall(calls, f"{self._prefix}.{bucket.index()}").start()
         return lambda: self._finish(handle, memos, buffer)
 
     def run(self, name, tensor):
         """One tensor that is no bucket's, in place; blocking."""
-        reduce_call(f"{self._prefix}.{name}", self._spec, tensor, self._process_set, *self._scales,
-                    in_place=True).run()
+        self._call(f"{self._prefix}.{name}", tensor).run()
+
+    def _call(self, name, tensor):
+        return reduce_call(name, self._spec, tensor, self._process_set, *self._scales,
+                           in_place=True, round=self._rounds.say(name))
 
     def _finish(self, handle, memos, buffer):
         try:

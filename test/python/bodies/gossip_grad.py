@@ -1,5 +1,6 @@
 """GossipGraD as DDP's communication hook: with gradients that are known."""
 
+import pickle
 import warnings
 
 import torch
@@ -250,6 +251,63 @@ def check_the_order_rotates():
     assert n < 4 or rotated(kind, rounds, 7) != rotated(kind, rounds)
     expect_steps(made(proc_per_node=1, random_seed=7), [[r] for r in range(n)],
                  rotated(kind, rounds, 7))
+
+
+def check_a_checkpoint_goes_on_where_it_was():
+    """At its round, and so many steps before the next average; in a state that is new, in one that
+    is at another round, and in the one that was pickled."""
+    n, kind = hvd.size(), Topology.CUBE
+    singles, options = [[r] for r in range(n)], {"proc_per_node": 1, "global_average_every": 3}
+    first = made(topology=kind, **options)
+    expect_steps(first, singles, rotated(kind, range(5)))
+    first.after_step(Known())
+    saved, pickled = first.state_dict(), pickle.dumps(first)
+    assert saved == {"round": 5, "steps": 1}
+    new, other = (made(topology=kind, **options) for _ in range(2))
+    model = wrapped(other)
+    for t in range(2):
+        expect(model, singles, rotated(kind, [t])[0])
+    new.load_state_dict(saved)
+    other.load_state_dict(saved)
+    back = pickle.loads(pickled)
+    for t in range(5, 8):
+        expect(model, singles, rotated(kind, [t])[0])
+    for state in (new, back):
+        expect_steps(state, singles, rotated(kind, range(5, 8)))
+    for state in (first, new, other, back):
+        weights = Known()
+        for parameter in weights.parameters():
+            parameter.data.fill_(float(hvd.rank()))
+        for step in (2, 3):
+            state.after_step(weights)
+            want = (n - 1) / 2 if step == 3 else float(hvd.rank())
+            close(weights.layers[0].weight.detach(), torch.full((1, 1), want))
+    with raises(hvd.HoronUnsupported, words=["state_dict()"]):
+        pickle.dumps(made(local_group=hvd.global_process_set,
+                          master_group=form_process_set([hvd.rank()])))
+
+
+def check_a_checkpoint_of_groups_and_units_goes_on():
+    """Groups that average first; and FSDP's units, of which a pass that failed has left some."""
+    n = hvd.size()
+    saved = {"round": 3, "steps": 0}
+    if n % 2 == 0 and n > 2:
+        groups = [[2 * i, 2 * i + 1] for i in range(n // 2)]
+        graph = topology.OnePeerExponential(n // 2, rotate=1)
+        state = made(proc_per_node=2)
+        state.load_state_dict(saved)
+        expect_steps(state, groups, [graph.matrix(t) for t in (3, 4)])
+    state = made(num_modules=2, proc_per_node=1)
+    gradient = torch.full((3,), float(hvd.rank()))
+    gossip_grad_hook(state, gradient.clone())
+    state.load_state_dict(saved)
+    for t in (3, 4):
+        for _ in range(2):
+            mixed = gradient.clone()
+            gossip_grad_hook(state, mixed)
+            assert state.state_dict()["round"] == t + 1  # the first unit's turn came first
+            want = rotated(Topology.DISSEMINATION, [t])[0][hvd.rank()]
+            close(mixed, torch.full((3,), sum(w * r for r, w in enumerate(want))))
 
 
 def check_assertions():
