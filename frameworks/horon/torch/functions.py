@@ -66,7 +66,8 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None,
         tensors.append(leaf)
         return _TensorPlace(leaf)
 
-    skeleton = _map_leaves(optimizer.state_dict(), leave_place) if is_root else None
+    own = optimizer.state_dict() if is_root else {}
+    skeleton = _map_leaves(own, leave_place) if is_root else None
     skeleton = broadcast_object(skeleton, root_rank, "optimizer_state", process_set)
     if not is_root:
         device = _device_of(optimizer)
@@ -85,6 +86,8 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None,
     ])
     if not is_root:
         _take_over(optimizer, state)
+    elif "horon_gossip" in own:  # the others load it, which is for all ranks
+        optimizer._load_gossip(own["horon_gossip"])
 
 
 def _take_over(optimizer, state) -> None:

@@ -300,6 +300,18 @@ def check_a_state_without_the_gradients_round():
     expect_rounds(model, optimizer, range(2, 5))
 
 
+def check_a_state_that_one_rank_sends_to_all():
+    """In the middle of training: the others load it, so the sender must prove its round, too."""
+    for op in (hvd.Gossip("gossipgrad"), hvd.Gossip("dpsgd"),
+               hvd.Gossip("dpsgd", negotiated=False), hvd.Gossip("adpsgd")):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:3])
+        hvd.broadcast_optimizer_state(optimizer, hvd.size() - 1)
+        train(model, optimizer, data()[3:5])
+        assert optimizer.state_dict()["horon_gossip"]["steps"] == 5
+        optimizer.close_gossip()
+
+
 def load(saved, optimizer, model, parameters_first):
     """(the optimizer's state, the model's), in one order or the other."""
     targets = [(optimizer, saved[0]), (model, saved[1])]
