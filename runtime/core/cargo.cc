@@ -12,19 +12,27 @@ namespace {
 
 // Of all nodes' parts of one batch: what must wait for no other message between hosts.
 constexpr int64_t kMostOfAllNodes = 64 << 10;
+// Of what is not whole without its slices, which move fewer bytes.
+constexpr int64_t kBeginning = 4096;
 
 }  // namespace
 
 Cargo::Cargo(std::span<const Segment> tensors, Reduction reduction, double prescale,
-             int64_t most_bytes, Phases* phases)
+             Limits limits, Phases* phases)
     : reduction_(reduction), prescale_(prescale) {
-  const int64_t most = most_bytes / SizeOf(reduction.dtype);
-  size_t used = 0;
-  while (used < tensors.size() && count_ <= most) count_ += tensors[used++].count;
-  whole_ = count_ <= most;
-  count_ = std::min(count_, most);
+  const auto reach = [&](int64_t bytes) {
+    const int64_t most = bytes / SizeOf(reduction.dtype);
+    size_t used = 0;
+    count_ = 0;
+    while (used < tensors.size() && count_ <= most) count_ += tensors[used++].count;
+    const bool all = count_ <= most;
+    count_ = std::min(count_, most);
+    tensors_ = tensors.first(used);
+    return all;
+  };
+  whole_ = reach(limits.whole);
+  if (!whole_) reach(limits.beginning);
   bytes_ = count_ * SizeOf(reduction.dtype);
-  tensors_ = tensors.first(used);
   if (whole_) phases_ = phases;  // else they are those of what comes after it
 }
 
@@ -49,7 +57,8 @@ CargoHold::CargoHold(const Fabric& fabric, SharedSegment* segment)
       nodes_(fabric.topology.nodes()),
       ranks_(fabric.topology.local_size(fabric.rank)),
       me_(fabric.topology.local_rank(fabric.rank)),
-      most_(std::min(kGatePlaceBytes, kMostOfAllNodes / nodes_)) {}
+      limits_{std::min(kGatePlaceBytes, kMostOfAllNodes / nodes_),
+              std::min(kBeginning, kMostOfAllNodes / nodes_)} {}
 
 // Where this rank's lie for its node's first rank. Alone, that is where its node's are.
 std::byte* CargoHold::Given(uint64_t place, int rank) {
@@ -111,7 +120,7 @@ std::span<const std::byte> CargoHold::Blocks(uint64_t place, int count) const {
 Status CargoHold::Store(uint64_t place, int from, int count, std::span<const std::byte> blocks) {
   Place& at = At(place);
   const auto bytes = static_cast<int64_t>(blocks.size());
-  if (bytes % count != 0 || bytes / count > most_)
+  if (bytes % count != 0 || bytes / count > limits_.whole)
     return Status::Internal("a locked batch came with " + std::to_string(bytes) + " bytes of " +
                             std::to_string(count) + " nodes");
   Size(at, bytes / count);

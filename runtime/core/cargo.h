@@ -32,9 +32,14 @@ class StartGate;
 
 class Cargo final : public Waitable {
  public:
-  // Of the tensors, as one row, at most so many bytes. They have their outputs; all is lent until
-  // it is ready or destroyed. `phases` may be null.
-  Cargo(std::span<const Segment> tensors, Reduction reduction, double prescale, int64_t most_bytes,
+  // Bytes of a batch that travel with the word: all of it up to `whole`, else `beginning`.
+  struct Limits {
+    int64_t whole, beginning;
+  };
+
+  // Of the tensors, as one row. They have their outputs; all is lent until it is ready or
+  // destroyed. `phases` may be null.
+  Cargo(std::span<const Segment> tensors, Reduction reduction, double prescale, Limits limits,
         Phases* phases);
   ~Cargo() override;
   Cargo(const Cargo&) = delete;
@@ -71,9 +76,8 @@ class CargoHold final {
   // `segment`: this node's; null if it has one rank.
   CargoHold(const Fabric& fabric, SharedSegment* segment);
 
-  // Bytes of a batch, at most; fewer with many nodes, as messages of the last round carry those of
-  // half of all nodes.
-  int64_t most() const { return most_; }
+  // Fewer bytes with many nodes, as messages of the last round carry those of half of all nodes.
+  const Cargo::Limits& limits() const { return limits_; }
 
   void Pack(const Cargo& cargo);  // each rank its own
   void Unpack(const Cargo& cargo);
@@ -103,7 +107,7 @@ class CargoHold final {
 
   SharedSegment* segment_;
   int node_, nodes_, ranks_, me_;  // this rank's node, of so many; ranks in it, its place
-  int64_t most_;
+  Cargo::Limits limits_;
   std::array<Place, kHeard> heard_;
   std::vector<std::byte> alone_;  // a lone rank's kPlaces sums
 };

@@ -306,7 +306,7 @@ void Executor::StartLocked(Running& running, const Elementwise* kind) {
                        !ReducesWhole(comm, ReductionOf(running, *kind));
   if (!carries) return gate_.Start(running.locked());
   running.cargo.emplace(running.segments(), ReductionOf(running, *kind), running.prescale(),
-                        gate_.most_cargo(), running.phases());
+                        gate_.cargo_limits(), running.phases());
   gate_.Start(running.locked(), &*running.cargo);
 }
 

@@ -65,7 +65,7 @@ StartGate::StartGate(const Fabric& fabric, std::shared_ptr<SharedSegment> segmen
     round.from = first_of((node - distance + nodes) % nodes);
     round.begin = distance;
     round.blocks = std::min(distance, nodes - distance);
-    const auto bytes = sizeof(Word) + static_cast<size_t>(round.blocks * hold_.most());
+    const auto bytes = sizeof(Word) + static_cast<size_t>(round.blocks * hold_.limits().whole);
     round.saying.resize(bytes);
     round.hearing.resize(bytes);
     distance *= 2;

@@ -40,8 +40,7 @@ class StartGate final {
   // "schedule.messages", those with cargo in "schedule.carried".
   StartGate(const Fabric& fabric, std::shared_ptr<SharedSegment> segment, Counters& counters);
 
-  // Bytes of a batch's cargo, at most.
-  int64_t most_cargo() const { return hold_.most(); }
+  const Cargo::Limits& cargo_limits() const { return hold_.limits(); }
 
   // This rank has started the batch, the next one of its schedule. All ranks give it cargo, or
   // none does.

@@ -61,7 +61,7 @@ struct RingWords {
 
 // Batches of a locked schedule whose beginnings are on their way, and the bytes of each.
 inline constexpr uint64_t kGatePlaces = 4;
-inline constexpr int64_t kGatePlaceBytes = 4096;
+inline constexpr int64_t kGatePlaceBytes = 16 << 10;
 
 inline constexpr int kSlots = 4;  // chunks in flight per lane
 

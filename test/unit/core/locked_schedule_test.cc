@@ -29,7 +29,8 @@ using test::WorldOptions;
 // large it is; of Adasum none.
 TEST_CASE("a steady step sends nothing but its data") {
   const auto [op, tensors, count] = GENERATE(
-      std::tuple("sum", 20, 3), std::tuple("sum", 4, 3000), std::tuple("adasum", 4, 50));
+      std::tuple("sum", 20, 3), std::tuple("sum", 4, 3000), std::tuple("sum", 2, 9000),
+      std::tuple("adasum", 4, 50));
   for (const auto& [n, place] : SizesAndPlaces({2, 3, 4})) {
     INFO(n << " ranks, " << place.local_size << " a node, " << op << " of " << count);
     const int a_node = place.local_size == 0 ? n : place.local_size;

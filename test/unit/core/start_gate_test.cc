@@ -151,7 +151,8 @@ struct Loaded {
     segment.input = segment.output = data;
     segment.count = count;
     cargo.emplace(std::span<const Segment>(&segment, 1),
-                  Reduction{DataType::kFloat64, ReduceKind::kSum, 1.0}, 1.0, 4096, nullptr);
+                  Reduction{DataType::kFloat64, ReduceKind::kSum, 1.0}, 1.0,
+                  Cargo::Limits{4096, 4096}, nullptr);
   }
   bool Untouched(int rank) const { return values == Given(rank, number, count); }
   bool Right(int size) const {
@@ -229,6 +230,58 @@ TEST_CASE("a small batch comes with the word, all of it or none of it") {
       }
     }
   }
+}
+
+// Of three tensors of 900 elements in all.
+TEST_CASE("of a batch that does not fit the beginning comes with the word, and nothing else") {
+  constexpr int64_t kElement = sizeof(double), kAll = 900 * kElement;
+  for (const auto& [limits, comes] : std::vector<std::pair<Cargo::Limits, int>>{
+           {{kAll, 8}, 900}, {{kAll - 1, 1000}, 125}, {{kAll - 1, 1007}, 125}, {{800, 800}, 100}}) {
+    INFO("limits " << limits.whole << ", " << limits.beginning);
+    constexpr int kRanks = 3;
+    Gates gates(Topology::Blocks(kRanks, 1));
+    std::vector<std::vector<double>> values;
+    std::vector<std::vector<Segment>> tensors;
+    std::deque<Cargo> cargo;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      values.push_back(Given(rank, 1, 900));
+      auto* at = reinterpret_cast<std::byte*>(values.back().data());
+      auto& mine = tensors.emplace_back();
+      for (const int64_t count : {100, 500, 300}) {
+        mine.emplace_back().input = at;
+        mine.back().output = at;
+        mine.back().count = count;
+        at += count * kElement;
+      }
+      cargo.emplace_back(mine, Reduction{DataType::kFloat64, ReduceKind::kSum, 1.0}, 1.0, limits,
+                         nullptr);
+      CHECK(cargo.back().whole() == (comes == 900));
+      CHECK(cargo.back().bytes() == comes * kElement);
+      gates[rank].Start({3, 7, 1}, &cargo.back());
+    }
+    REQUIRE(gates.AdvanceAll().ok());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      REQUIRE(cargo[static_cast<size_t>(rank)].Ready());
+      const std::vector<double> mine = Given(rank, 1, 900);
+      int right = 0;
+      for (int i = 0; i < 900; ++i) {
+        const auto k = static_cast<size_t>(i);
+        right += values[static_cast<size_t>(rank)][k] == (i < comes ? Sum(kRanks, 1, i) : mine[k]);
+      }
+      CHECK(right == 900);
+    }
+  }
+}
+
+TEST_CASE("a gate that was stopped owes nothing") {
+  Gates gates(Topology::Blocks(3, 1));
+  Loaded batch(0, 1);
+  gates[0].Start({3, 7, 1}, &*batch.cargo);
+  for (int i = 0; i < 10; ++i) REQUIRE(gates.Advance(0).ok());
+  REQUIRE(gates[0].owes());  // to the node that is two places on, what comes from the one before
+  gates[0].Stop();
+  CHECK_FALSE(gates[0].owes());
+  CHECK(batch.Untouched(0));
 }
 
 // As a rank does that leaves the job: with what it waited for, and owing nothing.
