@@ -22,6 +22,7 @@ class AllgatherOp final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool lockable(const Request&) const override { return true; }
   WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
   int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
     return GatheredBytes(request, agreed);

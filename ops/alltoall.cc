@@ -76,6 +76,10 @@ class AlltoallOp final : public Op {
     return agreed;
   }
 
+  bool lockable(const Request&) const override { return true; }
+  int64_t FusionBytes(int64_t, const Request& request, const Agreement& agreed) const override {
+    return GatheredBytes(request, agreed);  // of the whole matrix
+  }
   // What others send to a rank that has joined is lost.
   WhenJoined when_joined() const override { return WhenJoined::kNoRows; }
 

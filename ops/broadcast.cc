@@ -41,6 +41,7 @@ class BroadcastOp final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool lockable(const Request&) const override { return true; }
   bool fills_output() const override { return true; }
   bool TakesLane(Stage& stage) const override {
     const Lane* const lane = stage.comm().lane();

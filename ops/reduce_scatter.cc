@@ -27,6 +27,7 @@ class ReduceScatterOp final : public Op {
     return Agreement{};
   }
 
+  bool lockable(const Request&) const override { return true; }
   // It is cut for all ranks; the part of one that has joined is lost.
   WhenJoined when_joined() const override { return WhenJoined::kZeros; }
 

@@ -23,7 +23,7 @@ inline int64_t RowBytes(const Request& request) {
   return RowCount(request.shape) * SizeOf(request.dtype);
 }
 
-// Of the rows of all ranks: what a gathered tensor weighs, the same everywhere.
+// Of all rows that were agreed on: what a gathered tensor weighs, the same everywhere.
 inline int64_t GatheredBytes(const Request& request, const Agreement& agreed) {
   return std::accumulate(agreed.sizes.begin(), agreed.sizes.end(), int64_t{0}) * RowBytes(request);
 }

@@ -52,6 +52,7 @@ class TopK final : public Op {
   }
 
   bool fusable() const override { return true; }
+  bool lockable(const Request&) const override { return true; }
   bool fills_output() const override { return true; }
 
   // All tensors of the bucket travel in one message per peer.

@@ -1,6 +1,7 @@
 #include "runtime/core/locked_schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace horon {
 namespace {
@@ -10,6 +11,16 @@ namespace {
 constexpr std::chrono::microseconds kPatienceAwaited{200}, kPatienceAlone{200000};
 // A schedule that is left soon was none: the next one has to show itself for longer.
 constexpr int kLeastPeriods = 3, kMostPeriods = 192;
+
+// The op of what was agreed together, if it may be in one bucket with more of its kind. Null where
+// it has several, and of ops that make their outputs: who calls those waits for them, mostly.
+const Op* OpOf(const std::vector<uint64_t>& part, ResponseCache& cache) {
+  const Op* const op = cache.Get(part[0])->what->op;
+  const bool alike = op->fusable() && op->fills_output() &&
+                     std::all_of(part.begin(), part.end(),
+                                 [&](uint64_t id) { return cache.Get(id)->what->op == op; });
+  return alike ? op : nullptr;
+}
 
 }  // namespace
 
@@ -45,8 +56,11 @@ void LockedSchedule::Lock(uint64_t sequence, ScheduleFinder::Batches parts, Resp
   stopped_ = false;
   plan_ = parts.size();
   int64_t bytes = batch_bytes_;  // of the last batch
+  const Op* of_last = nullptr;
   for (size_t part = 0; part < parts.size(); ++part) {
-    if (bytes >= batch_bytes_ || guesses_ == 0 || apart_.contains(parts[part][0])) {
+    const Op* const before = std::exchange(of_last, OpOf(parts[part], cache));
+    if (bytes >= batch_bytes_ || guesses_ == 0 || apart_.contains(parts[part][0]) ||
+        of_last == nullptr || of_last != before) {
       batches_.emplace_back();
       missing_.push_back(0);
       first_part_.push_back(part);
@@ -56,7 +70,7 @@ void LockedSchedule::Lock(uint64_t sequence, ScheduleFinder::Batches parts, Resp
     plan_ = plan_ * 31 + parts[part].size() + static_cast<uint64_t>(index);
     for (uint64_t id : parts[part]) {
       const ResponseCache::Line* const line = cache.Get(id);
-      bytes += line->what->bytes;
+      bytes += line->what->op->FusionBytes(line->what->bytes, line->what->request, line->agreed);
       line->what->batch.store(index, std::memory_order_relaxed);
       batches_.back().push_back({line->what, line->agreed});
       ++missing_.back();

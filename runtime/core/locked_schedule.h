@@ -1,9 +1,10 @@
 // LockedSchedule: what a steady job runs, over and over, without negotiation: batches of tensors in
 // an order that every rank knows. A batch starts as soon as this rank has submitted all of it.
 //
-// What was agreed together is in one batch; batches that follow each other are put together until
-// they are as large as it pays to wake somebody for. That is a guess: a rank may wait for the one
-// before it submits the other. Such a rank says so (Uneven), and they are apart from then on.
+// What was agreed together is in one batch; batches of one op that follow each other are put
+// together until they are as large as it pays to wake somebody for. That is a guess: a rank may
+// wait for the one before it submits the other. Such a rank says so (Uneven), and they are apart
+// from then on.
 //
 // It is entered at a decision (schedule_finder.h) and left at one: a rank that wants anything else
 // asks rank 0 to unlock; rank 0 stops everybody; all say how many batches they have started; and

@@ -121,9 +121,10 @@ class Op {
   // `threshold` is the user's.
   virtual int64_t MostFused(int64_t threshold, DeviceKind) const { return threshold; }
   // Whether a locked schedule may run it on the host: it can be taken back while some rank has not
-  // started the bucket. Run begins when all have, so any op can; but where it takes a lane it may
-  // begin before, and writes to no output until all members have packed their part. Asked only of
-  // what waits for late ranks: nobody is late for what a schedule runs.
+  // started the bucket. Run begins when all have, so any op can; but where it takes a lane it
+  // begins before, and then it neither writes to a user's output nor changes a State until the
+  // lane's members have packed their part. Asked only of what waits for late ranks: nobody is late
+  // for what a schedule runs.
   virtual bool lockable(const Request&) const { return elementwise().has_value(); }
   // Whether equal requests give an equal agreement, so that the response cache may remember it.
   virtual bool cacheable() const { return true; }

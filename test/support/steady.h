@@ -91,7 +91,8 @@ inline std::vector<std::pair<int, WorldOptions>> SizesAndPlaces(const std::vecto
 class Settler {
  public:
   explicit Settler(int ranks) : ranks_(ranks), together_(ranks) {}
-  void operator()(Rank& me, Step& step, Verdicts& verdicts) {
+  template <typename Steps>
+  void operator()(Rank& me, Steps& step, Verdicts& verdicts) {
     for (int i = 0; i < 2000; ++i) {
       const int64_t before = Count(me, "schedule.tensors");
       step.Submit(me, static_cast<float>(i));

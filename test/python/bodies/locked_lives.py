@@ -24,6 +24,8 @@ def step(life, number):
     for handle, tensor in zip(handles, tensors):
         hvd.synchronize(handle)
         same(tensor, torch.full(tensor.shape, sum(values)))
+    same(hvd.allgather(torch.full((2,), values[hvd.rank()]), name="rows"),
+         torch.tensor(values).repeat_interleave(2))
 
 
 def locked():

@@ -435,7 +435,7 @@ TEST_CASE("executor: ranks that have joined skip a bucket, which the others run 
 // --- failures ----------------------------------------------------------------------------------
 
 TEST_CASE("executor: what cannot be taken back is refused in a locked schedule") {
-  Tensor on_gpu = Make("w", "sum", 1, 3), staged = Make("w", "alltoall", 1, 3);
+  Tensor on_gpu = Make("w", "sum", 1, 3), staged = Make("w", "dissemination", 1, 3);
   on_gpu.request.device = {DeviceKind::kCuda, 0};
   for (const Tensor& tensor : {on_gpu, staged}) {
     Sides sides(Topology::OneNode(1));

@@ -16,9 +16,14 @@ constexpr int kTensorBytes = 16;
 // Tensors 1, 2, ... of 16 bytes, and what a rank's negotiator does with them.
 class Job {
  public:
-  Job(int tensors, int64_t batch_bytes) : schedule(true, batch_bytes), tensors_(tensors) {
-    for (int id = 1; id <= tensors; ++id) {
-      const Request request = test::Tensor("t" + std::to_string(id), "sum", {kTensorBytes / 4});
+  Job(int tensors, int64_t batch_bytes)
+      : Job(std::vector<std::string>(static_cast<size_t>(tensors), "sum"), batch_bytes) {}
+  // By their ops.
+  Job(const std::vector<std::string>& ops, int64_t batch_bytes)
+      : schedule(true, batch_bytes), tensors_(static_cast<int>(ops.size())) {
+    for (int id = 1; id <= tensors_; ++id) {
+      const Request request = test::Tensor("t" + std::to_string(id),
+                                           ops[static_cast<size_t>(id - 1)], {kTensorBytes / 4});
       cache_.Remember(static_cast<uint64_t>(id), registry_.Of(request).value(), {});
     }
   }
@@ -86,6 +91,15 @@ TEST_CASE("locked batches: parts are put together until they are large enough") 
     job.Settle();
     for (int step = 0; step < 3; ++step) CHECK(job.Started(job.all()) == sizes);
   }
+}
+
+TEST_CASE("locked batches: only parts of one op are put together, if it fills outputs") {
+  Job job({"sum", "sum", "average", "average", "sum", "allgather", "allgather", "broadcast:root=0",
+           "broadcast:root=0", "broadcast:root=1", "alltoall", "sum"},
+          kAll);
+  job.Settle();
+  for (int step = 0; step < 3; ++step)
+    CHECK(job.Started(job.all()) == Sizes{2, 2, 1, 1, 1, 2, 1, 1, 1});
 }
 
 TEST_CASE("locked batches: members may come in any order, and what lacks is counted") {
