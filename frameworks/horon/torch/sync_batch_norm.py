@@ -1,8 +1,8 @@
 """Batch normalisation with the mean and variance of all ranks' batches, on CPU and GPU.
 
 Each rank sends the count, mean and variance of its own part, once forward; backward sends two sums
-a channel. Ranks may have batches of different sizes, also none. They call in the same order, or
-name the layers. Source: Ioffe, Szegedy, Batch Normalization, ICML 2015; the parts are combined as
+a channel. Ranks may have batches of different sizes, also none. They call in the same order at
+first, or name the layers. Source: Ioffe, Szegedy, Batch Normalization, ICML 2015; the parts are combined as
 in Chan, Golub, LeVeque, Updating Formulae for Computing Sample Variances, 1979.
 """
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horon.names import full_name
+from horon.names import own_name
 from horon.process_sets import global_process_set
 from horon.specs import Sum
 from horon.torch.calls import reduce_call, rows_call, set_id
@@ -35,8 +35,9 @@ class SyncBatchNorm(_BatchNorm):
             return self._alone(input)
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
+        name = own_name(self, "sync_batch_norm", self.name, set_id(self.process_set))
         output, mean, variance, count = _Normalise.apply(
-            input, self.weight, self.bias, self.eps, self.process_set, self.name
+            input, self.weight, self.bias, self.eps, self.process_set, name
         )
         if self.training and self.track_running_stats:
             self._remember(mean, variance, count)
@@ -94,7 +95,6 @@ class _Normalise(torch.autograd.Function):
         channels = input.shape[1]
         dims = [d for d in range(input.dim()) if d != 1]
         wide = _wide(input)
-        name = full_name("sync_batch_norm", name, set_id(process_set))
         own = _statistics(wide, dims).unsqueeze(0)
         parts = rows_call(name, "allgather", own, process_set).run()
         mean, variance, count = _combine(parts, channels)

@@ -77,12 +77,9 @@ def metadata() -> int:
                if name.startswith(("negotiation.", "schedule.")) and name.endswith(".messages"))
 
 
-def check_a_steady_step_negotiates_nothing():
-    """A training step inside a node, once the schedule is locked: not one message. Ranks that are
-    kept waiting leave it for a while, so some twenty steps in a row must have been so."""
-    if hvd.size() == 1 or hvd.local_size() < hvd.size():
-        return
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+def least_metadata(model, then=lambda: None) -> float:
+    """In twenty training steps in a row, each with `then` behind it. Ranks that are kept waiting
+    leave the schedule for a while, so there are many turns."""
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01),
                                          [(f"steady.{n}", p) for n, p in model.named_parameters()])
     data = torch.randn(16, 64)
@@ -95,7 +92,34 @@ def check_a_steady_step_negotiates_nothing():
             optimizer.zero_grad()
             model(data).square().mean().backward()
             optimizer.step()
+            then()
         least = min(least, metadata() - before)
+    return least
+
+
+def check_a_steady_step_negotiates_nothing():
+    """A training step inside a node, once the schedule is locked: not one message."""
+    if hvd.size() == 1 or hvd.local_size() < hvd.size():
+        return
+    least = least_metadata(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))))
+    assert least == 0, least
+
+
+def check_neither_does_one_that_moves_tensors():
+    """Batches are normalised over the ranks, in layers without names; rows go all ways."""
+    if hvd.size() == 1 or hvd.local_size() < hvd.size():
+        return
+    layers = [layer for _ in range(3)
+              for layer in (torch.nn.Linear(64, 64), hvd.SyncBatchNorm(64))]
+    rows = torch.ones(2 * hvd.size(), 2)
+
+    def move():
+        hvd.broadcast_(rows, 0, name="steady rows")
+        hvd.allgather(rows[:1 + hvd.rank()], name="steady rows")
+        hvd.alltoall(rows, name="steady rows")
+        hvd.reducescatter(rows, name="steady rows")
+
+    least = least_metadata(torch.nn.Sequential(*layers), move)
     assert least == 0, least
 
 
