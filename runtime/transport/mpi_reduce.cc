@@ -127,7 +127,10 @@ bool PendingReduction::Poll() {
   const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &through,
                                MPI_STATUSES_IGNORE);
   status_ = Check(code, "an MPI reduction");
-  if (!status_.ok()) transport_.world_->Spoil();
+  if (!status_.ok()) {
+    transport_.world_->Spoil();
+    transport_.given_back_ = true;  // by whoever waits for it
+  }
   done_ = through != 0 || code != MPI_SUCCESS;
   return done_;
 }
@@ -142,12 +145,17 @@ PendingReduction::~PendingReduction() {
   std::erase(transport_.reductions_, this);
   const bool pending = std::any_of(requests_.begin(), requests_.end(),
                                    [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
-  if (!pending || !transport_.failure_.ok()) return;  // after a failure MPI keeps what it has
-  // Collectives cannot be cancelled, so what is not through by now is given the time that is left.
-  if (!transport_.Settle(static_cast<int>(requests_.size()), requests_.data(),
-                         MPI_STATUSES_IGNORE)) {
+  if (!pending) return;
+  if (transport_.failure_.ok()) {  // else MPI keeps what it has
+    // Collectives cannot be cancelled, so what is not through by now is given the time that is
+    // left.
+    int code = MPI_SUCCESS;
+    if (transport_.Settle(static_cast<int>(requests_.size()), requests_.data(),
+                          MPI_STATUSES_IGNORE, code))
+      return;
     std::fprintf(stderr, "horon: mpi: a reduction could not be taken back; MPI keeps its memory\n");
   }
+  transport_.given_back_ = true;
 }
 
 }  // namespace horon

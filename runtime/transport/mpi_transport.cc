@@ -31,7 +31,8 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiComm> world, Counters& counters, b
       collectives_(counters["mpi.collectives"]),
       patience_(kPatience),
       outlives_(horon::OutlivesRanks()),
-      dead_(static_cast<size_t>(world_->size())) {}
+      dead_(static_cast<size_t>(world_->size())),
+      listened_(dead_.size()) {}
 
 MpiTransport::~MpiTransport() {
   int finalised = 0;
@@ -73,8 +74,12 @@ Status MpiTransport::Miss(int peer, const std::string& why) {
 
 // Of a message that ended in an error: what of it is still on its way finds the memory that it had.
 void MpiTransport::NoteTorn(const Flight& flight, const Transfer& transfer) {
-  const bool kept = flight.packed.data() != nullptr || transfer.outlives;
-  if (!kept && TotalBytes(transfer.spans) > kWholeBytes) torn_ = true;
+  torn_ = torn_ || (flight.packed.data() == nullptr && IsLarge(transfer));
+}
+
+// Such a message comes in pieces, into memory that does not stay.
+bool MpiTransport::IsLarge(const Transfer& transfer) {
+  return !transfer.outlives && TotalBytes(transfer.spans) > kWholeBytes;
 }
 
 void MpiTransport::Finish(Transfer& transfer, Status status, int64_t bytes) {
@@ -134,8 +139,9 @@ Result<MpiTransport::Payload> MpiTransport::List(Flight& flight) {
 }
 
 Status MpiTransport::Post(Transfer& transfer) {
-  if (!failure_.ok()) return failure_;
   const bool send = transfer.direction == Transfer::Direction::kSend;
+  if (!send && transfer.outlives) listened_[static_cast<size_t>(transfer.peer)] = transfer.tag;
+  if (!failure_.ok()) return failure_;
   // Open MPI's MPI_Isend does not look, and crashes over TCP (5.0.11): the connections are gone.
   if (send && IsDead(world_->get(), transfer.peer)) return Miss(transfer.peer, "it is dead");
   Flight flight;

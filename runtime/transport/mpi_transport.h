@@ -96,14 +96,15 @@ class MpiTransport final : public Transport {
   void Complete(Flight& flight, MPI_Status& status, int code);
   void Remove(size_t index);
   void Withdraw(size_t index, const Status& why);
-  bool Settle(int count, MPI_Request* requests, MPI_Status* statuses);
-  bool TakeBack(size_t index);
+  bool Settle(int count, MPI_Request* requests, MPI_Status* statuses, int& code);
+  bool TakeBack(size_t index, const Transfer* lends = nullptr);
   void Account(const Flight& flight, const MPI_Status& status);
   void Forsake();
   bool TakeBackAll();
   static void Orphan(Flight& flight, MPI_Request& request, const Status& why);
   void TellPeers();
   void NoteTorn(const Flight& flight, const Transfer& transfer);
+  static bool IsLarge(const Transfer& transfer);
   Status Miss(int peer, int code);
   Status Miss(int peer, const std::string& why);
   bool PollReductions();
@@ -128,7 +129,9 @@ class MpiTransport final : public Transport {
   bool outlives_;           // the job, as yet
   bool abandoned_ = false;  // and it has
   bool torn_ = false;       // a message of a dead rank may still come into memory that is not kept
-  std::vector<bool> dead_;  // by rank
+  bool given_back_ = false;  // some such memory is lent no more
+  std::vector<bool> dead_;   // by rank
+  std::vector<Tag> listened_;  // by rank: of a receive that outlives the job; 0: there was none
 };
 
 }  // namespace horon

@@ -9,13 +9,19 @@
 #include "runtime/transport/spans.h"
 
 namespace horon {
+namespace {
+
+// For what this rank says last, once the others look at MPI again: they have heard of a death too.
+constexpr std::chrono::milliseconds kLastWords{1000}, kNoTime{0};
+
+}  // namespace
 
 // Waits until MPI is through with the requests, within what is left of kPatience.
-bool MpiTransport::Settle(int count, MPI_Request* requests, MPI_Status* statuses) {
+bool MpiTransport::Settle(int count, MPI_Request* requests, MPI_Status* statuses, int& code) {
   const auto start = std::chrono::steady_clock::now();
   int through = 0;
   while (true) {
-    const int code = MPI_Testall(count, requests, &through, statuses);
+    code = MPI_Testall(count, requests, &through, statuses);
     if (through != 0 || code != MPI_SUCCESS) break;  // an error ends a request too
     if (std::chrono::steady_clock::now() - start >= patience_) break;
     std::this_thread::yield();
@@ -34,11 +40,20 @@ void MpiTransport::Account(const Flight& flight, const MPI_Status& status) {
   if (cancelled == 0) world_->CountReceived(flight.source);
 }
 
-bool MpiTransport::TakeBack(size_t index) {
-  MPI_Status status;
-  const bool through = Settle(1, &requests_[index], &status);
-  if (through) Account(flights_[index], status);
-  return through;
+// Whether MPI is through with it. `lends`: whose memory goes back now, into which what is still on
+// its way of a dead rank's message would come. Open MPI cancels that in the middle as well.
+bool MpiTransport::TakeBack(size_t index, const Transfer* lends) {
+  MPI_Status status{};
+  int code = MPI_SUCCESS;
+  const bool through = Settle(1, &requests_[index], &status, code);
+  if (code == MPI_ERR_IN_STATUS) code = status.MPI_ERROR;
+  const bool failed = code != MPI_SUCCESS && !IsTooLong(code);
+  if (through && !failed) Account(flights_[index], status);
+  outlives_ = outlives_ && (!failed || IsDeath(code));
+  const bool large = lends != nullptr && IsLarge(*lends);
+  if (large && (failed || !through || (outlives_ && IsDead(world_->get(), lends->peer))))
+    given_back_ = true;
+  return through || failed;
 }
 
 // Nothing outlives the failure: MPI is not called any more, and keeps what it has. Open MPI gives
@@ -67,7 +82,7 @@ void MpiTransport::Withdraw(size_t index, const Status& why) {
   if (open && transfer.direction == Transfer::Direction::kReceive) MPI_Cancel(&requests_[index]);
   flight.transfer = nullptr;
   if (flight.packed.data() == nullptr) {
-    if (!TakeBack(index)) {
+    if (!TakeBack(index, &transfer)) {
       std::fprintf(stderr,
                    "horon: mpi: a message of %lld bytes with rank %d could not be taken back; MPI "
                    "keeps it\n",
@@ -99,7 +114,7 @@ void MpiTransport::Orphan(Flight& flight, MPI_Request& request, const Status& wh
 
 // Whether MPI has nothing any more that does not outlive the job. What is packed may stay with it.
 bool MpiTransport::TakeBackAll() {
-  if (torn_ || !reductions_.empty()) return false;
+  if (torn_ || given_back_ || !reductions_.empty()) return false;
   for (size_t i = flights_.size(); i-- > 0;) {  // Remove fills the gap with one that was looked at
     Flight& flight = flights_[i];
     if (flight.transfer == nullptr || flight.transfer->outlives) continue;
@@ -123,17 +138,38 @@ bool MpiTransport::TakeBackAll() {
   return !torn_ && outlives_;
 }
 
-// An empty message says that nothing follows.
+// An empty message says to all that this rank listened to that nothing follows. It comes behind
+// what was on its way to them, so that is let go, too: while its memory is lent, and that of all
+// that others may still send.
 void MpiTransport::TellPeers() {
-  for (const Flight& flight : flights_) {
-    const Transfer* const transfer = flight.transfer;
-    if (transfer == nullptr || !transfer->outlives || flight.source < 0) continue;
-    if (!Reaches(transfer->peer) || IsDead(world_->get(), transfer->peer)) continue;
+  std::vector<MPI_Request> told;
+  for (size_t i = 0; i < listened_.size(); ++i) {
+    const int peer = static_cast<int>(i);
+    if (listened_[i] == 0 || !Reaches(peer) || IsDead(world_->get(), peer)) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Isend(nullptr, 0, MPI_BYTE, transfer->peer,
-                               static_cast<int>(transfer->tag), world_->get(), &request);
-    if (code == MPI_SUCCESS) MPI_Request_free(&request);
+    const int code = MPI_Isend(nullptr, 0, MPI_BYTE, peer, static_cast<int>(listened_[i]),
+                               world_->get(), &request);
+    if (code == MPI_SUCCESS) told.push_back(request);
   }
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    const Transfer* const transfer = flights_[i].transfer;
+    if (transfer != nullptr && transfer->outlives && flights_[i].source < 0)
+      told.push_back(std::exchange(requests_[i], MPI_REQUEST_NULL));
+  }
+  const auto ends = std::chrono::steady_clock::now() + (given_back_ ? kNoTime : kLastWords);
+  for (bool through = told.empty(); !through && std::chrono::steady_clock::now() < ends;) {
+    through = true;
+    for (MPI_Request& request : told) {
+      int done = 0;
+      if (request == MPI_REQUEST_NULL) continue;
+      const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS) request = MPI_REQUEST_NULL;  // its peer is lost
+      through = through && (done != 0 || code != MPI_SUCCESS);
+    }
+    std::this_thread::yield();
+  }
+  for (MPI_Request& request : told)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
 }
 
 void MpiTransport::Abandon() {

@@ -247,10 +247,14 @@ struct Survivor {
   std::vector<std::byte> arrived = std::vector<std::byte>(600'000), lost = arrived;
   Transfer receive, in_vain;
 
-  Survivor() {
+  // `early`: the receive in vain is posted before the victim dies, in the middle of sending what
+  // rank 0 waits for; and rank 0's from the other one is done, and not posted again.
+  explicit Survivor(bool early = false) {
+    if (early) lost.resize(64 << 20);
     std::vector<std::byte> word(8);
     Pass(wire, 1000, 1, 1);  // connects
     if (World().rank() == victim) {
+      if (early) REQUIRE(Send(*wire, in_vain, 0, 10, {Whole(lost)}).ok());
       for (const int from : {0, 1}) {
         Transfer told;
         REQUIRE(Receive(*wire, told, from, 8, {Whole(word)}).ok());
@@ -260,7 +264,15 @@ struct Survivor {
     }
     receive.outlives = true;
     REQUIRE(Receive(*wire, receive, other, 9, {Whole(arrived)}).ok());
-    Transfer tells;
+    Transfer tells, heard;
+    if (early) {
+      const bool first = World().rank() == 0;
+      in_vain.outlives = !first;
+      if (!first) REQUIRE(Send(*wire, heard, other, 9, {Whole(word)}).ok());
+      if (first)
+        REQUIRE(Drive(*wire, [&] { return receive.done && (*wire).Sender(10) == victim; }));
+      REQUIRE(Receive(*wire, in_vain, victim, 10, {Whole(lost)}).ok());
+    }
     REQUIRE(Send(*wire, tells, victim, 8, {Whole(word)}).ok());
     REQUIRE(Drive(*wire, [&] { return tells.done; }));
   }
@@ -316,13 +328,57 @@ TEST_CASE("after a death messages that outlive the job go on between the living"
   me.CheckEnd(World().rank() == 0);
 }
 
-// What was torn may still be written to, by any call of MPI.
+// What was torn may still be written to, by any call of MPI. What this rank had on its way to the
+// other one arrives, and behind it that nothing follows.
 TEST_CASE("but not where a message of the dead was torn that does not outlive it", "[.torn]") {
   Survivor me;
   const bool torn = World().rank() == 0;
+  std::vector<std::byte> words = Pattern(600'000, 0);
+  std::deque<Transfer> last(2);
+  for (Transfer& send : last) {
+    send.outlives = true;
+    if (torn) REQUIRE(Send(*me.wire, send, me.other, 9, {Whole(words)}).ok());
+  }
   me.HearOfIt(!torn);
   me.wire.transport->Abandon();
+  for (size_t i = 0; !torn && i < last.size(); ++i) {
+    REQUIRE(Drive(*me.wire, [&] { return me.receive.done; }));
+    REQUIRE(me.arrived == words);
+    std::fill(me.arrived.begin(), me.arrived.end(), std::byte{0});
+    REQUIRE(Receive(*me.wire, me.receive, me.other, 9, {Whole(me.arrived)}).ok());
+  }
   me.CheckEnd(torn);
+}
+
+// Nor where it was taken back before this transport knew, and its memory has gone. The other one
+// hears of that although nothing is expected of it at that moment.
+TEST_CASE("nor where such a message was taken back before", "[.given_back]") {
+  const auto world = OpenAnotherWorld();
+  REQUIRE(world != nullptr);
+  Survivor me(/*early=*/true);
+  const bool torn = World().rank() == 0;
+  Counters counters;
+  const auto transport = world->MakeTransport(counters, false);
+  const auto ends = std::chrono::steady_clock::now() + std::chrono::seconds{30};
+  std::vector<std::byte> word(8);
+  for (Status status; status.ok();) {
+    REQUIRE(std::chrono::steady_clock::now() < ends);
+    Transfer probe;
+    status = Send(*transport, probe, me.victim, 9, {Whole(word)});
+    while (!probe.done && transport->Progress().ok()) {
+    }
+  }
+  Transport& wire = *me.wire;
+  if (torn) {
+    me.in_vain.Cancel();
+    wire.Abandon();
+    REQUIRE_FALSE(wire.OutlivesRanks());
+    REQUIRE_FALSE(wire.Progress().ok());
+    Survivor::End();
+  }
+  REQUIRE_FALSE(Drive(wire, [] { return false; }));
+  wire.Abandon();
+  me.CheckEnd(false);
 }
 
 }  // namespace
