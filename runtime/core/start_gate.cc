@@ -342,6 +342,7 @@ void StartGate::Stop() {
   for (Round& round : rounds_) {
     round.receive.Cancel();
     round.receiving = false;
+    round.said_place = places_;
   }
   for (const Started& started : waiting_)
     if (started.cargo != nullptr) started.cargo->gate_ = nullptr;

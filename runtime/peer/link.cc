@@ -181,6 +181,7 @@ bool Link::ProgressSend() {
       Break(send_.status);
       return true;
     }
+    values_out_.reset();
     if (!outbox_.empty() && outbox_.front().started &&
         outbox_.front().sent == outbox_.front().header.total_bytes)
       outbox_.pop_front();

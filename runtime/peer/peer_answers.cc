@@ -138,6 +138,19 @@ void PeerEngine::GrantNext(Window& window) {
   }
 }
 
+// Of holders that have died. Who waits and has died cannot be told that it has one.
+void PeerEngine::FreeMutexes() {
+  RecycledVector<Shared> windows;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [name, window] : windows_) windows.push_back(window);
+  }
+  for (const Shared& window : windows) {
+    const int holder = window->lock_holder;
+    if (holder >= 0 && holder != me() && Gone(holder)) Unlock(*window, holder);
+  }
+}
+
 // Who cannot be told, or does not want it, has the mutex no longer.
 void PeerEngine::KeepGrants() {
   std::vector<Grant> grants;

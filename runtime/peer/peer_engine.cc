@@ -112,7 +112,10 @@ bool PeerEngine::Advance() {
   bool moved = news;
   const auto now = links_.empty() ? Clock::time_point{} : Clock::now();
   links_idle_ = true;
-  if (!cut_.ok()) moved = ProgressCut() || moved;
+  if (!cut_.ok()) {
+    moved = ProgressCut() || moved;
+    FreeMutexes();
+  }
   for (auto& [rank, link] : links_) {
     moved = link->Progress(*this, now) || moved;
     links_idle_ = links_idle_ && link->idle();
@@ -219,7 +222,8 @@ bool PeerEngine::ProgressCut() {
       link->Close(cut_);
       continue;
     }
-    if (std::exchange(progressed, &link->transport()) != progressed) {
+    if (progressed != &link->transport()) {
+      progressed = &link->transport();
       const Result<bool> progress = progressed->Progress();
       status = progress.status();
       moved = moved || (progress.ok() && progress.value());
@@ -268,7 +272,8 @@ bool PeerEngine::Gone(int rank) const {
 // Where no transport outlives the job, who lives there is as far away as who does not.
 bool PeerEngine::GoneElsewhere(int rank) const {
   const auto link = links_.find(rank);
-  if (link != links_.end() && link->second->left()) return true;
+  if (link != links_.end() && (link->second->left() || (!cut_.ok() && link->second->closed())))
+    return true;
   const Transport& way = *fabric_->route[static_cast<size_t>(rank)];
   return !cut_.ok() && way.OutlivesRanks() && (!way.Reaches(rank) || lost_(rank));
 }

@@ -171,6 +171,7 @@ class PeerEngine final : private Answerer {
   void StartOrders();
   bool AdvanceOrders();
   void KeepGrants();
+  void FreeMutexes();
 
   const Fabric* fabric_;
   std::shared_ptr<SharedSegment> segment_;  // may be null

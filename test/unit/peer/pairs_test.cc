@@ -295,8 +295,11 @@ TEST_CASE("where it does not, nobody of another node is waited for after a death
   World world(3, options);
   std::vector<std::unique_ptr<WindowRank>> windows(3);
   world.Run([&](Rank& me) {
-    windows[static_cast<size_t>(me.rank())] = std::make_unique<WindowRank>(
-        me, std::vector<float>{1}, AllBut(me), AllBut(me), true, "w", false);
+    auto& w = windows[static_cast<size_t>(me.rank())];
+    w = std::make_unique<WindowRank>(me, std::vector<float>{1}, AllBut(me), AllBut(me), true, "w",
+                                     false);
+    if (me.rank() < 2) EXPECT(w->Put({{1 - me.rank(), 1}}).empty(), "a put did not arrive");
+    Total(me, "put", 0);
   });
   options.losses->Report(2, "rank 2 was killed");
   world.Run([&](Rank& me) {
@@ -308,6 +311,8 @@ TEST_CASE("where it does not, nobody of another node is waited for after a death
     const int other = 1 - me.rank();
     EXPECT(w.Do(w.Make(OrderKind::kPair, {{other, 0.5}})) == std::vector<int64_t>{other},
            "an average was made over a way that is cut");
+    EXPECT(w.Update(0.5, {{other, 0.5}}) == std::vector<int64_t>{other},
+           "old values were mixed of a rank that cannot be reached");
     EXPECT(std::chrono::steady_clock::now() - begun < std::chrono::seconds{10},
            "it was waited for");
   });

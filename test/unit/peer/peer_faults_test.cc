@@ -246,6 +246,39 @@ TEST_CASE("when a rank dies its share stays and windows go on, also between node
   RequireNone(verdicts);
 }
 
+TEST_CASE("a mutex whose holder has died is free again") {
+  WorldOptions options;
+  options.local_size = GENERATE(0, 1);
+  options.network_outlives = true;
+  options.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{60'000}; };
+  options.losses = std::make_shared<Losses>();
+  Verdicts verdicts;
+  World world(3, options);
+  std::vector<std::unique_ptr<WindowRank>> windows(3);
+  world.Run([&](Rank& me) {
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    auto& w = windows[static_cast<size_t>(me.rank())];
+    w = std::make_unique<WindowRank>(me, std::vector<float>{1}, others, others);
+    if (me.rank() == 2)
+      EXPECT(w->Do(w->Make(OrderKind::kLock, {{0, 1}})).empty(), "a free mutex was not had");
+    Total(me, "held", 0);
+  });
+  world.MarkDead(2, "rank 2 was killed");
+  options.losses->Report(2, "rank 2 was killed");
+  world.Run([&](Rank& me) {
+    if (me.rank() == 2) return;
+    WindowRank& w = *windows[static_cast<size_t>(me.rank())];
+    const auto begun = std::chrono::steady_clock::now();
+    for (int i = 0; i < 5; ++i) {
+      EXPECT(w.Do(w.Make(OrderKind::kLock, {{0, 1}})).empty() && w.status.ok(),
+             "the dead rank keeps the mutex: " + w.status.message());
+      w.Do(w.Make(OrderKind::kUnlock, {{0, 1}}));
+    }
+    EXPECT(std::chrono::steady_clock::now() - begun < std::chrono::seconds{30}, "it was waited for");
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("a window that is freed while an order is under way stays, and all ranks hear why") {
   Verdicts verdicts;
   std::barrier<> waited(2);  // as long as the others may wait for who frees late

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <random>
 
+#include "runtime/base/shared_memory.h"
 #include "test/support/road.h"
 #include "test/support/window_rank.h"
 
@@ -376,6 +377,31 @@ TEST_CASE("no collect ever sees half of what several ranks add") {
     w.Collect();
     taken += w.values[0];
     EXPECT(Total(me, "taken", taken) == 3 * Total(me, "given", given), "something was lost");
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
+TEST_CASE("what has been sent is kept nowhere") {
+  constexpr int64_t kBytes = 4 << 20;
+  WorldOptions options;
+  options.local_size = 1;
+  Verdicts verdicts;
+  World(4, options).Run([&](Rank& me) {
+    std::vector<int> others;
+    for (int r = 0; r < me.size(); ++r)
+      if (r != me.rank()) others.push_back(r);
+    WindowRank w(me, std::vector<float>(kBytes / sizeof(float), 1), others, others);
+    int64_t first = 0;
+    for (const int to : others) {
+      if (me.rank() != 0) break;
+      EXPECT(w.Add({{to, 0.25}}, 0.5).empty() && w.status.ok(), w.status.message());
+      // Without what all windows of this process take in.
+      const int64_t now = me.runtime().memory_bytes() - SharedMemory::OwnedBytes();
+      if (first == 0) first = now;
+      EXPECT(now == first, std::to_string(now - first) + " bytes more for another rank");
+    }
+    Total(me, "sent", 0);
     EXPECT(w.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);
