@@ -226,14 +226,17 @@ def ratios_of(row: Row, base: str) -> dict:
 
 def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
     """Time over size, both logarithmic, a panel for each regime: a line a library, points for
-    single rounds. Rounds in which the regime changed have none, unless there are no others."""
+    single rounds. Rounds in which the regime changed have none, unless there are no others, nor has
+    a regime in which few of the sizes were measured."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     single = [row for row in rows if row.workload.single and row.workload.kind == "allreduce"]
-    shown = told_regimes(single) or ["unknown"]
+    told = told_regimes(single) or ["unknown"]
+    shown = [regime for regime in told
+             if 2 * sum(bool(row.within(regime).rounds) for row in single) >= len(single)] or told
     figure, panels = pyplot.subplots(1, len(shown), figsize=(2 + 6 * len(shown), 5), sharey=True,
                                      squeeze=False, layout="constrained")
     colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
@@ -241,7 +244,8 @@ def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
         here = [row.within(regime) for row in single]
         for library, colour in zip(libraries, cycle(colours)):
             draw(axes, here, library, colour)
-        axes.set(xlabel="size (bytes)", title=regime if len(shown) > 1 else title)
+        alone = title if regime == "unknown" else f"{title}, {regime}"
+        axes.set(xlabel="size (bytes)", title=regime if len(shown) > 1 else alone)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.grid(True, which="major", alpha=0.3)
