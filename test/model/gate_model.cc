@@ -1,5 +1,5 @@
-// The gate inside a node (runtime/core/start_gate.cc, cargo.cc). Each rank packs what it gives to the
-// batches that it starts into places, and says in words of the segment how far it has come; the
+// The gate inside a node (runtime/core/start_gate.cc, cargo.cc). Each rank packs what it gives to
+// the batches that it starts into places, and says in words of the segment how far it has come; the
 // first rank adds up what all have given, and says so in words of its own; then each unpacks, and
 // its place is free. The schedule is left after the last batch that all have started: what was
 // packed beyond is withdrawn, what all have still comes, and another schedule follows in the same
@@ -227,7 +227,7 @@ int main() {
   right = Right<Mistake::kRelaxedParts>("words without release") && right;
   right = Right<Mistake::kRelaxedVersion>("their version without release") && right;
   right = Right<Mistake::kReadOnce>("the version is not read again") && right;
-  right = Right<Mistake::kAnySchedule>("words of another schedule are taken for this one's") && right;
+  right = Right<Mistake::kAnySchedule>("words of any schedule are taken for this one's") && right;
   right = Right<Mistake::kPlaceTooMany>("a place is packed before it was unpacked") && right;
   right = Right<Mistake::kPlacesStay>("places of what is withdrawn are not given back") && right;
   right = Right<Mistake::kSaidBeforePacked>("a rank says it before it has packed") && right;

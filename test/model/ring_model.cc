@@ -1,9 +1,9 @@
 // The messages of two ranks of a node. First the ring (runtime/transport/ring.h): packets of a head
 // and what it announces, written whole or not at all, one behind the other in a ring that is hardly
-// longer than one of them. Then a message that is read where it lies (runtime/transport/shm_peer.cc):
-// its sender may take it back, and write to its memory, while the reader reads; the reader finds
-// that from a count of what was taken back. Checked: everything arrives as it was written, what is
-// read of memory that was taken back is never used, and nobody waits for ever.
+// longer than one of them. Then a message that is read where it lies (shm_peer.cc): its sender may
+// take it back, and write to its memory, while the reader reads; the reader finds that from a count
+// of what was taken back. Checked: everything arrives as it was written, what is read of memory
+// that was taken back is never used, and nobody waits for ever.
 #include "model.h"
 
 namespace {

@@ -2,8 +2,8 @@
 
 Each rank sends the count, mean and variance of its own part, once forward; backward sends two sums
 a channel. Ranks may have batches of different sizes, also none. They call in the same order at
-first, or name the layers. Source: Ioffe, Szegedy, Batch Normalization, ICML 2015; the parts are combined as
-in Chan, Golub, LeVeque, Updating Formulae for Computing Sample Variances, 1979.
+first, or name the layers. Source: Ioffe, Szegedy, Batch Normalization, ICML 2015; the parts are
+combined as in Chan, Golub, LeVeque, Updating Formulae for Computing Sample Variances, 1979.
 """
 
 import torch

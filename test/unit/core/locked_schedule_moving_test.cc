@@ -20,8 +20,8 @@ using test::Tensor;
 using test::Verdicts;
 using test::World;
 
-// One call of a step, of rows of two floats. Every value says which rank it comes from, and in which
-// step, so that what is old or of another rank is seen.
+// One call of a step, of rows of two floats. Every value says which rank it comes from, and in
+// which step, so that what is old or of another rank is seen.
 struct Call {
   std::string name, op;
   int64_t rows;  // of rank 0; of an allgather and an alltoall each following rank has one more
