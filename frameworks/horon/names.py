@@ -28,7 +28,7 @@ def own_name(owner, kind: str, name, process_set_id: int) -> str:
     if name is not None:
         return full_name(kind, name, process_set_id)
     known = _own.get(owner)
-    if known is None:
+    if known is None or known[0] != process_set_id:
         known = _own[owner] = process_set_id, full_name(kind, None, process_set_id)
     return known[1]
 
