@@ -3,9 +3,10 @@
 //
 // A message is one MPI message whatever its size: one run of bytes goes as it is, several small
 // ones are packed through a pooled buffer, several large ones travel as an MPI datatype that lists
-// them. Nothing blocks but taking back a transfer that MPI has already begun, bounded by kPatience
-// in all, and, without MPI_THREAD_MULTIPLE, the first use of a set of ranks by ReduceBlock. Once
-// something has failed, or the job has, MPI is not called any more, but as follows.
+// them. Nothing blocks but taking back a transfer that MPI has already begun, and a rank's last
+// words in Leave, bounded by kPatience in all, and, without MPI_THREAD_MULTIPLE, the first use of a
+// set of ranks by ReduceBlock. Once something has failed, or the job has, MPI is not called any
+// more, but as follows.
 //
 // Where MPI goes on without the dead (OutlivesRanks in mpi_calls.h), transfers that outlive the job
 // do, too. Abandon takes all others back from MPI; where that cannot be done at once, MPI would

@@ -9,13 +9,6 @@
 #include "runtime/transport/spans.h"
 
 namespace horon {
-namespace {
-
-// For what this rank says last, once the others look at MPI again: they have heard of a death too.
-constexpr std::chrono::milliseconds kLastWords{1000}, kNoTime{0};
-
-}  // namespace
-
 // Waits until MPI is through with the requests, within what is left of kPatience.
 bool MpiTransport::Settle(int count, MPI_Request* requests, MPI_Status* statuses, int& code) {
   const auto start = std::chrono::steady_clock::now();
@@ -156,20 +149,11 @@ void MpiTransport::TellPeers() {
     if (transfer != nullptr && transfer->outlives && flights_[i].source < 0)
       told.push_back(std::exchange(requests_[i], MPI_REQUEST_NULL));
   }
-  const auto ends = std::chrono::steady_clock::now() + (given_back_ ? kNoTime : kLastWords);
-  for (bool through = told.empty(); !through && std::chrono::steady_clock::now() < ends;) {
-    through = true;
-    for (MPI_Request& request : told) {
-      int done = 0;
-      if (request == MPI_REQUEST_NULL) continue;
-      const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (code != MPI_SUCCESS) request = MPI_REQUEST_NULL;  // its peer is lost
-      through = through && (done != 0 || code != MPI_SUCCESS);
-    }
-    std::this_thread::yield();
+  for (MPI_Request& request : told) {
+    int code = MPI_SUCCESS;
+    if (!given_back_) Settle(1, &request, MPI_STATUSES_IGNORE, code);
+    if (code == MPI_SUCCESS && request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
-  for (MPI_Request& request : told)
-    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
 }
 
 void MpiTransport::Abandon() {
