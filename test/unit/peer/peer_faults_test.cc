@@ -204,12 +204,18 @@ TEST_CASE("who has given up on a mutex does not get it, and two silent ranks cos
   RequireNone(verdicts);
 }
 
-TEST_CASE("when a rank dies its share stays and windows go on, also between nodes") {
+// Where the living go on after a death, inside a node and between nodes, without waiting it out.
+WorldOptions WithDeaths() {
   WorldOptions options;
   options.local_size = GENERATE(0, 1);
   options.network_outlives = true;
   options.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{60'000}; };
   options.losses = std::make_shared<Losses>();
+  return options;
+}
+
+TEST_CASE("when a rank dies its share stays and windows go on, also between nodes") {
+  const WorldOptions options = WithDeaths();
   Verdicts verdicts;
   World world(3, options);
   std::vector<std::unique_ptr<WindowRank>> windows(3);
@@ -247,11 +253,7 @@ TEST_CASE("when a rank dies its share stays and windows go on, also between node
 }
 
 TEST_CASE("a mutex whose holder has died is free again") {
-  WorldOptions options;
-  options.local_size = GENERATE(0, 1);
-  options.network_outlives = true;
-  options.configure = [](Config& c) { c.gossip_time = std::chrono::milliseconds{60'000}; };
-  options.losses = std::make_shared<Losses>();
+  const WorldOptions options = WithDeaths();
   Verdicts verdicts;
   World world(3, options);
   std::vector<std::unique_ptr<WindowRank>> windows(3);
