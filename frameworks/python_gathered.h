@@ -22,6 +22,7 @@ struct Gatherer {
   PyObject_HEAD;
   Gathered* open;            // null: nothing has started since
   std::vector<void*> apart;  // places that were looked at, no two of which are the same
+  CallForesight next;
 };
 
 inline PyTypeObject *gathered_type = nullptr, *gatherer_type = nullptr;
@@ -132,6 +133,7 @@ inline void GathererFree(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   Close(GathererOf(self));
   GathererOf(self).apart.~vector();
+  GathererOf(self).next.~CallForesight();
   PyObject_Free(self);
   Py_DECREF(type);
 }
@@ -141,6 +143,7 @@ inline py::object MakeGatherer() {
   if (made == nullptr) throw py::error_already_set();
   made->open = nullptr;
   new (&made->apart) std::vector<void*>;
+  new (&made->next) CallForesight;
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
 }
 

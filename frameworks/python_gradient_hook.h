@@ -57,6 +57,7 @@ inline bool StartedLikeBefore(GradientHook& hook, PyObject* parameter) {
     return false;
   }
   if (place == nullptr) return false;  // no elements
+  gatherer.next.Come(AddressesOf(*hook.known, reinterpret_cast<PyObject*>(&hook), gradient.ptr()));
   hook.pending = StartInto(gatherer, *hook.known, gradient.ptr(), place).release().ptr();
   Py_DECREF(Py_None);
   hook.left = 0;

@@ -61,6 +61,17 @@ struct Known {
   py::object set = {}, set_number = {};  // the process set, and what number it had
 };
 
+// Sees what a call over one tensor needs.
+using CallForesight = horon::Foresight<sizeof(Known), sizeof(Member), 32,
+                                       TensorLook::kBytesOfTensor, 64, 64, 64>;
+// `first`: the object that the call begins with.
+inline CallForesight::Addresses AddressesOf(const Known& known, PyObject* first,
+                                            PyObject* tensor) {
+  const Member& member = known.members[0];
+  return {&known, &member, member.look.OfShape(), member.look.OfTensor(), known.arguments.ptr(),
+          first,  tensor};
+}
+
 // Whether `object.name` is `value`. An object that has no such attribute is no tensor: the long way
 // says so.
 inline bool AttributeIs(PyObject* object, PyObject* name, PyObject* value) {

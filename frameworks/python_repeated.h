@@ -21,6 +21,7 @@ struct Repeated {
   PyObject* function;
   PyObject* names;  // dict: name -> Repeat, or None if it came only once
   bool blocking;
+  CallForesight* next;
 };
 
 inline PyTypeObject* repeated_type = nullptr;
@@ -78,6 +79,7 @@ inline PyObject* RepeatedCall(PyObject* self, PyObject* const* all, size_t flags
   PyObject* const known = name == nullptr ? nullptr : PyDict_GetItem(repeated.names, name);
   if (known != nullptr && known != Py_None && Matches(KnownTo(known), given)) {
     const py::object kept = py::reinterpret_borrow<py::object>(known);
+    if (!KnownTo(known).group) repeated.next->Come(AddressesOf(KnownTo(known), known, all[0]));
     PyObject* const result =
         repeated.blocking ? RunAgain(KnownTo(known), all[0]) : StartAgain(KnownTo(known), all[0]);
     if (result != Py_None) return result;
@@ -126,6 +128,7 @@ inline void RepeatedFree(PyObject* self) {
   Py_XDECREF(repeated->attributes);
   Py_XDECREF(repeated->function);
   Py_XDECREF(repeated->names);
+  delete repeated->next;
   PyObject_Free(self);
   Py_DECREF(type);
 }
@@ -148,6 +151,7 @@ inline py::object MakeCallable(const py::object& function, bool blocking, vector
   made->function = Py_NewRef(function.ptr());
   made->names = PyDict_New();
   made->blocking = blocking;
+  made->next = new CallForesight;
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
 }
 

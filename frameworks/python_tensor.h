@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "frameworks/python_work.h"
+#include "runtime/base/foresight.h"
 
 namespace horon_python {
 
@@ -58,8 +59,14 @@ class TensorLook {
       return false;
     }
     place = static_cast<char*>(seen.memory) + seen.byte_offset;
+    shape_at_ = reinterpret_cast<const char*>(seen.shape);
     return true;
   }
+  // What will be looked at of a tensor like this one, as far as it is the one seen last: what the
+  // framework holds lies around its shape.
+  const void* OfTensor() const { return shape_at_ == nullptr ? nullptr : shape_at_ - 64; }
+  static constexpr size_t kBytesOfTensor = 192;
+  const void* OfShape() const { return shape_.data(); }
 
  private:
   using Describe = decltype(DlExchange::describe);
@@ -99,6 +106,7 @@ class TensorLook {
   Describe describe_ = nullptr;
   uint8_t code_ = 0, bits_ = 0;
   std::vector<int64_t> shape_;
+  mutable const char* shape_at_ = nullptr;  // where it was seen last
 };
 
 }  // namespace horon_python

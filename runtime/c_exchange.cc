@@ -24,8 +24,7 @@ Result<std::vector<std::vector<int64_t>>> Exchange(Runtime& runtime, const std::
   request.dtype = DataType::kInt64;
   request.shape = {static_cast<int64_t>(mine.size())};
   HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
-  const Submission one{std::move(what), reinterpret_cast<const std::byte*>(work->mine.data()),
-                       nullptr};
+  Submission one{std::move(what), reinterpret_cast<const std::byte*>(work->mine.data()), nullptr};
   HORON_TRY(runtime.Submit({&one, 1}, work, false));
   HORON_TRY(runtime.WaitLooking(*work));
   const Output& output = work->outputs()[0];

@@ -18,7 +18,7 @@ Result<std::shared_ptr<Work>> SubmitBuiltIn(Runtime& runtime, const char* op,
   request.splits = std::move(numbers);
   request.dtype = DataType::kUInt8;
   HORON_ASSIGN(SharedRegistration what, runtime.registry().Of(std::move(request)));
-  const Submission submission{std::move(what)};
+  Submission submission{std::move(what)};
   HORON_TRY(runtime.Submit({&submission, 1}, work, wake));
   return work;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/foresight.h"
 #include "runtime/c_work.h"
 
 namespace horon {
@@ -148,6 +149,14 @@ Result<std::shared_ptr<Work>> SubmitAll(Runtime& runtime, size_t count, bool wak
   return work;
 }
 
+// It is this tensor's turn on this thread, in a call of its own.
+void Come(const horon_tensor& tensor, const Registration& what) {
+  constexpr size_t kCounts = 16;  // of its shared pointers, just before it
+  static thread_local Foresight<64, kCounts + sizeof(what), 32> next;
+  next.Come({&tensor.stream, reinterpret_cast<const char*>(&what) - kCounts,
+             what.request.name.data()});
+}
+
 // `name` null: no group.
 Result<Group> GroupOf(std::span<const horon_request> requests, const char* name) {
   if (name == nullptr) return Group{};
@@ -211,6 +220,7 @@ Result<std::shared_ptr<Work>> Start(Runtime& runtime, std::span<horon_tensor* co
   if (tensors.empty()) return Status::InvalidArgument("there is no tensor to start");
   return SubmitAll(runtime, tensors.size(), wake, [&](size_t i) -> Result<Submission> {
     HORON_ASSIGN(SharedRegistration what, tensors[i]->With(runtime));
+    if (tensors.size() == 1) Come(*tensors[i], *what);
     return MakeSubmission(runtime, std::move(what), inputs[i], outputs[i], tensors[i]->stream);
   });
 }
@@ -227,6 +237,7 @@ Status StartInto(Runtime& runtime, horon_tensor& tensor, const void* input, void
   Status status;
   do {
     HORON_ASSIGN(SharedRegistration what, tensor.With(runtime));
+    Come(tensor, *what);
     if (!what->op->fills_output())
       return Status::InvalidArgument("Op '" + what->request.op + "' for tensor '" +
                                      what->request.name +

@@ -25,7 +25,7 @@ Queue::Wish Queue::WishFor(std::span<const Submission> submissions) {
   return complete && !rung_ ? Wish::kRingIfAwaited : Wish::kNothing;
 }
 
-Status Queue::Push(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+Status Queue::Push(std::span<Submission> submissions, const std::shared_ptr<Work>& work,
                    Wish* wish, int64_t now) {
   for (size_t i = 0; i < submissions.size(); ++i) {
     if (submissions[i].what->Claim()) continue;
@@ -40,13 +40,13 @@ Status Queue::Push(std::span<const Submission> submissions, const std::shared_pt
   for (const Submission& s : submissions) bytes_ += s.what->bytes;
   if (wish != nullptr) *wish = WishFor(submissions);
   for (size_t i = 0; i < submissions.size(); ++i) {
-    const Submission& s = submissions[i];
+    Submission& s = submissions[i];
     Entry& entry = entries_.emplace_back();
-    entry.what = s.what;
     entry.input = s.input;
     entry.output = s.output;
     entry.promise = Promise(work, static_cast<int>(i), s.what);
-    entry.ready = s.ready;
+    entry.what = std::move(s.what);
+    entry.ready = std::move(s.ready);
     entry.stamps.submitted = now;
   }
   return Status::Ok();

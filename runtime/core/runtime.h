@@ -64,10 +64,9 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // All or none; the i-th is the work's i-th member. `wake`: whether the background thread should
-  // start on it; false when the caller will Wait at once.
-  Status Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
-                bool wake);
+  // All or none; the i-th is the work's i-th member, and is moved from. `wake`: whether the
+  // background thread should start on it; false when the caller will Wait at once.
+  Status Submit(std::span<Submission> submissions, const std::shared_ptr<Work>& work, bool wake);
   // An order to the windows' engine; the ranks it did not reach become the work's received splits.
   Status Submit(Order order, const std::shared_ptr<Work>& work, bool wake);
   // Whether the work is done after at most `limit`. Runs the cycle on this thread if it can. One

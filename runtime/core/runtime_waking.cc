@@ -15,13 +15,14 @@ int64_t Runtime::HoldBytes(const Topology& topology, const SharedSegment* segmen
   return segment->spare_core() ? kWorthWaking : std::numeric_limits<int64_t>::max();
 }
 
-Status Runtime::Submit(std::span<const Submission> submissions, const std::shared_ptr<Work>& work,
+Status Runtime::Submit(std::span<Submission> submissions, const std::shared_ptr<Work>& work,
                        bool wake) {
   for (const Submission& s : submissions)
     Record(recorder_, EventKind::kSubmitted, s.what->request.name, s.what->bytes);
   const SharedRegistration& first = submissions[0].what;
   work->Expect(first);
   callers_.Submitted(Callers::Key(first, &first->key));
+  const bool on_gpu = submissions[0].ready != nullptr;
   Queue::Wish wish = Queue::Wish::kNothing;
   Status pushed = queue_.Push(submissions, work, wake ? &wish : nullptr, timeline_.Stamp());
   if (!pushed.ok()) {
@@ -30,7 +31,7 @@ Status Runtime::Submit(std::span<const Submission> submissions, const std::share
   }
   const bool ring =
       wish == Queue::Wish::kRing || (wish == Queue::Wish::kRingIfAwaited && bell_->Hold());
-  if (ring && !(submissions[0].ready && LendToSubmit())) bell_->Ring();
+  if (ring && !(on_gpu && LendToSubmit())) bell_->Ring();
   return Status::Ok();
 }
 

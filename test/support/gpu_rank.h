@@ -59,7 +59,7 @@ class GpuRank {
   // `blocks`: as a call begins that waits at once.
   Result<std::shared_ptr<Work>> Submit(Request request, const std::byte* input, std::byte* output,
                                        bool blocks = false) {
-    HORON_ASSIGN(const Submission one, Make(std::move(request), input, output));
+    HORON_ASSIGN(Submission one, Make(std::move(request), input, output));
     auto work = std::make_shared<Work>(1);
     if (blocks) work->WillBlock();
     HORON_TRY(me_.runtime().Submit({&one, 1}, work, !blocks));

@@ -138,8 +138,8 @@ Result<std::shared_ptr<Work>> Rank::Submit(Request request, const void* input, v
                                            bool wake) {
   auto work = std::make_shared<Work>(1);
   HORON_ASSIGN(SharedRegistration what, runtime_->registry().Of(std::move(request)));
-  const Submission one{std::move(what), static_cast<const std::byte*>(input),
-                       static_cast<std::byte*>(output)};
+  Submission one{std::move(what), static_cast<const std::byte*>(input),
+                 static_cast<std::byte*>(output)};
   HORON_TRY(runtime_->Submit({&one, 1}, work, wake));
   return work;
 }

@@ -117,8 +117,8 @@ TEST_CASE("lending: of a work that gathers, what was lost is recorded as waited 
     for (const char* const name : {"done", "lost", "more"}) {
       auto& tensor = places.emplace_back(3, 1.0f);
       auto* const place = reinterpret_cast<std::byte*>(tensor.data());
-      const Submission one{me.runtime().registry().Of(test::Tensor(name, "sum", {3})).value(),
-                           place, place};
+      Submission one{me.runtime().registry().Of(test::Tensor(name, "sum", {3})).value(), place,
+                     place};
       EXPECT(me.runtime().Submit({&one, 1}, work, true).ok(), name);
     }
     work->Close();

@@ -18,7 +18,7 @@ std::vector<Entry> Popped(Queue& queue) {
   queue.PopAll(entries);
   return entries;
 }
-Status Push(Queue& queue, const std::vector<Submission>& all, const std::shared_ptr<Work>& work) {
+Status Push(Queue& queue, std::vector<Submission> all, const std::shared_ptr<Work>& work) {
   return queue.Push(all, work);
 }
 
@@ -67,7 +67,8 @@ TEST_CASE("a closed queue fails what is in it and what comes later with one stat
 
 Queue::Wish Wish(Queue& queue, const Submission& what) {
   Queue::Wish wish{};
-  REQUIRE(queue.Push(std::array{what}, std::make_shared<Work>(1), &wish).ok());
+  std::array submissions{what};
+  REQUIRE(queue.Push(submissions, std::make_shared<Work>(1), &wish).ok());
   return wish;
 }
 // Whether this push asks its caller to ring.
