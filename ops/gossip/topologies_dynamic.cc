@@ -216,6 +216,10 @@ Result<Schedule> MakeInnerOuter(int size, const Parameters& parameters, bool exp
   if (size % local != 0)
     return Status::InvalidArgument("hosts of " + std::to_string(local) + " do not divide " +
                                    std::to_string(size) + " participants");
+  if (local == 2)
+    return Status::InvalidArgument(
+        "hosts of 2 never meet inside: one member looks outside each round, and leaves the other "
+        "alone; use hosts of 3 or more, or of 1");
   const InnerOuter graph{static_cast<int>(local), static_cast<int>(size / local), exponential};
   return Schedule{graph.period(), [graph](int64_t t) { return graph.At(t); }, nullptr};
 }

@@ -9,7 +9,7 @@ import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip, fail_when_late, graph_of
-from horon.mixing import Push
+from horon.mixing import Natural, Push
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.runtime import cross_rank
@@ -22,6 +22,8 @@ from horon.torch.gossip_modules import (  # noqa: F401
 )
 from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
 from horon.torch.participants import count_participants, nodes_are_even
+
+_MOST_EXACT = 128  # ranks whose automatic topology is exact whatever their number (spec.cc)
 
 
 def _weights(given, weight=1.0) -> dict:
@@ -124,6 +126,8 @@ def neighbor_allgather_async(tensor, *, src_ranks=None, dst_ranks=None, topology
 def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, process_set):
     """All rounds as one op. A Call, or where push-sum weights go along a GroupCall."""
     graph = graph_of(topology, count_participants(process_set, hierarchical), mixing)
+    if _is_automatic(topology) and rounds is None and tol is None:
+        _check_exact(graph.n, mixing)
     rounds = _rounds_of(graph, rounds, tol, least=int(hierarchical))
     if not graph.columns_sum_to_one:
         raise HoronInvalidArgument(
@@ -151,8 +155,9 @@ def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hi
     """The mean over all ranks, as closely as `rounds` rounds of gossip bring it. Blocking.
 
     tol: as many rounds as leave at most so much of the ranks' disagreement. Neither: one period
-    of the topology. Push-sum weights go along where the mixing needs them. All rounds are one op,
-    which all ranks must ask for alike.
+    of the topology, and without a topology the mean itself, of at most 128 ranks or a power of two
+    of them. Push-sum weights go along where the mixing needs them. All rounds are one op, which all
+    ranks must ask for alike.
     """
     return _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name,
                          process_set).run()
@@ -163,6 +168,23 @@ def gossip_average_async(tensor, rounds=None, tol=None, topology=None, mixing=No
     """gossip_average without waiting; synchronize(handle) gives the mean."""
     return _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name,
                          process_set).start()
+
+
+def _is_automatic(topology) -> bool:
+    return topology is None or topology == "auto"
+
+
+def _check_exact(n, mixing) -> None:
+    """Whether a period of the automatic topology is the mean."""
+    if mixing is not None and not isinstance(mixing, Natural):
+        raise HoronInvalidArgument(
+            f"with {mixing!r} a period of the automatic topology is not the mean: give rounds or "
+            "tol, or leave mixing out")
+    if n > _MOST_EXACT and n & (n - 1):
+        raise HoronInvalidArgument(
+            f"no topology of {n} ranks is chosen that finds the mean in few rounds: give rounds or "
+            f"tol (which ends at so much of the disagreement), or a topology such as "
+            f"horon.topology.Base({n})")
 
 
 def _rounds_of(graph, rounds, tol, least) -> int:
@@ -178,10 +200,18 @@ def _rounds_of(graph, rounds, tol, least) -> int:
 def push_sum(tensor, rounds=None, tol=None, topology=None, name=None,
              process_set=global_process_set):
     """gossip_average with weights that senders share out: right on any graph, also where ranks
-    have different numbers of neighbors."""
-    return gossip_average(tensor, rounds, tol, topology, Push(), False, name, process_set)
+    have different numbers of neighbors. Without a topology as gossip_average, whose senders share
+    out all they have, too."""
+    return gossip_average(tensor, rounds, tol, topology, _shared_out(topology), False, name,
+                          process_set)
+
+
+def _shared_out(topology):
+    """The weights of the automatic topology are such, and make it exact."""
+    return None if _is_automatic(topology) else Push()
 
 
 def push_sum_async(tensor, rounds=None, tol=None, topology=None, name=None,
                    process_set=global_process_set) -> Handle:
-    return gossip_average_async(tensor, rounds, tol, topology, Push(), False, name, process_set)
+    return gossip_average_async(tensor, rounds, tol, topology, _shared_out(topology), False, name,
+                                process_set)

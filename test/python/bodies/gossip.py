@@ -91,6 +91,11 @@ def check_gossip_average_is_exact_or_as_told():
     same(again, got)
     with raises(ValueError, words=["rounds or tol"]):
         hvd.gossip_average(values[0], rounds=1, tol=0.1)
+    lazy = mixing.Lazy(mixing.Natural())
+    with raises(ValueError, words=["Lazy", "not the mean", "rounds or tol"]):
+        hvd.gossip_average(values[0], mixing=lazy)
+    got = hvd.gossip_average(values[hvd.rank()], mixing=lazy, tol=1e-6, name="lazy")
+    assert (got - mean).norm() <= 1e-6 * (values - mean).norm() + 1e-12
 
 
 def check_push_sum():
@@ -99,6 +104,9 @@ def check_push_sum():
     values = start()
     star = topology.Star(size, mixing=mixing.Push())
     close(hvd.push_sum(values[hvd.rank()], tol=1e-9, topology="star"), values.mean(0), 1e-7)
+    for name, topo in (("of its own", None), ("auto", "auto"), ("base", topology.Base(size))):
+        exact = hvd.push_sum if name != "base" else hvd.gossip_average
+        close(exact(values[hvd.rank()], topology=topo, name=name), values.mean(0), 1e-13)
     if size > 2:
         plain = predicted(star, values, 300)
         assert (plain - values.mean(0)).abs().max() > 0.01

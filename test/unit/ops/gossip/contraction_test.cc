@@ -123,6 +123,20 @@ TEST_CASE("every periodic topology brings all nearer in each period", "[gossip]"
   }
 }
 
+TEST_CASE("inner-outer graphs bring all nearer, whatever the sizes of hosts", "[gossip]") {  // T4
+  for (const char* name : {"inner_outer_ring", "inner_outer_exponential"}) {
+    for (int local = 1; local <= 9; ++local) {
+      for (int hosts = 1; hosts <= 9; ++hosts) {
+        if (local == 2) continue;  // refused
+        const std::string spec =
+            std::string("graph=") + name + ",local=" + std::to_string(local);
+        INFO(spec << " of " << hosts << " hosts");
+        if (local * hosts > 1) REQUIRE(OfPeriod(MakeGraph(spec, local * hosts)) < 1 - 1e-4);
+      }
+    }
+  }
+}
+
 TEST_CASE("one peer a round: what is left of a period is bounded for every size",
           "[gossip]") {  // T4
   for (int n = 2; n <= kSizes; ++n) {

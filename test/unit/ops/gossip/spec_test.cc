@@ -21,6 +21,8 @@ TEST_CASE("sizes that a topology cannot have", "[gossip]") {
     CHECK(Says(Refusal(std::string("graph=") + graph, 5), "even number of participants, not 5"));
   CHECK(Says(Refusal("graph=star,centre=4"), "cannot be 4"));
   CHECK(Says(Refusal("graph=inner_outer_ring,local=3"), "hosts of 3 do not divide 4"));
+  for (const char* graph : {"inner_outer_ring", "inner_outer_exponential"})
+    CHECK(Says(Refusal(std::string("graph=") + graph + ",local=2"), "hosts of 2 never meet"));
   CHECK(Says(Refusal("graph=ring,n=8"), "is for 8 participants, but there are 4"));
   CHECK(Says(Refusal("graph=hypercube,n=6", 6), "in op 'gossip:graph=hypercube,n=6'"));
 }
