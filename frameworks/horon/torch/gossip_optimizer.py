@@ -28,7 +28,7 @@ from horon.torch.compression import Compression
 from horon.torch.gossip_reducer import GossipReducer
 from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.marks import marked, show
-from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
+from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_closure_steps
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reductions import allreduce
 from horon.torch.round_gossip import RoundGossip
@@ -143,6 +143,7 @@ def make_gossip(op, param_groups, named, process_set):
 def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups):
     """What DistributedOptimizer gives for op=hvd.Gossip(...)."""
     op = reduction.op
+    refuse_closure_steps(optimizer)
     if op.what == "parameters" and reduction.compression is not Compression.none:
         raise HoronInvalidArgument("compression is for gradients; parameters are mixed as they are")
     named = None if named_parameters is None else list(named_parameters)

@@ -8,12 +8,12 @@ something from all its parameters together is refused.
 """
 
 import copy
-import inspect
 import math
 
 import torch
 
 from horon.errors import HoronInvalidArgument
+from horon.torch.optimizer_base import needs_closure
 
 _DIFFERENT = (
     "op=Adasum takes the step of each parameter alone, and {0}.step() has written different values "
@@ -243,8 +243,7 @@ def _unhooked(step):
 def refuse_unsteppable(optimizer) -> None:
     """Those of which it is known beforehand that no step can be taken on one parameter alone."""
     name = type(optimizer).__name__
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if needs_closure(optimizer):
         raise HoronInvalidArgument(_CLOSURE.format(name))
     for attribute, value in vars(optimizer).items():
         members = value.values() if isinstance(value, dict) else value

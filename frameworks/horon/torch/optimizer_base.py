@@ -4,7 +4,10 @@ optimizer.py reduces gradients before the wrapped optimizer's step; adasum.py le
 first, and combines the differences.
 """
 
+import inspect
 from contextlib import contextmanager
+
+from horon.errors import HoronInvalidArgument
 
 _ZEROED = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
@@ -109,9 +112,12 @@ class WrappedOptimizer:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale.to(parameter.grad.device))
-            super().step()
+            self._step_wrapped()
         finally:
             self.__dict__.update(scaler)
+
+    def _step_wrapped(self):
+        super().step()
 
     def _step_of(self, parameter):
         """The wrapped optimizer's step for this parameter alone."""
@@ -120,7 +126,7 @@ class WrappedOptimizer:
         all_of_it, group["params"] = group["params"], [parameter]
         self.param_groups = [group]
         try:
-            super().step()
+            self._step_wrapped()
         finally:
             group["params"] = all_of_it
             self.param_groups = groups
@@ -128,6 +134,22 @@ class WrappedOptimizer:
     def set_backward_passes_per_step(self, passes):
         check_passes(passes)
         self._horon_reducer.set_passes(passes)
+
+
+def needs_closure(optimizer) -> bool:
+    """Whether its step computes the gradients itself, as often as it likes (LBFGS)."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def refuse_closure_steps(optimizer) -> None:
+    """For what mixes once a step, with gradients that are there."""
+    if needs_closure(optimizer):
+        name = type(optimizer).__name__
+        raise HoronInvalidArgument(
+            f"{name}.step() computes gradients as often as it likes, and parameters are mixed with "
+            f"neighbors once a step, with the gradients that are there: use op=hvd.Average with "
+            f"{name}, or another optimizer")
 
 
 def check_passes(passes):

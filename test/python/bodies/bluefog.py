@@ -29,6 +29,12 @@ def check_topologies():
     own, heard = topology_util.GetRecvWeights(topology_util.StarGraph(8), 0)
     assert abs(own - 1 / 8) < 1e-12 and sorted(heard) == list(range(1, 8))
     assert topology_util.MeshGrid2DGraph(6, (3, 2)).has_edge(0, 2)
+    same, other, heavier = (topology_util.RingGraph(8) for _ in range(3))
+    assert topology_util.IsTopologyEquivalent(same, other)
+    heavier[0][1]["weight"] *= 2
+    assert not topology_util.IsTopologyEquivalent(same, heavier)
+    other.remove_edge(0, 1)
+    assert not topology_util.IsTopologyEquivalent(same, other)
     with raises(ValueError, words=["networkx.DiGraph"]):
         bf.set_topology(networkx.path_graph(3))
 

@@ -4,6 +4,7 @@ import torch
 from common import close, raises, same
 from gossip_optimizer import data, flat, put
 from optimizers import loss_of, make_model, sgd
+from timeline import recorded, rows, shared_path, stop_timeline_together
 
 import horon.torch as hvd
 from horon import topology
@@ -119,6 +120,80 @@ def check_steps_during_backward():
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     with raises(hvd.HoronUnsupported, words=["during_backward=True", "neither be clipped"]):
         optimizer.step()
+
+
+def check_a_step_function_of_ones_own():
+    """SGD's in place of Adam's is SGD."""
+    if not CHECKED:
+        return
+    ring()
+    seen = []
+
+    def descend(parameter, gradient, group):
+        seen.append(parameter)
+        parameter.add_(gradient, alpha=-group["lr"])
+
+    def with_function(optimizer, model, **arguments):
+        wrapped = make(torch.optim.Adam(model.parameters(), lr=0.05), model=model, **arguments)
+        wrapped.register_step_function(descend)
+        return wrapped
+
+    def of_sgd(optimizer, model, **arguments):
+        return make(torch.optim.SGD(model.parameters(), lr=0.05), model=model, **arguments)
+
+    for make, options in ((bf.DistributedAdaptThenCombineOptimizer, {}),
+                          (bf.DistributedAdaptThenCombineOptimizer, {"during_backward": True}),
+                          (bf.DistributedNeighborAllreduceOptimizer, {})):
+        model, optimizer = train(with_function, **options)
+        close(flat(model), flat(train(of_sgd, **options)[0]), 1e-6)
+        assert len(seen) == len(data()) * len(list(model.parameters())), len(seen)
+        seen.clear()
+        optimizer.register_step_function(None)
+        before = flat(model)
+        loss_of(model, data()[0][bf.rank()]).backward()
+        optimizer.step()
+        assert not seen and (flat(model) != before).any()
+
+
+def check_passes_of_the_model_are_in_the_timeline():
+    if not CHECKED:
+        return
+    ring()
+    names = [name for name, _ in make_model().named_parameters()]
+    makers = (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedGradientAllreduceOptimizer,
+              bf.DistributedPushSumOptimizer)
+    for make in makers:
+        bf.init()
+        ring()
+        path = shared_path()
+        hvd.start_timeline(path)
+        hvd.barrier()
+        model = make_model()
+        optimizer = make(sgd(model), model=model)
+        for step in range(4):
+            (optimizer.turn_off_timeline if step == 3 else optimizer.turn_on_timeline)()
+            optimizer.zero_grad()
+            loss_of(model, data()[0][bf.rank()]).backward()
+            optimizer.step()
+        if make is bf.DistributedPushSumOptimizer:
+            optimizer.close_gossip()
+        stop_timeline_together()
+        spans = rows(recorded(path))
+        for rank in range(hvd.size()):
+            for name in names:
+                passes = [e["name"] for e in spans[rank, name]
+                          if e["name"] in ("FORWARD", "BACKWARD")]
+                assert passes == ["FORWARD", "BACKWARD"] * 3, (rank, name, passes)
+
+
+def check_an_optimizer_that_computes_its_gradients_is_refused():
+    if not CHECKED:
+        return
+    ring()
+    model = make_model()
+    for make in (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedPushSumOptimizer):
+        with raises(hvd.HoronInvalidArgument, words=["LBFGS.step()", "op=hvd.Average"]):
+            make(torch.optim.LBFGS(model.parameters()), model=model)
 
 
 def check_an_overflow_skips_this_ranks_step_only():

@@ -116,6 +116,15 @@ def check_trajectories():
         optimizer.close_gossip()
 
 
+def check_an_optimizer_that_computes_its_gradients_is_refused():
+    model = torch.nn.Linear(3, 2)
+    for options in ({}, {"algorithm": "sgp", "style": "atc"}, {"algorithm": "adpsgd"},
+                    {"what": "gradients"}):
+        with raises(hvd.HoronInvalidArgument, words=["LBFGS.step()", "op=hvd.Average"]):
+            hvd.DistributedOptimizer(torch.optim.LBFGS(model.parameters()),
+                                     model.named_parameters(), op=hvd.Gossip(**options))
+
+
 def check_a_parameter_may_be_called_weight():
     push = topology.Star(hvd.size(), mixing=mixing.Push())
     for style in (None, "atc", "cta"):
@@ -145,8 +154,10 @@ def keeps_mass(op):
         group["lr"] = 0.0
     before = total(model, optimizer)
     train(model, optimizer, data(6))
-    close(total(model, optimizer), before, 1e-5)
-    assert abs(before[-1] - hvd.size()) < 1e-12
+    after = total(model, optimizer)
+    close(after, before, 1e-5)
+    for weights in (before[-1], after[-1]):
+        assert abs(weights - hvd.size()) < 1e-12
     return model, optimizer, before
 
 

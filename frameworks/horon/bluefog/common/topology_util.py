@@ -97,10 +97,14 @@ def _in_equal_parts(size, edges):
 
 
 def IsTopologyEquivalent(one, other) -> bool:
-    """The same edges between the same ranks; weights do not count."""
+    """The same edges between the same ranks, of the same weights."""
     if one is None or other is None:
         return False
-    return set(one.nodes) == set(other.nodes) and set(one.edges) == set(other.edges)
+    return set(one.nodes) == set(other.nodes) and _weighted(one) == _weighted(other)
+
+
+def _weighted(graph) -> dict:
+    return {(a, b): weight for a, b, weight in graph.edges(data="weight", default=1)}
 
 
 def IsRegularGraph(graph) -> bool:

@@ -17,11 +17,12 @@ import torch
 import horon.torch as hvd
 from horon import mixing, topology as topologies
 from horon.bluefog.torch import collectives, state, windows
+from horon.bluefog.torch.activities import ModelActivities
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.layered_gossip import TOO_LATE
 from horon.torch.meeting import meet
-from horon.torch.optimizer_base import NoReduction, WrappedOptimizer
+from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_closure_steps
 from horon.torch.parameter_gossip import AVERAGE
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
@@ -161,7 +162,31 @@ class _Get(_Windowed):
         return windows.win_get_nonblocking(name, self._optimizer.src_weights)
 
 
-class _BluefogOptimizer(WrappedOptimizer):
+class _Shown:
+    """What all of them have. Mixed into a subclass of the wrapped optimizer's class."""
+
+    _bluefog_models = ()
+    _bluefog_shown = None
+
+    def turn_on_timeline(self):
+        """From now on the timeline has a row for each parameter, with its part of each pass."""
+        self.turn_off_timeline()
+        self._bluefog_shown = ModelActivities(self._bluefog_models)
+
+    def turn_off_timeline(self):
+        if self._bluefog_shown is not None:
+            self._bluefog_shown.remove()
+        self._bluefog_shown = None
+
+
+def _shown(wrapped, model, mixin=_Shown):
+    kind = type(wrapped)
+    wrapped.__class__ = type(kind.__name__, (mixin, kind), {"__module__": __name__})
+    wrapped._bluefog_models = _models(model)
+    return wrapped
+
+
+class _BluefogOptimizer(_Shown, WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
     communication_type = CommunicationType.neighbor_allreduce
@@ -169,6 +194,23 @@ class _BluefogOptimizer(WrappedOptimizer):
     src_machine_weights = dst_machine_weights = None
     enable_topo_check = True  # lists are always checked
     force_barrier = False
+    _bluefog_step = None
+
+    def register_step_function(self, step_function):
+        """step_function(parameter, gradient, parameter_group) is what a step does from now on, for
+        each parameter that has a gradient, in place of the wrapped optimizer's; None: that again.
+        It changes the parameter in place."""
+        self._bluefog_step = step_function
+
+    def _step_wrapped(self):
+        if self._bluefog_step is None:
+            super()._step_wrapped()
+            return
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._bluefog_step(parameter, parameter.grad, group)
 
     def step(self, closure=None):
         loss = None
@@ -214,6 +256,7 @@ class _BluefogOptimizer(WrappedOptimizer):
 def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
     if steps < 1:
         raise hvd.HoronInvalidArgument("num_steps_per_communication must be at least 1")
+    refuse_closure_steps(optimizer)
     models = _models(model)
     kind = type(optimizer)
     wrapped = _BluefogOptimizer.wrap(
@@ -222,6 +265,7 @@ def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
     wrapped._step_supports_amp_scaling = True
     wrapped._bluefog_every, wrapped._bluefog_overlaps = steps, overlaps
     wrapped._bluefog_passes, wrapped._bluefog_seen = 0, False
+    wrapped._bluefog_models = models
     wrapped._bluefog_way = make_way(wrapped, models)
 
     def begins(module, _):
@@ -286,8 +330,9 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(optimizer, model,
 
 
 def DistributedGradientAllreduceOptimizer(optimizer, model, num_steps_per_communication=1):
-    return hvd.DistributedOptimizer(optimizer, _named(_models(model)),
-                                    backward_passes_per_step=num_steps_per_communication)
+    return _shown(hvd.DistributedOptimizer(optimizer, _named(_models(model)),
+                                           backward_passes_per_step=num_steps_per_communication),
+                  model)
 
 
 def DistributedWinPutOptimizer(optimizer, model, num_steps_per_communication=1,
@@ -305,7 +350,7 @@ def DistributedPullGetOptimizer(optimizer, model, num_steps_per_communication=1,
                  lambda wrapped, _: _Get(wrapped, wrapped.param_groups, window_prefix))
 
 
-class _PushSumOptimizer:
+class _PushSumOptimizer(_Shown):
     """Mixed into a subclass of DistributedOptimizer's class."""
 
     self_weight = dst_weights = None
@@ -327,7 +372,5 @@ def DistributedPushSumOptimizer(optimizer, model, num_steps_per_communication=1)
     edges = [(sender, to) for sender, to, _ in graph.edges() if sender != to]
     push = topologies.Custom(graph.n, edges, mixing=mixing.Push()) if edges else None
     op = hvd.Gossip("asgp", topology=push, sync_freq=num_steps_per_communication - 1)
-    wrapped = hvd.DistributedOptimizer(optimizer, _named(_models(model)), op=op)
-    kind = type(wrapped)
-    wrapped.__class__ = type(kind.__name__, (_PushSumOptimizer, kind), {"__module__": __name__})
-    return wrapped
+    return _shown(hvd.DistributedOptimizer(optimizer, _named(_models(model)), op=op), model,
+                  _PushSumOptimizer)
