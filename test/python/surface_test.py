@@ -1,6 +1,6 @@
 """What programs written for horovod.torch use, and what PyTorch has that these never knew; windows
 and gossip over them; on 2 and 4 ranks, over shared memory and over MPI. The checks are in bodies/,
-all in one launch."""
+in two launches."""
 
 import json
 import re
@@ -12,20 +12,23 @@ from pathlib import Path
 import pytest
 from conftest import _command, in_full_tier, run_job
 
-ALL = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline",
-       "windows", "async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
-       "layered_gossip", "tracking", "advice", "end_to_end"]
+CALLS = ["join", "costs", "programs", "sync_batch_norm", "data", "timeline", "windows", "advice"]
+OPTIMIZERS = ["async_gossip", "round_gossip", "bluefog_optimizers", "gossip_modules",
+              "layered_gossip", "tracking", "end_to_end"]
+both = pytest.mark.parametrize("bodies", [CALLS, OPTIMIZERS], ids=["calls", "optimizers"])
 
 
+@both
 @pytest.mark.parametrize("np", [pytest.param(2, marks=in_full_tier), 4])
-def test_horonrun(launch, np):
-    launch(np, *ALL)
+def test_horonrun(launch, np, bodies):
+    launch(np, *bodies)
 
 
 @in_full_tier
+@both
 @pytest.mark.parametrize("np", [2, 4])
-def test_mpirun(launch, needs_mpi, np):
-    launch(np, *ALL, launcher="mpirun")
+def test_mpirun(launch, needs_mpi, np, bodies):
+    launch(np, *bodies, launcher="mpirun")
 
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
