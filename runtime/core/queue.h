@@ -26,9 +26,9 @@ class Queue {
   // somebody was asked already; to ring if a peer waits; to ring.
   enum class Wish { kNothing, kRingIfAwaited, kRing };
 
-  // Any thread. The i-th submission is the work's i-th member, and is moved from. All or none: kInvalidArgument if one
-  // is pending (or twice in `submissions`), the closing status after Close. `wish` is null if the
-  // caller will see to it that they are popped.
+  // Any thread. The i-th submission is the work's i-th member, and is moved from. All or none:
+  // kInvalidArgument if one is pending (or twice in `submissions`), the closing status after Close,
+  // and then none is moved from. `wish` is null if the caller will see to it that they are popped.
   // `now`: for the entries' stamps.
   Status Push(std::span<Submission> submissions, const std::shared_ptr<Work>& work,
               Wish* wish = nullptr, int64_t now = 0);
