@@ -10,6 +10,7 @@ import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
 from horon.torch import hooks
+from horon.torch.gossip import _check_exact as refuse_inexact
 
 
 def start(shape=(5, 3), dtype=torch.float64):
@@ -91,6 +92,13 @@ def check_gossip_average_is_exact_or_as_told():
     same(again, got)
     with raises(ValueError, words=["rounds or tol"]):
         hvd.gossip_average(values[0], rounds=1, tol=0.1)
+    for n in (1, 3, 128, 256):
+        refuse_inexact(n, None)
+        assert topology.Topology(n, "graph=auto").contraction() < 1e-12, n
+    for n in (129, 255):
+        with raises(ValueError, words=[f"of {n} ranks", "rounds or tol"]):
+            refuse_inexact(n, None)
+    assert topology.Topology(129, "graph=auto").contraction() > 1e-4
     lazy = mixing.Lazy(mixing.Natural())
     with raises(ValueError, words=["Lazy", "not the mean", "rounds or tol"]):
         hvd.gossip_average(values[0], mixing=lazy)
