@@ -85,12 +85,16 @@ __host__ __device__ inline bool AlignedTo(const void* pointer, unsigned bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// Segments by value, in a kernel's arguments, and the first tile of each.
-template <typename Segment, int kMost>
+inline int64_t TilesOf(int64_t count, int64_t of = kTile) { return (count + of - 1) / of; }
+
+// Segments by value, in a kernel's arguments, and the first tile of each; tiles of kElements.
+template <typename Segment, int kMost, int kElements = kTile>
 struct Table {
   Segment segments[kMost];
   int first_tile[kMost + 1];
   int count;
+
+  static constexpr int64_t kElementsOfTile = kElements;
 
   __device__ int SegmentOf(int tile) const {
     int low = 0, high = count;  // first_tile[low] <= tile < first_tile[high]
@@ -113,20 +117,19 @@ struct Table {
   };
   __device__ Place PlaceOf(int tile) const {
     const int index = SegmentOf(tile);
-    const int64_t begin = static_cast<int64_t>(tile - first_tile[index]) * kTile;
+    const int64_t begin = static_cast<int64_t>(tile - first_tile[index]) * kElements;
     const int64_t left = segments[index].count - begin;
-    return {segments[index], begin, static_cast<int>(left < kTile ? left : kTile)};
+    return {segments[index], begin, static_cast<int>(left < kElements ? left : kElements)};
   }
 };
-
-inline int64_t TilesOf(int64_t count) { return (count + kTile - 1) / kTile; }
 
 // Calls launch(table, blocks) for as many tables as the batch needs. Segments of more than
 // kMostTiles tiles are cut.
 template <typename TableType, typename Segment, typename Cut, typename Launch>
 cudaError_t InTables(std::span<const Segment> batch, Cut cut, Launch launch) {
   constexpr int kMost = static_cast<int>(std::size(TableType{}.segments));
-  constexpr int64_t kMostTiles = 1 << 20;
+  constexpr int64_t kOfTile = TableType::kElementsOfTile;
+  constexpr int64_t kMostTiles = 1 << 20, kMostElements = kMostTiles * kOfTile;
   TableType table;
   table.count = 0;
   table.first_tile[0] = 0;
@@ -136,15 +139,15 @@ cudaError_t InTables(std::span<const Segment> batch, Cut cut, Launch launch) {
     return error;
   };
   for (const Segment& segment : batch) {
-    for (int64_t begin = 0; begin < segment.count; begin += kMostTiles * kTile) {
-      const int64_t count = std::min(segment.count - begin, kMostTiles * kTile);
-      const int64_t tiles = table.first_tile[table.count] + TilesOf(count);
+    for (int64_t begin = 0; begin < segment.count; begin += kMostElements) {
+      const int64_t count = std::min(segment.count - begin, kMostElements);
+      const int64_t tiles = table.first_tile[table.count] + TilesOf(count, kOfTile);
       if (table.count == kMost || tiles > kMostTiles) {
         if (const cudaError_t error = flush(); error != cudaSuccess) return error;
       }
       table.segments[table.count] = cut(segment, begin, count);
       table.first_tile[table.count + 1] =
-          table.first_tile[table.count] + static_cast<int>(TilesOf(count));
+          table.first_tile[table.count] + static_cast<int>(TilesOf(count, kOfTile));
       ++table.count;
     }
   }

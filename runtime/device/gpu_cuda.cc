@@ -10,6 +10,7 @@ namespace horon::cuda {
 namespace {
 
 constexpr int kLeastMajor = 8;  // what CMakeLists.txt builds kernels for begins there
+constexpr int kEarlyMajor = 9;  // a kernel may begin before the one that it follows has ended
 
 class DeviceMemory final : public Memory {
  public:
@@ -136,11 +137,12 @@ Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream, bool own,
+  CudaStream(std::shared_ptr<Events> events, cudaStream_t stream, bool own, bool early,
              const CublasLibrary& cublas, PairKernels pairs)
       : events_(std::move(events)),
         stream_(stream),
         own_(own),
+        early_(early),
         device_(events_->index()),
         cublas_(cublas),
         pairs_(pairs) {}
@@ -188,7 +190,8 @@ class CudaStream final : public Stream {
     }
     HORON_TRY(Reserve(PartialsFor(pairs) * static_cast<int64_t>(sizeof(Dots))));
     auto* const partials = reinterpret_cast<Dots*>(room());
-    return Check(cuda::Dot(dtype, pairs, partials, sums, stream_), "multiply tensors", device_);
+    return Check(cuda::Dot(dtype, pairs, partials, sums, early_, stream_), "multiply tensors",
+                 device_);
   }
   Status Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
                Coefficients* out) override {
@@ -237,7 +240,7 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Events> events_;
   cudaStream_t stream_;
-  const bool own_;
+  const bool own_, early_;
   int device_;
   const CublasLibrary& cublas_;
   PairKernels pairs_;
@@ -248,9 +251,10 @@ class CudaStream final : public Stream {
 
 class CudaGpu final : public Gpu {
  public:
-  CudaGpu(int index, std::string name, const CublasLibrary& cublas)
+  CudaGpu(int index, const cudaDeviceProp& properties, const CublasLibrary& cublas)
       : index_(index),
-        name_(std::move(name)),
+        name_(properties.name),
+        early_(properties.major >= kEarlyMajor),
         cublas_(cublas),
         events_(std::make_shared<Events>(index)) {}
   Device device() const override { return {DeviceKind::kCuda, index_}; }
@@ -270,13 +274,13 @@ class CudaGpu final : public Gpu {
     HORON_TRY(Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
                     "make a stream", index_));
     return std::unique_ptr<Stream>(
-        std::make_unique<CudaStream>(events_, stream, true, cublas_, pairs));
+        std::make_unique<CudaStream>(events_, stream, true, early_, cublas_, pairs));
   }
   // cudaStreamPerThread is another stream on each thread, under one name.
   std::shared_ptr<Stream> Borrow(void* framework_stream) override {
     if (framework_stream == cudaStreamPerThread) return nullptr;
     return std::make_shared<CudaStream>(events_, static_cast<cudaStream_t>(framework_stream), false,
-                                        cublas_, PairKernels::kFused);
+                                        early_, cublas_, PairKernels::kFused);
   }
   Status Attach() override {
     if (HasContext()) return Status::Ok();
@@ -300,6 +304,7 @@ class CudaGpu final : public Gpu {
  private:
   int index_;
   std::string name_;
+  const bool early_;
   const CublasLibrary& cublas_;
   std::shared_ptr<Events> events_;
 };
@@ -340,7 +345,7 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
   }
   HORON_TRY(BeginContext(index));
   HORON_TRY(LoadKernels(index, properties));
-  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties.name, cublas));
+  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties, cublas));
 }
 
 }  // namespace horon::cuda

@@ -33,9 +33,12 @@ OpenedLibrary OpenGpuLibrary(const std::vector<std::string>& names, const std::s
   std::vector<std::string> candidates;
   if (!chosen.empty()) candidates.push_back(chosen);
   if (!python_prefix.empty()) {
-    for (std::string& path :
-         Matching(python_prefix + "/lib/python3*/site-packages/nvidia/*/lib/" + in_packages))
-      candidates.push_back(std::move(path));
+    for (const char* const packages : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
+                                       "/local/lib/python3*/dist-packages"}) {
+      for (std::string& path :
+           Matching(python_prefix + packages + "/nvidia/*/lib/" + in_packages))
+        candidates.push_back(std::move(path));
+    }
   }
   candidates.insert(candidates.end(), names.begin(), names.end());
   for (const std::string& candidate : candidates) {

@@ -21,9 +21,10 @@ cudaError_t Reduce(ReduceKind kind, DataType dtype, double scale,
                    std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                    cudaStream_t stream);
 cudaError_t LoadReductions();  // and mixing
-// kernels_pairs_cuda.cu. `partials` is device memory for PartialsFor(pairs) Dots.
+// kernels_pairs_cuda.cu. `partials` is device memory for PartialsFor(pairs) Dots; `early`: the GPU
+// can begin a kernel before the one that it follows has ended (compute capability 9.0).
 int64_t PartialsFor(std::span<const Pair> pairs);
-cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums,
+cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums, bool early,
                 cudaStream_t stream);
 cudaError_t Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
                   Coefficients* out, cudaStream_t stream);

@@ -11,55 +11,81 @@
 namespace horon::cuda {
 namespace {
 
-using PairTable = Table<Pair, 400>;
+constexpr int kMostPairs = 400;
+using PairTable = Table<Pair, kMostPairs>;
+// Larger tiles: what a tile takes beside its elements, the sums over a block, is paid less often.
+using DotTable = Table<Pair, kMostPairs, 2 * kTile>;
 constexpr int kWarp = 32;
+constexpr int kSums = 3;  // of a pair: a.b, a.a, b.b
+static_assert(sizeof(Dots) == kSums * sizeof(double));
 
-__device__ Dots Plus(const Dots& a, const Dots& b) {
-  return Dots{a.ab + b.ab, a.aa + b.aa, a.bb + b.bb};
-}
-
-// The sum over the block, on its first thread.
-__device__ Dots SumOverBlock(Dots mine) {
-  __shared__ Dots of_warps[kThreads / kWarp];
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    mine.ab += __shfl_down_sync(0xffffffffu, mine.ab, offset);
-    mine.aa += __shfl_down_sync(0xffffffffu, mine.aa, offset);
-    mine.bb += __shfl_down_sync(0xffffffffu, mine.bb, offset);
-  }
-  __syncthreads();  // the last call's sums have been read
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = mine;
-  __syncthreads();
-  Dots sum{};
-  if (threadIdx.x == 0)
-    for (const Dots& warp : of_warps) sum = Plus(sum, warp);
-  return sum;
-}
-
-// Calls add(x[i], y[i]) for this thread's share of a tile, in the order of i.
-template <typename T, typename Add>
-__device__ void ForEachOfThread(const T* x, const T* y, int n, Add add) {
-  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
-  const bool aligned = AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes);
-  const int vectors = aligned ? n / kWidth : 0;
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
-    const auto a = reinterpret_cast<const Vector<T, kWidth>*>(x)[i];
-    const auto b = reinterpret_cast<const Vector<T, kWidth>*>(y)[i];
+// The sums over the block, to `out`. A warp adds up one of them, and the others go on to the next
+// tile: `turn` is another one in each call, by one.
+__device__ void SumOverBlock(const Dots& mine, int turn, Dots* out) {
+  __shared__ double of_threads[2][kSums][kThreads];
+  double(&here)[kSums][kThreads] = of_threads[turn % 2];
+  const auto thread = static_cast<int>(threadIdx.x);
+  here[0][thread] = mine.ab;
+  here[1][thread] = mine.aa;
+  here[2][thread] = mine.bb;
+  __syncthreads();  // the call before the last one has been read, too
+  const int which = thread / kWarp, lane = thread % kWarp;
+  if (which >= kSums) return;
+  double sum = 0;
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) add(a.at[j], b.at[j]);
+  for (int i = 0; i < kThreads; i += kWarp) sum += here[which][i + lane];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    sum += __shfl_down_sync(0xffffffffu, sum, offset);
+  if (lane == 0) reinterpret_cast<double*>(out)[which] = sum;
+}
+
+template <typename T>
+constexpr int kWidthOf = kVectorBytes / static_cast<int>(sizeof(T));
+
+// A vector that nobody on this GPU reads again soon.
+template <typename T>
+__device__ Vector<T, kWidthOf<T>> ReadOnce(const T* vectors, int i) {
+  union {
+    uint4 bits;
+    Vector<T, kWidthOf<T>> vector;
+  } read{__ldcs(reinterpret_cast<const uint4*>(vectors) + i)};
+  return read.vector;
+}
+
+// Calls each(a, b) for this thread's share of a tile, in the order of the elements: vectors of
+// them, and single ones.
+template <typename T, typename Each>
+__device__ void ForEachOfThread(const T* x, const T* y, int n, Each each) {
+  constexpr int kLoads = sizeof(T) == 2 ? 4 : 2;  // of x and of y, under way together
+  const bool aligned = AlignedTo(x, kVectorBytes) && AlignedTo(y, kVectorBytes);
+  const int vectors = aligned ? n / kWidthOf<T> : 0;
+  int i = static_cast<int>(threadIdx.x);
+  for (; i + (kLoads - 1) * kThreads < vectors; i += kLoads * kThreads) {
+    Vector<T, kWidthOf<T>> a[kLoads], b[kLoads];
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      a[load] = ReadOnce(x, i + load * kThreads);
+      b[load] = ReadOnce(y, i + load * kThreads);
+    }
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) each(a[load], b[load]);
   }
-  for (int i = vectors * kWidth + static_cast<int>(threadIdx.x); i < n; i += kThreads)
-    add(x[i], y[i]);
+  for (; i < vectors; i += kThreads) each(ReadOnce(x, i), ReadOnce(y, i));
+  for (i = vectors * kWidthOf<T> + static_cast<int>(threadIdx.x); i < n; i += kThreads)
+    each(Vector<T, 1>{{x[i]}}, Vector<T, 1>{{y[i]}});
 }
 
 template <typename T>
 __device__ Dots DotTile(const T* x, const T* y, int n) {
   Dots sum{};
-  ForEachOfThread(x, y, n, [&](T a, T b) {
-    const auto u = static_cast<double>(Widen(a)), v = static_cast<double>(Widen(b));
-    sum.ab = fma(u, v, sum.ab);
-    sum.aa = fma(u, u, sum.aa);
-    sum.bb = fma(v, v, sum.bb);
+  ForEachOfThread(x, y, n, [&]<int kCount>(const Vector<T, kCount>& a, const Vector<T, kCount>& b) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const auto u = static_cast<double>(Widen(a.at[j])), v = static_cast<double>(Widen(b.at[j]));
+      sum.ab = fma(u, v, sum.ab);
+      sum.aa = fma(u, u, sum.aa);
+      sum.bb = fma(v, v, sum.bb);
+    }
   });
   return sum;
 }
@@ -67,45 +93,60 @@ __device__ Dots DotTile(const T* x, const T* y, int n) {
 // Whether fp32 held all products under this sum of squares (kernels_host.cc).
 __device__ bool HeldInFp32(float squares) { return squares > 0x1p-80f && isfinite(squares); }
 
-// Of both signs.
-__device__ bool IsZero(unsigned bits_of_bf16) { return (bits_of_bf16 & 0x7fff) == 0; }
+// The bits of all elements, one over the other, in both halves of the word or in one.
+template <int kCount>
+__device__ unsigned BitsOf(const Vector<__nv_bfloat16, kCount>& vector) {
+  if constexpr (kCount == 1) {
+    return __bfloat16_as_ushort(vector.at[0]);
+  } else {
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < kCount / 2; ++j) bits |= reinterpret_cast<const unsigned*>(vector.at)[j];
+    return bits;
+  }
+}
+
+// Zeros of both signs.
+__device__ bool AllZero(unsigned bits) { return (bits & 0x7fff7fff) == 0; }
 
 template <typename T>
 __device__ Dots DotTileOf16(const T* x, const T* y, int n) {
-  static_assert(kTile / kThreads <= 64, "as few as on the host");
+  static_assert(DotTable::kElementsOfTile / kThreads <= 64, "as few as on the host");
   constexpr bool kMayLeave = std::is_same_v<T, __nv_bfloat16>;  // fp32's range
   float ab = 0, aa = 0, bb = 0;
   unsigned all_a = 0, all_b = 0;
-  ForEachOfThread(x, y, n, [&](T a, T b) {
-    const float u = Widen(a), v = Widen(b);
-    ab = fmaf(u, v, ab);
-    aa = fmaf(u, u, aa);
-    bb = fmaf(v, v, bb);
+  ForEachOfThread(x, y, n, [&]<int kCount>(const Vector<T, kCount>& a, const Vector<T, kCount>& b) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float u = Widen(a.at[j]), v = Widen(b.at[j]);
+      ab = fmaf(u, v, ab);
+      aa = fmaf(u, u, aa);
+      bb = fmaf(v, v, bb);
+    }
     if constexpr (kMayLeave) {
-      all_a |= __bfloat16_as_ushort(a);
-      all_b |= __bfloat16_as_ushort(b);
+      all_a |= BitsOf(a);
+      all_b |= BitsOf(b);
     }
   });
   const bool held =
-      !kMayLeave || ((HeldInFp32(aa) || IsZero(all_a)) && (HeldInFp32(bb) || IsZero(all_b)));
+      !kMayLeave || ((HeldInFp32(aa) || AllZero(all_a)) && (HeldInFp32(bb) || AllZero(all_b)));
   if (!held) return DotTile(x, y, n);
   return Dots{static_cast<double>(ab), static_cast<double>(aa), static_cast<double>(bb)};
 }
 
-// Blocks of DotKernel that a multiprocessor has to hold: of 16-bit floats as many as its threads
-// allow, else the compiler takes registers for two thirds of them. 0: it is free.
+// Blocks of DotKernel that a multiprocessor has to hold; 0: the compiler is free. Of fp16 it takes
+// registers for four of them, and six are faster; of bf16 what it takes is.
 template <typename T>
-constexpr unsigned kBlocksAtOnce =
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
-    sizeof(T) == 2 ? 2048 / kThreads : 0;
-#else
-    0;
-#endif
+constexpr unsigned kBlocksAtOnce = std::is_same_v<T, __half> ? 6 : 0;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
-    DotKernel(const __grid_constant__ PairTable table, Dots* partials) {
+    DotKernel(const __grid_constant__ DotTable table, Dots* partials) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // what adds the tiles may begin, and wait
+#endif
   const int tiles = table.first_tile[table.count];
+  int turn = 0;
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const auto [pair, begin, n] = table.PlaceOf(tile);
     const T *x = reinterpret_cast<const T*>(pair.x) + begin,
@@ -116,25 +157,43 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
     } else {
       mine = DotTile(x, y, n);
     }
-    const Dots sum = SumOverBlock(mine);
-    if (threadIdx.x == 0) partials[tile] = sum;
+    SumOverBlock(mine, turn++, partials + tile);
   }
 }
 
 // Where the tiles of each pair lie; a pair may have none.
 struct Tiles {
-  static constexpr int kMost = 400;
-  int64_t first[kMost + 1];
+  int64_t first[kMostPairs + 1];
 };
 
 __global__ void __launch_bounds__(kThreads)
     AddTilesKernel(const __grid_constant__ Tiles tiles, const Dots* partials, Dots* sums) {
   const int pair = static_cast<int>(blockIdx.x);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
   Dots mine{};
-  for (int64_t i = tiles.first[pair] + threadIdx.x; i < tiles.first[pair + 1]; i += kThreads)
-    mine = Plus(mine, partials[i]);
-  const Dots sum = SumOverBlock(mine);
-  if (threadIdx.x == 0) sums[pair] = sum;
+  for (int64_t i = tiles.first[pair] + threadIdx.x; i < tiles.first[pair + 1]; i += kThreads) {
+    mine.ab += partials[i].ab;
+    mine.aa += partials[i].aa;
+    mine.bb += partials[i].bb;
+  }
+  SumOverBlock(mine, 0, sums + pair);
+}
+
+// Begun as soon as the kernel before it leaves room, where the GPU can (compute capability 9.0).
+cudaError_t LaunchAddTiles(const Tiles& tiles, size_t pairs, const Dots* partials, Dots* sums,
+                           bool early, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(pairs);
+  config.blockDim = kThreads;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, AddTilesKernel, tiles, partials, sums);
 }
 
 template <typename T>
@@ -189,17 +248,17 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
 
 int64_t PartialsFor(std::span<const Pair> pairs) {
   int64_t tiles = 0;
-  for (const Pair& pair : pairs) tiles += TilesOf(pair.count);
+  for (const Pair& pair : pairs) tiles += TilesOf(pair.count, DotTable::kElementsOfTile);
   return tiles;
 }
 
-cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums,
+cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums, bool early,
                 cudaStream_t stream) {
   // The tiles of all tables lie one after the other.
   int64_t next = 0;
   const cudaError_t error = WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return InTables<PairTable>(pairs, CutPair<T>, [&](const PairTable& table) {
+    return InTables<DotTable>(pairs, CutPair<T>, [&](const DotTable& table) {
       const int tiles = table.first_tile[table.count];
       DotKernel<T><<<BlocksFor(tiles), kThreads, 0, stream>>>(table, partials + next);
       next += tiles;
@@ -208,16 +267,16 @@ cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dot
   });
   if (error != cudaSuccess) return error;
   int64_t first = 0;
-  for (size_t done = 0; done < pairs.size(); done += Tiles::kMost) {
-    const size_t n = std::min<size_t>(Tiles::kMost, pairs.size() - done);
+  for (size_t done = 0; done < pairs.size(); done += kMostPairs) {
+    const size_t n = std::min<size_t>(kMostPairs, pairs.size() - done);
     Tiles tiles;
     for (size_t i = 0; i < n; ++i) {
       tiles.first[i] = first;
-      first += TilesOf(pairs[done + i].count);
+      first += TilesOf(pairs[done + i].count, DotTable::kElementsOfTile);
     }
     tiles.first[n] = first;
-    AddTilesKernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(tiles, partials, sums + done);
-    if (const cudaError_t added = cudaGetLastError(); added != cudaSuccess) return added;
+    const cudaError_t added = LaunchAddTiles(tiles, n, partials, sums + done, early, stream);
+    if (added != cudaSuccess) return added;
   }
   return cudaSuccess;
 }

@@ -66,6 +66,9 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, 
 cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
   return Use(kernel, TheRuntime().launched);
 }
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
+  return Use(kernel, TheRuntime().launched);
+}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   return Use(kernel, TheRuntime().loaded);
 }
@@ -103,7 +106,7 @@ TEST_CASE("what is loaded or launched on a GPU is what nvcc has registered") {
     }
     if (!IsFloat(dtype)) continue;
     CHECK(took(Mix(dtype, weights, inputs, bytes, 4, nullptr)));
-    CHECK(took(Dot(dtype, {&pair, 1}, dots, dots, nullptr)));
+    CHECK(took(Dot(dtype, {&pair, 1}, dots, dots, true, nullptr)));
     CHECK(took(Combine(dtype, {&pair, 1}, nullptr)));
     for (const DataType to : test::kFloats) {
       CHECK(took(Move(dtype, to, 1, {&piece, 1}, nullptr)));

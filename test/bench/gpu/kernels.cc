@@ -198,6 +198,31 @@ Status ReadOnce(Stream& stream, const Tensors& tensors) {
   return Status::Ok();
 }
 
+// They are measured before the kernels, when the clocks are up, and once more after them, and the
+// faster counts: what the rest is compared with is not to flatter it.
+class References {
+ public:
+  References(Stream& stream, const Tensors& tensors)
+      : copy_([&] { return CopyOnce(stream, tensors); }),
+        read_([&] { return ReadOnce(stream, tensors); }),
+        stream_(stream) {
+    WarmUp(stream, copy_);
+    copied_ = SecondsOf(stream, copy_);
+    was_read_ = SecondsOf(stream, read_);
+  }
+  void Print(const std::string& set, double both) const {
+    bench::Print(set, "copy", both, std::min(copied_, SecondsOf(stream_, copy_)),
+                 LaunchesOf(stream_, copy_));
+    bench::Print(set, "read", both, std::min(was_read_, SecondsOf(stream_, read_)),
+                 LaunchesOf(stream_, read_));
+  }
+
+ private:
+  const Enqueue copy_, read_;
+  Stream& stream_;
+  double copied_ = 0, was_read_ = 0;
+};
+
 // With numbers of an ordinary size in every type.
 void Fill(Stream& stream, const Tensors& tensors) {
   auto* const native = static_cast<cudaStream_t>(stream.native());
@@ -224,9 +249,9 @@ void MeasureTypes(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
     Fill(*stream, tensors);
     const std::string name = set + ", " + std::string(NameOf(dtype));
     const double both = 2.0 * static_cast<double>(tensors.bytes);
-    Measure(*stream, name, "read", both, [&] { return ReadOnce(*stream, tensors); });
-    Measure(*stream, name, "copy", both, [&] { return CopyOnce(*stream, tensors); });
+    const References references(*stream, tensors);
     MeasureAdasum(gpu, cublas, *stream, name, tensors, dtype);
+    references.Print(name, both);
   }
 }
 
@@ -252,19 +277,14 @@ void MeasureSet(Gpu& gpu, const CublasLibrary& cublas, const std::string& set,
   const Tensors tensors(gpu, counts);
   Fill(*stream, tensors);
   const double both = 2.0 * static_cast<double>(tensors.bytes);
-  const Enqueue copy = [&] { return CopyOnce(*stream, tensors); };
-  const Enqueue read = [&] { return ReadOnce(*stream, tensors); };
-  WarmUp(*stream, copy);
-  const double copied = SecondsOf(*stream, copy), was_read = SecondsOf(*stream, read);
+  const References references(*stream, tensors);
   Measure(*stream, set, "pack, scaled", both,
           [&] { return stream->Move(kType, kType, 0.5, tensors.pack); });
   Measure(*stream, set, "unpack", both,
           [&] { return stream->Move(kType, kType, 1.0, tensors.unpack); });
   MeasureAdasum(gpu, cublas, *stream, set, tensors, kType);
   if (cublas.ok()) MeasureOneCallEach(gpu, cublas, set, tensors);
-  // Once more, and the faster counts: what the rest is compared with is not to flatter it.
-  Print(set, "copy", both, std::min(copied, SecondsOf(*stream, copy)), LaunchesOf(*stream, copy));
-  Print(set, "read", both, std::min(was_read, SecondsOf(*stream, read)), LaunchesOf(*stream, read));
+  references.Print(set, both);
 }
 
 }  // namespace
