@@ -57,6 +57,19 @@ Status Captured() {
       "call Horon outside of the capture");
 }
 
+// An error if the stream is being captured; to go on would break the capture off.
+Status RefuseCaptured(cudaStream_t stream, int index) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
+  // The legacy default stream may not be asked while a stream that it waits for is captured.
+  if (asked == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return Captured();
+  }
+  HORON_TRY(Check(asked, "ask a stream", index));
+  return capturing == cudaStreamCaptureStatusNone ? Status::Ok() : Captured();
+}
+
 // Events that are used again: making one costs more than recording it.
 class Events {
  public:
@@ -83,9 +96,13 @@ class Events {
     MutexLock lock(mutex_);
     free_.push_back(event);
   }
-  uint64_t Next() {
-    MutexLock lock(mutex_);
-    return ++number_;
+  // Numbers are in the order of the recordings, whichever threads record.
+  Status Record(cudaEvent_t event, void* stream, uint64_t* number) {
+    MutexLock lock(recording_);
+    HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
+                    index_));
+    *number = ++number_;
+    return Status::Ok();
   }
   int index() const { return index_; }
 
@@ -93,7 +110,8 @@ class Events {
   const int index_;
   Mutex mutex_;
   std::vector<cudaEvent_t> free_ HORON_GUARDED_BY(mutex_);
-  uint64_t number_ HORON_GUARDED_BY(mutex_) = 0;
+  Mutex recording_;
+  uint64_t number_ HORON_GUARDED_BY(recording_) = 0;
 };
 
 class CudaEvent final : public Event {
@@ -110,12 +128,9 @@ class CudaEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     const OnDevice current(from_->index());
-    const cudaError_t error = cudaStreamWaitEvent(static_cast<cudaStream_t>(on), event_, 0);
-    if (error == cudaErrorStreamCaptureIsolation) {
-      cudaGetLastError();
-      return Captured();
-    }
-    return Check(error, "make a stream wait", from_->index());
+    auto* const other = static_cast<cudaStream_t>(on);
+    HORON_TRY(RefuseCaptured(other, from_->index()));
+    return Check(cudaStreamWaitEvent(other, event_, 0), "make a stream wait", from_->index());
   }
 
  private:
@@ -123,15 +138,11 @@ class CudaEvent final : public Event {
   cudaEvent_t event_;
 };
 
-// The number is taken after recording: who records later on one stream, on whichever thread, has
-// seen the earlier call return.
 Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream) {
   HORON_ASSIGN(const cudaEvent_t event, events->Take());
   auto made = std::make_shared<CudaEvent>(events, event);
-  HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
-                  events->index()));
   made->stream = stream;
-  made->number = events->Next();
+  HORON_TRY(events->Record(event, stream, &made->number));
   return SharedEvent(std::move(made));
 }
 
@@ -288,16 +299,7 @@ class CudaGpu final : public Gpu {
   }
   Result<SharedEvent> Record(void* framework_stream) override {
     const OnDevice current(index_);
-    auto* const stream = static_cast<cudaStream_t>(framework_stream);
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    const cudaError_t asked = cudaStreamIsCapturing(stream, &capturing);
-    // The legacy default stream may not be asked while a stream that it waits for is captured.
-    if (asked == cudaErrorStreamCaptureImplicit) {
-      cudaGetLastError();
-      return Captured();
-    }
-    HORON_TRY(Check(asked, "ask a stream", index_));
-    if (capturing != cudaStreamCaptureStatusNone) return Captured();
+    HORON_TRY(RefuseCaptured(static_cast<cudaStream_t>(framework_stream), index_));
     return RecordOn(events_, framework_stream);
   }
 

@@ -37,6 +37,11 @@ def test_horonrun(launch, np):
     launch(np, "gpu", env=SHARED if np > torch.cuda.device_count() else {})
 
 
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_sets_groups_and_graphs(launch, np):
+    launch(np, "gpu_sets", "gpu_graphs", env=SHARED if np > torch.cuda.device_count() else {})
+
+
 @pytest.mark.parametrize("np", [2, 4])
 def test_without_nccl(launch, np):
     """The way through the host."""
