@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/base/look.h"
 #include "runtime/c_exchange.h"
 #include "runtime/c_work.h"
 #include "runtime/peer/round_slot.h"
@@ -44,6 +45,8 @@ Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor
   for (;;) {
     HORON_ASSIGN(const bool done, there->Done());
     if (done) return staged;
+    HORON_TRY(runtime.hopeless());
+    HORON_TRY(GoOn());
     std::this_thread::sleep_for(kDeviceWait);
   }
 }
