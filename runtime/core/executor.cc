@@ -202,6 +202,7 @@ Task Executor::RunKept(Running& running) {
 
 Result<bool> Executor::Advance(bool held) {
   bool moved = false;
+  ForgetRemoved();
   HORON_TRY(gpu_road_.Progress());
   for (Transport* transport : transports_) {
     HORON_TRY(fault_);
@@ -269,7 +270,8 @@ std::vector<std::string> Executor::Describe() const {
     const size_t more = running->segments().size() - 1;
     lines.push_back("tensor '" + running->segments()[0].request->name + "'" +
                     (more > 0 ? " and " + std::to_string(more) + " more, fused with it," : "") +
-                    " began, and waits for other ranks or for bytes on their way");
+                    " began, and waits for " + (running->on_gpu() ? "the GPU, for " : "") +
+                    "other ranks or for bytes on their way");
   }
   return lines;
 }

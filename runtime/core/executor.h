@@ -84,6 +84,7 @@ class Executor {
   using RunningList = std::list<std::unique_ptr<Running>, Recycling<std::unique_ptr<Running>>>;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
+  void ForgetRemoved();
   void Connect(int32_t process_set, Group& group);
   void Keep(Bucket bucket, Group& group);
   Task RunKept(Running& running);
@@ -108,6 +109,7 @@ class Executor {
   StartGate gate_;
   uint64_t gated_ = 0;  // the last batch of which a bucket waits for the gate
   std::map<int32_t, Group> groups_;
+  int removals_seen_ = 0;  // of process sets, whose GPUs have ended
   GpuRoad gpu_road_;
   RunningList running_;
   uint64_t started_ = 0;

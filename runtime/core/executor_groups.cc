@@ -20,6 +20,19 @@ Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks
   return group;
 }
 
+// What GPUs keep for a process set ends soon after the set, on all members: they part there.
+void Executor::ForgetRemoved() {
+  const int removals = sets_->removals();
+  if (removals == removals_seen_) return;
+  bool all = true;
+  for (const auto& [process_set, group] : groups_) {
+    if (sets_->Find(process_set)) continue;
+    if (group.running == 0) gpu_road_.Forget(process_set);
+    all = all && group.running == 0;
+  }
+  if (all) removals_seen_ = removals;
+}
+
 // At its first bucket that all ranks run: they may wait for each other here.
 void Executor::Connect(int32_t process_set, Group& group) {
   if (std::exchange(group.connected, true)) return;

@@ -62,13 +62,6 @@ GpuRoad::GpuRoad(const Fabric& fabric, std::shared_ptr<Gpus> gpus, bool between_
       direct_(counters["gpu.exchanges.direct"]),
       at_callers_(counters["gpu.buckets_on_callers_streams"]) {}
 
-// Streams end before the pools that they write to.
-GpuRoad::~GpuRoad() {
-  const bool in_peace = DeviceEnds();
-  for (auto& [set, share] : shares_) End(share, in_peace);
-  shares_.clear();
-}
-
 Task GpuRoad::Run(GpuBucket& bucket) { return RunInTurn(bucket, next_ticket_++); }
 
 Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
@@ -103,6 +96,11 @@ Status GpuRoad::Open(Share& share) {
     const bool wanted = network != nullptr && gpus_->choices().groups.registers;
     auto memory = wanted ? network->MakeMemory(gpu_->device()) : nullptr;
     if (memory) registered_pool_ = std::make_shared<Pool>(std::move(memory));
+  }
+  if (!spare_.empty()) {
+    share = std::move(spare_.back());
+    spare_.pop_back();
+    return Status::Ok();
   }
   HORON_ASSIGN(share.stream, gpu_->MakeStream(gpus_->choices().pairs));
   HORON_ASSIGN(share.down, gpu_->MakeStream(PairKernels::kFused));

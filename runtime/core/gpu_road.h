@@ -71,9 +71,14 @@ class GpuRoad {
     std::deque<std::pair<SharedEvent, Buffer>> outgrown;  // registered still, free once it is done
     std::unique_ptr<GpuGroup> group;  // of all ranks, or of this node's; goes before its memory
   };
+  struct Ending {  // a share that is used no more
+    Share share;
+    std::vector<SharedEvent> last;  // of its streams, which the device has not reached yet
+  };
+  struct Left;
   class OnGpu;  // gpu_road_stage.cc
 
-  // gpu_road.cc: the order of buckets, the choice of their ways. gpu_road_upkeep.cc: the last four.
+  // gpu_road.cc: the order of buckets, the choice of their ways.
   Task RunInTurn(GpuBucket& bucket, uint64_t ticket);
   Status Open(Share& share);
   Task Decide(Communicator& comm, Share& share);
@@ -86,12 +91,21 @@ class GpuRoad {
   Status FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
+
+  // gpu_road_upkeep.cc
   Status Reserve(const GpuBucket& bucket, Share& share, int64_t bytes);
   static Status SweepOutgrown(Share& share);
-  bool DeviceEnds() const;
-  void End(Share& share, bool in_peace);
-  Status WatchGroups();
   Status Retire(Stream& stream, Buffer buffer);
+  std::chrono::milliseconds limit() const;
+  std::chrono::milliseconds AtMost(std::chrono::milliseconds most) const;
+  std::chrono::milliseconds PatienceFor(const Share& share) const;
+  Status WatchGroups();
+  bool DeviceEnds() const;
+  void BeginToEnd(Share share, bool in_peace);
+  static bool Ended(Ending& ending);
+  void SweepEndings();
+  void EndAll(bool in_peace, std::chrono::milliseconds most);
+  void LeaveBehind();
 
   // gpu_road_stage.cc: staged ops, and what they exchange with ranks that no group reaches.
   Task RunStaged(GpuBucket& bucket, Share& share);
@@ -99,7 +113,7 @@ class GpuRoad {
                 std::vector<Span> recv);
   Task ExchangeFar(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,
                    std::vector<Span> recv);
-  Task ExchangeDirect(Communicator& comm, SharedEvent before, std::vector<Span> send,
+  Task ExchangeDirect(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,
                       std::vector<Span> recv);
   Task ReduceDirectly(Communicator& across, Share& share, std::byte* block, int64_t count,
                       Reduction reduction);
@@ -124,6 +138,8 @@ class GpuRoad {
   std::shared_ptr<Pool> registered_pool_;  // of memory that groups register; null: they do not
   std::shared_ptr<GpuReturns> returns_ = std::make_shared<GpuReturns>();
   std::map<int32_t, Share> shares_;
+  std::vector<Ending> endings_;
+  std::vector<Share> spare_;  // streams, of shares that have ended
   std::map<void*, std::shared_ptr<Stream>> borrowed_;  // of callers
   SharedEvent last_group_;  // the end of the last bucket that used a group
   SharedEvent watched_;     // that of one which the device has not ended yet

@@ -126,7 +126,7 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
   if (share.group) HORON_CO_TRY(share.group->Exchange(to_near, from_near, *share.stream));
   if (!far) co_return Status::Ok();
   if (share.direct) {
-    Task direct = ExchangeDirect(comm, std::move(before), std::move(send), std::move(recv));
+    Task direct = ExchangeDirect(comm, share, std::move(before), std::move(send), std::move(recv));
     co_return co_await direct;
   }
   Task rest = ExchangeFar(comm, share, std::move(before), std::move(send), std::move(recv));
@@ -135,12 +135,12 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
 
 // MPI knows no streams: the device has to be done with what comes before, and what is enqueued
 // after this finds everything there. Chunks as through the host, since the peer may go that way.
-Task GpuRoad::ExchangeDirect(Communicator& comm, SharedEvent before, std::vector<Span> send,
-                             std::vector<Span> recv) {
+Task GpuRoad::ExchangeDirect(Communicator& comm, Share& share, SharedEvent before,
+                             std::vector<Span> send, std::vector<Span> recv) {
   FarChunks outgoing, incoming;
   Cut(send, nullptr, outgoing);
   Cut(recv, nullptr, incoming);
-  EventDone ready(*before, awaited_);
+  EventDone ready(*before, awaited_, PatienceFor(share));
   co_await Until(ready);
   HORON_CO_TRY(ready.status());
   HORON_CO_TRY(gpu_->Attach());
@@ -177,7 +177,7 @@ Task GpuRoad::ExchangeFar(Communicator& comm, Share& share, SharedEvent before,
   }
   auto next = incoming.begin();
   for (FarChunk& chunk : outgoing) {
-    EventDone arrived(*chunk.arrived, awaited_);
+    EventDone arrived(*chunk.arrived, awaited_, PatienceFor(share));
     co_await Until(arrived);
     HORON_CO_TRY(arrived.status());
     HORON_CO_TRY(comm.Send(chunk.transfer, chunk.peer, Span{chunk.on_host, chunk.bytes}));
@@ -221,7 +221,7 @@ Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* bloc
   }
   auto before = share.stream->Record();
   if (!before.ok()) co_return before.status();
-  Task scatter = ExchangeDirect(across, std::move(before).value(), send, recv);
+  Task scatter = ExchangeDirect(across, share, std::move(before).value(), send, recv);
   HORON_CO_TRY(co_await scatter);
   HORON_CO_TRY(share.stream->Reduce(reduction.kind, reduction.dtype, reduction.scale, inputs,
                                     mine.data, parts[me].count));
@@ -231,7 +231,7 @@ Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* bloc
   }
   before = share.stream->Record();
   if (!before.ok()) co_return before.status();
-  Task gather = ExchangeDirect(across, std::move(before).value(), send, recv);
+  Task gather = ExchangeDirect(across, share, std::move(before).value(), send, recv);
   HORON_CO_TRY(co_await gather);
   co_return Retire(*share.stream, std::move(scratch).value());
 }

@@ -2,18 +2,22 @@
 // whether it gets on.
 #include <algorithm>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/log.h"
-#include "runtime/base/seconds.h"
+#include "runtime/base/mutex.h"
 #include "runtime/core/gpu_road.h"
+#include "runtime/core/gpu_waits.h"
 
 namespace horon {
 namespace {
 
 // How often the device is asked whether it has ended a collective.
 constexpr std::chrono::milliseconds kWatchEvery{10};
-constexpr std::chrono::seconds kMostFarewell{30};
+// What a device may still be at when its collectives are aborted: kernels of the program's, say.
+constexpr std::chrono::milliseconds kMostEnding{10'000};
+constexpr std::chrono::milliseconds kMostFarewell{30'000};
 
 }  // namespace
 
@@ -58,6 +62,7 @@ Status GpuRoad::Retire(Stream& stream, Buffer buffer) {
 Status GpuRoad::Progress() {
   if (!gpu_) return Status::Ok();
   returns_->Sweep();
+  SweepEndings();
   for (auto& [set, share] : shares_) {
     if (share.group) HORON_TRY(share.group->Check());
     HORON_TRY(SweepOutgrown(share));
@@ -66,20 +71,29 @@ Status GpuRoad::Progress() {
   return WatchGroups();
 }
 
-// A rank that is stuck, or a network that is gone, without anybody noticing: the device waits.
+// Of the user's; 0: none.
+std::chrono::milliseconds GpuRoad::limit() const {
+  return gpus_ ? gpus_->choices().groups.timeout : std::chrono::milliseconds(0);
+}
+
+std::chrono::milliseconds GpuRoad::AtMost(std::chrono::milliseconds most) const {
+  return limit().count() > 0 ? std::min(limit(), most) : most;
+}
+
+// What waits for the device on its way looks at the time by itself: what a group was given before.
+std::chrono::milliseconds GpuRoad::PatienceFor(const Share& share) const {
+  return share.group ? limit() : std::chrono::milliseconds(0);
+}
+
 // Buckets end in order, so the time is that since the one before the oldest ended.
 Status GpuRoad::WatchGroups() {
-  const auto limit = gpus_->choices().groups.timeout;
-  if (limit.count() == 0 || !last_group_) return Status::Ok();
+  if (limit().count() == 0 || !last_group_) return Status::Ok();
   const auto now = std::chrono::steady_clock::now();
   if (now - watched_at_ < kWatchEvery) return Status::Ok();
   watched_at_ = now;
   if (watched_) {
     HORON_ASSIGN(const bool ended, watched_->Done());
-    if (!ended && now - watched_since_ > limit)
-      return Status::Unavailable(
-          "the GPU has been at one NCCL collective, or has waited for its input, for " +
-          Seconds(limit) + " (HORON_NCCL_TIMEOUT): a rank is stuck");
+    if (!ended && now - watched_since_ > limit()) return GpuTooLong(limit());
     if (!ended) return Status::Ok();
   }
   HORON_ASSIGN(const bool all, last_group_->Done());
@@ -91,7 +105,7 @@ Status GpuRoad::WatchGroups() {
 // Whether what groups were given last has ended, after at most a while.
 bool GpuRoad::DeviceEnds() const {
   if (!last_group_) return true;
-  for (const auto until = std::chrono::steady_clock::now() + kMostFarewell;;) {
+  for (const auto until = std::chrono::steady_clock::now() + AtMost(kMostFarewell);;) {
     const Result<bool> ended = last_group_->Done();
     if (!ended.ok() || ended.value()) return ended.ok();
     if (std::chrono::steady_clock::now() >= until) return false;
@@ -99,30 +113,94 @@ bool GpuRoad::DeviceEnds() const {
   }
 }
 
-// A group that is stuck keeps all that it was given, for as long as the process lives: to end its
-// streams would be to wait for kernels that may never end.
-void GpuRoad::End(Share& share, bool in_peace) {
-  if (!share.group) return;
-  if (in_peace) {
-    share.group->Leave();
-  } else {
-    share.group->Abort();
+// Waits for nothing: to part from other ranks takes as long as they take to come, and to end a
+// stream is to wait for its kernels.
+void GpuRoad::BeginToEnd(Share share, bool in_peace) {
+  Ending ending;
+  for (const auto* stream : {&share.stream, &share.down, &share.up}) {
+    if (!*stream) continue;
+    Result<SharedEvent> last = (*stream)->Record();
+    if (last.ok()) ending.last.push_back(std::move(last).value());  // or the device is lost
   }
-  if (!share.group->stuck()) return;
-  struct Left {
-    std::shared_ptr<Gpu> gpu;
-    std::shared_ptr<Pool> device_pool, registered_pool;
-    Share share;
+  if (share.group && in_peace) share.group->Leave();
+  if (share.group && !in_peace) share.group->Abort();
+  ending.share = std::move(share);
+  endings_.push_back(std::move(ending));
+}
+
+bool GpuRoad::Ended(Ending& ending) {
+  std::erase_if(ending.last, [](const SharedEvent& event) {
+    const Result<bool> done = event->Done();
+    return !done.ok() || done.value();
+  });
+  return ending.last.empty() && (!ending.share.group || ending.share.group->gone());
+}
+
+// Streams are used again: to free the memory that they work in is to wait for the GPU.
+void GpuRoad::SweepEndings() {
+  std::erase_if(endings_, [&](Ending& ending) {
+    if (!Ended(ending)) return false;
+    Share& ended = ending.share;
+    if (ended.stream && ended.down && ended.up) {
+      Share& spare = spare_.emplace_back();
+      spare.stream = std::move(ended.stream);
+      spare.down = std::move(ended.down);
+      spare.up = std::move(ended.up);
+    }
+    return true;
+  });
+}
+
+// All at once: a device may be at the collectives of several groups, which one has to be aborted
+// for another to end.
+void GpuRoad::EndAll(bool in_peace, std::chrono::milliseconds most) {
+  for (auto& [set, share] : shares_) BeginToEnd(std::move(share), in_peace);
+  shares_.clear();
+  const auto hopeless = [](const Ending& ending) {
+    return ending.share.group && ending.share.group->stuck();
   };
+  const auto until = std::chrono::steady_clock::now() + most;
+  for (bool wait = true; wait;) {
+    SweepEndings();
+    wait = !std::all_of(endings_.begin(), endings_.end(), hopeless) &&
+           std::chrono::steady_clock::now() < until;
+    if (wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!endings_.empty()) LeaveBehind();
+}
+
+// Streams end before the pools that they write to.
+GpuRoad::~GpuRoad() {
+  const bool in_peace = DeviceEnds();
+  EndAll(in_peace, AtMost(kMostFarewell));
+  spare_.clear();
+}
+
+struct GpuRoad::Left {
+  std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<Pool> device_pool, pinned_pool, registered_pool;
+  std::shared_ptr<GpuReturns> returns;
+  std::vector<Ending> endings;
+  std::vector<Share> spare;
+};
+
+// All that the device may still use, and whose end would be to wait for it, is kept for as long as
+// the process lives.
+void GpuRoad::LeaveBehind() {
+  Log(LogLevel::kError, "gpu",
+      "the GPU has not ended what it was at, or a call of NCCL's has not returned: its memory and "
+      "its streams are left as they are; do not use the tensors of this job again in this process");
+  static Mutex mutex;
   static auto* const left = new std::vector<Left>;
-  left->push_back({gpu_, device_pool_, registered_pool_, std::move(share)});
-  share = Share();
+  MutexLock lock(mutex);
+  left->push_back({gpu_, device_pool_, pinned_pool_, registered_pool_, returns_,
+                   std::exchange(endings_, {}), std::exchange(spare_, {})});
 }
 
 void GpuRoad::Forget(int32_t process_set) {
   const auto found = shares_.find(process_set);
   if (found == shares_.end()) return;
-  End(found->second, true);
+  BeginToEnd(std::move(found->second), true);
   shares_.erase(found);
 }
 
@@ -135,9 +213,8 @@ void GpuRoad::Abort() {
           "collectives of GPU tensors that had not ended on the device are aborted: what they "
           "wrote is worth nothing, also where a step has used it; go on from a checkpoint");
   }
-  for (auto& [set, share] : shares_) End(share, false);
+  EndAll(false, AtMost(kMostEnding));  // before the tensors of what still runs are given back
   borrowed_.clear();
-  shares_.clear();  // copies that still run end now, before their tensors are given back
   last_group_ = watched_ = nullptr;
 }
 

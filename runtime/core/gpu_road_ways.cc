@@ -174,7 +174,7 @@ Task GpuRoad::ExchangeBetween(Communicator& across, Share& share, std::byte* par
     arrivals.push_back(std::move(arrival).value());
   }
   for (size_t i = 0; i < arrivals.size(); ++i) {
-    EventDone arrived(*arrivals[i], awaited_);
+    EventDone arrived(*arrivals[i], awaited_, PatienceFor(share));
     co_await Until(arrived);
     HORON_CO_TRY(arrived.status());
     const int64_t at = static_cast<int64_t>(i) * chunk, n = std::min(chunk, count - at);
@@ -212,7 +212,7 @@ Task GpuRoad::RunOnHost(GpuBucket& bucket, Share& share) {
   }
   auto copied = share.down->Record();
   if (!copied.ok()) co_return copied.status();
-  EventDone arrived(*copied.value(), awaited_);
+  EventDone arrived(*copied.value(), awaited_, PatienceFor(share));
   co_await Until(arrived);
   HORON_CO_TRY(arrived.status());
   HORON_CO_TRY(bucket.FillMissingInputs());
@@ -255,7 +255,7 @@ Task GpuRoad::ReduceOnHost(GpuBucket& bucket, Share& share) {
   HORON_CO_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
   auto packed = stream.Record();
   if (!packed.ok()) co_return packed.status();
-  EventDone arrived(*packed.value(), awaited_);
+  EventDone arrived(*packed.value(), awaited_, PatienceFor(share));
   co_await Until(arrived);
   HORON_CO_TRY(arrived.status());
   std::vector<int> everyone;

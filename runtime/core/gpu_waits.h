@@ -3,10 +3,20 @@
 // gpu_road_ways.cc; holder of the baton.
 #pragma once
 
+#include <chrono>
+
+#include "runtime/base/seconds.h"
 #include "runtime/base/task.h"
 #include "runtime/transport/gpu_group.h"
 
 namespace horon {
+
+// A rank that is stuck, or a network that is gone, without anybody noticing: the device waits.
+inline Status GpuTooLong(std::chrono::milliseconds limit) {
+  return Status::Unavailable(
+      "the GPU has been at one NCCL collective, or has waited for its input, for " +
+      Seconds(limit) + " (HORON_NCCL_TIMEOUT): a rank is stuck");
+}
 
 // A bucket's place in the order. Passed on when the Task is over, or earlier.
 class GpuTurn final : public Waitable {
@@ -43,13 +53,23 @@ class GpuWait : public Waitable {
   Status status_;
 };
 
+// `limit`: an error where it takes longer, behind a collective of NCCL's; 0: none.
 class EventDone final : public GpuWait {
  public:
-  EventDone(Event& event, int& awaited) : GpuWait(awaited), event_(event) {}
+  EventDone(Event& event, int& awaited, std::chrono::milliseconds limit)
+      : GpuWait(awaited), event_(event), limit_(limit) {}
 
  private:
-  Result<bool> Ask() override { return event_.Done(); }
+  using WaitClock = std::chrono::steady_clock;
+  Result<bool> Ask() override {
+    Result<bool> done = event_.Done();
+    const bool limited = limit_.count() > 0 && done.ok() && !done.value();
+    if (limited && WaitClock::now() - begun_ > limit_) return GpuTooLong(limit_);
+    return done;
+  }
   Event& event_;
+  const std::chrono::milliseconds limit_;
+  const WaitClock::time_point begun_ = WaitClock::now();
 };
 
 class GroupMet final : public GpuWait {

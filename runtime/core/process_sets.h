@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -34,7 +35,9 @@ class ProcessSets {
   void Remove(int32_t id) {
     MutexLock lock(mutex_);
     sets_.erase(id);
+    removals_.fetch_add(1, std::memory_order_release);
   }
+  int removals() const { return removals_.load(std::memory_order_acquire); }  // so far
   // The set with exactly these ranks, or -1. Those that were formed, and those that all ranks have
   // added, know nothing of each other: a library's groups are not in its user's way.
   int32_t IdOf(const std::vector<int>& ranks, bool formed = false) const {
@@ -66,6 +69,7 @@ class ProcessSets {
   mutable Mutex mutex_;
   std::map<int32_t, Set> sets_ HORON_GUARDED_BY(mutex_);
   int32_t last_ HORON_GUARDED_BY(mutex_) = 0;
+  std::atomic<int> removals_{0};
 };
 
 }  // namespace horon

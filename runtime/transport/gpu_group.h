@@ -32,19 +32,22 @@ struct GpuGroupOptions {
 
 class GpuGroup {
  public:
-  virtual ~GpuGroup() = default;  // leaves, if it is neither left nor aborted
+  virtual ~GpuGroup() = default;  // begins to leave, if it is neither left nor aborted
   // Whether all ranks have come: nothing is enqueued before. Never blocks. kUnavailable when they
   // have not in time.
   virtual Result<bool> Ready() = 0;
   // What the network has noticed since. Never blocks.
   virtual Status Check() = 0;
-  // Ends what is in flight, here, whatever the other ranks do. Afterwards nothing is enqueued.
+  // Begins to end what is in flight, here, whatever the other ranks do. Never blocks. Afterwards
+  // nothing is enqueued.
   virtual void Abort() = 0;
-  // Parts from the other ranks once they are done with it, too, and aborts where they do not come
-  // in time. Blocks. Afterwards nothing is enqueued.
+  // Begins to part from the other ranks, which is over once they are done with it, too. Never
+  // blocks. Afterwards nothing is enqueued. Aborts where something has failed before.
   virtual void Leave() = 0;
-  // Whether a call is in it that was waited for in vain. Then it cannot be aborted, and what it was
-  // given must stay as it is: that call may come back.
+  // Whether that is over, and what it was given may go. Never blocks.
+  virtual bool gone() const = 0;
+  // Whether a call is in it that was waited for in vain. Then it cannot be aborted, is never gone,
+  // and what it was given must stay as it is: that call may come back.
   virtual bool stuck() const = 0;
 
   // Memory of GpuNetwork::MakeMemory, once all have come, in which collectives may work without

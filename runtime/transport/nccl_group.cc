@@ -157,17 +157,15 @@ class NcclGroup final : public GpuGroup {
 
   ~NcclGroup() override { Leave(); }
   // Finalize waits for the other ranks, Abort does not: it is what is left when they have not come,
-  // or when something is wrong.
+  // or when something is wrong. To end a communicator is to free its memory, for which CUDA waits
+  // until the GPU rests: a GPU on which another communicator's kernel may wait for a rank, until
+  // that is aborted. So neither is called here.
   void Leave() override {
-    const std::shared_ptr<void> current = enter_(device_);
-    const auto leave = [&nccl = nccl_, comm = comm_] {
-      return Asked(nccl, "leave", nccl.CommFinalize(comm));
-    };
-    if (comm_ != nullptr && met_ && !failed_ && RunApart("leave", leave).ok()) {
-      nccl_.CommDestroy(std::exchange(comm_, nullptr));
-    } else {
-      Abort();
-    }
+    if (comm_ == nullptr || !met_ || failed_ || stuck_) return Abort();
+    End([&nccl = nccl_, comm = comm_, limit = limit()] { return Farewell(nccl, comm, limit); });
+  }
+  bool gone() const override {
+    return !stuck_ && !making_ && comm_ == nullptr && (!ending_ || ending_->returned());
   }
   bool stuck() const override { return stuck_; }
 
@@ -204,12 +202,11 @@ class NcclGroup final : public GpuGroup {
   }
   // Not while a call is in it: such a one is left behind.
   void Abort() override {
-    const std::shared_ptr<void> current = enter_(device_);
     if (making_ && !making_->Leave()) comm_ = *made_;
     making_.reset();
-    NcclComm* const comm = std::exchange(comm_, nullptr);
-    if (comm != nullptr && !stuck_) nccl_.CommAbort(comm);
-    handles_.clear();  // they went with it
+    if (stuck_) comm_ = nullptr;
+    if (comm_ != nullptr)
+      End([&nccl = nccl_, comm = comm_] { return Asked(nccl, "abort", nccl.CommAbort(comm)); });
   }
   bool Reduces(DataType dtype) const override { return TypeOf(dtype) >= 0; }
 
@@ -297,6 +294,25 @@ class NcclGroup final : public GpuGroup {
     bool sends = false, receives = false;
   };
 
+  template <typename Call>
+  void End(Call call) {
+    ending_.emplace(InDevice(enter_, device_, std::move(call)), [] {});
+    comm_ = nullptr;
+    handles_.clear();  // they go with it
+  }
+  // On a thread of its own.
+  static Answer Farewell(const NcclLibrary& nccl, NcclComm* comm, milliseconds limit) {
+    const auto until = NcclClock::now() + limit;
+    Answer left = Asked(nccl, "leave", nccl.CommFinalize(comm));
+    while (left.ok() && left.value() == kNcclInProgress) {  // NCCL_COMM_BLOCKING=0
+      sched_yield();
+      NcclAnswer state = kNcclInProgress;
+      const NcclAnswer asked = nccl.CommGetAsyncError(comm, &state);
+      left = Asked(nccl, "leave", asked == kNcclSuccess ? state : asked);
+      if (NcclClock::now() >= until) left = Status::Unavailable("NCCL did not leave in time");
+    }
+    return Asked(nccl, "leave", left.ok() ? nccl.CommDestroy(comm) : nccl.CommAbort(comm));
+  }
   static Answer Asked(const NcclLibrary& nccl, const std::string& what, NcclAnswer answer) {
     HORON_TRY(nccl.Check(answer, what));
     return answer;
@@ -406,6 +422,7 @@ class NcclGroup final : public GpuGroup {
   EnterDevice enter_;
   std::shared_ptr<NcclComm*> made_ = std::make_shared<NcclComm*>(nullptr);
   std::optional<Apart> making_;  // null once this rank has begun, or given up
+  std::optional<Apart> ending_;  // null before it is left or aborted
   NcclComm* comm_ = nullptr;     // null before, and once left or aborted
   int size_, device_;
   const GpuGroupOptions options_;

@@ -76,6 +76,7 @@ class FakeGroup final : public GpuGroup {
   }
   Status Check() override { return Status::Ok(); }
   void Leave() override {}
+  bool gone() const override { return true; }
   bool stuck() const override { return false; }
   void Abort() override {
     std::lock_guard lock(room_->mutex);

@@ -214,6 +214,8 @@ struct FakeNcclCalls {
     return config->blocking != 0 ? kNcclSuccess : kNcclInProgress;
   }
   static NcclAnswer CommGetAsyncError(NcclComm* comm, NcclAnswer* state) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
     std::lock_guard lock(live->mutex_);
     const auto found = live->states_.find(comm->of);
     const bool said = found != live->states_.end() && found->second != kNcclSuccess;
@@ -227,14 +229,20 @@ struct FakeNcclCalls {
     --live->communicators_;
   }
   static NcclAnswer CommFinalize(NcclComm* comm) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
     return Note(comm, "CommFinalize").value_or(kNcclSuccess);
   }
   static NcclAnswer CommDestroy(NcclComm* comm) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
     const auto answer = Note(comm, "CommDestroy");
     Drop(comm);
     return answer.value_or(kNcclSuccess);
   }
   static NcclAnswer CommAbort(NcclComm* comm) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
     const auto answer = Note(comm, "CommAbort");
     comm->group->Abort();
     {

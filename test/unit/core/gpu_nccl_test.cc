@@ -2,6 +2,7 @@
 // on every rank, and the next one begins anew. Each rank's GPU checks the order of its work.
 #include <cmath>
 #include <string>
+#include <thread>
 
 #include "test/support/catch.h"
 #include "test/support/gpu_world.h"
@@ -37,9 +38,9 @@ void ExpectSum(GpuWorld& world, GpuRank& rank, const std::string& name, int64_t 
 }
 
 // Again and again, until it fails: what is said.
-Status FailingSum(GpuRank& rank) {
+Status FailingSum(GpuRank& rank, const std::string& op = "sum") {
   std::byte* const tensor = rank.Put(Counting(0, 1));
-  const Request request = GpuRank::Of("again", "sum", DataType::kFloat32, {1});
+  const Request request = GpuRank::Of("again", op, DataType::kFloat32, {1});
   while (true) {
     const auto work = rank.Submit(request, tensor, tensor);
     const Status status = work.ok() ? rank.me().Wait(*work.value()) : work.status();
@@ -49,12 +50,15 @@ Status FailingSum(GpuRank& rank) {
 
 // A job that fails on all ranks in a way that `spoil` brings about, and one after it.
 void FailAndBeginAnew(const GpuLayout& layout, const std::string& said,
-                      const std::function<void(test::FakeNccl&)>& spoil) {
+                      const std::function<void(test::FakeNccl&)>& spoil,
+                      const std::string& op = "sum") {
   GpuWorld world(layout);
   world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "before", 100); });
   spoil(*world.nccl);
   std::vector<Status> ends(static_cast<size_t>(layout.size));
-  world.Run([&](GpuRank& rank) { ends[static_cast<size_t>(rank.me().rank())] = FailingSum(rank); });
+  world.Run([&](GpuRank& rank) {
+    ends[static_cast<size_t>(rank.me().rank())] = FailingSum(rank, op);
+  });
   bool told = false;
   for (int rank = 0; rank < layout.size; ++rank) {
     const Status& end = ends[static_cast<size_t>(rank)];
@@ -95,6 +99,94 @@ TEST_CASE("a collective that the GPU does not end in time ends the job", "[gpu][
       "the GPU has been at one NCCL collective, or has waited for its input, "
       "for 0.3 s (HORON_NCCL_TIMEOUT): a rank is stuck",
       [](test::FakeNccl& nccl) { nccl.Answer(1, "AllReduce", kNcclSuccess, 1'000'000); });
+}
+
+TEST_CASE("a collective inside nodes that the GPU does not end in time ends the job",
+          "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(4, 2);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  const std::string words =
+      "the GPU has been at one NCCL collective, or has waited for its input, for 0.3 s";
+  FailAndBeginAnew(layout, words, [](test::FakeNccl& nccl) {
+    for (const char* function : {"ReduceScatter", "AllGather"})
+      nccl.Answer(1, function, kNcclSuccess, 1'000'000);
+  });
+  FailAndBeginAnew(
+      layout, words,
+      [](test::FakeNccl& nccl) { nccl.Answer(1, "GroupEnd", kNcclSuccess, 1'000'000); }, "adasum");
+}
+
+TEST_CASE("a call of NCCL's that does not return ends the job", "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(2);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  GpuWorld world(layout);
+  world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "before", 100); });
+  world.nccl->Hold(0, "AllReduce");
+  std::vector<Status> ends(2);
+  world.Run([&](GpuRank& rank) { ends[static_cast<size_t>(rank.me().rank())] = FailingSum(rank); });
+  for (const Status& end : ends) {
+    INFO(end.message());
+    CHECK(end.code() == Code::kUnavailable);
+    CHECK(end.message().find("NCCL did not start an allreduce within 0.3 s: a rank is stuck") !=
+          std::string::npos);
+  }
+  CHECK(world.nccl->times(0, "CommAbort") == 0);  // it would pull away what that call uses
+  CHECK(world.nccl->times(1, "CommAbort") == 1);
+  world.world.reset();  // and it is left
+  world.Check();
+}
+
+TEST_CASE("a kernel of the program's that does not end holds up no error", "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(2);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  GpuWorld world(layout);
+  world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "before", 100); });
+  world.Run([&](GpuRank& rank) {
+    if (rank.me().rank() == 0) rank.stream().Hold();
+    const Status end = FailingSum(rank);
+    world.Expect(end.code() == Code::kUnavailable, end.message());
+    const bool said = end.message().find("or has waited for its input, for 0.3 s") !=
+                      std::string::npos;
+    world.Expect(said, end.message());
+    rank.stream().Release();
+  });
+  world.world.reset();
+  world.Check();
+}
+
+TEST_CASE("the members of a process set part when it is removed, and hold up nobody",
+          "[gpu][nccl]") {
+  GpuWorld world(OverNccl(3));
+  const auto farewells = [&](int rank) { return world.nccl->times(rank, "CommFinalize"); };
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    ExpectSum(world, rank, "of all", 100);
+    for (size_t life = 1; life <= 4; ++life) {
+      const int set = rank.me().AddProcessSet({0, 1}).value();
+      if (me < 2) {
+        std::byte* const tensor = rank.Put(Counting(1, 8));
+        Request request = GpuRank::Of("s", "sum", DataType::kFloat32, {8});
+        request.process_set = set;
+        const auto work = rank.Submit(request, tensor, tensor).value();
+        world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+        world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensor, 8))[1] == 4, "the sum");
+      }
+      if (life == 2) world.nccl->Hold(me, "CommFinalize");
+      world.Expect(rank.me().RemoveProcessSet(set).ok(), "removed");
+      while (me < 2 && farewells(me) < life) std::this_thread::yield();
+      ExpectSum(world, rank, "meanwhile", 100);
+      if (life == 3) world.nccl->Recover();
+    }
+    ExpectSum(world, rank, "at last", 100);
+  });
+  world.world.reset();
+  for (const int rank : {0, 1, 2}) {
+    INFO("rank " << rank);
+    CHECK(world.nccl->times(rank, "CommAbort") == 0);
+    CHECK(world.nccl->times(rank, "CommDestroy") == (rank < 2 ? 5 : 1));
+  }
+  CHECK(world.nccl->communicators() == 0);
+  world.Check();
 }
 
 TEST_CASE("ranks that do not meet in NCCL end the job", "[gpu][nccl]") {

@@ -53,6 +53,12 @@ struct Ranks {
   Status Sum(int rank, std::byte* at) {
     return groups[rank]->Allreduce(DataType::kFloat32, ReduceKind::kSum, at, 1, streams[rank]);
   }
+  // Leaves, or aborts, and is gone.
+  void End(int rank) {
+    groups[rank]->Leave();
+    Until([&] { return groups[rank]->gone(); });
+    groups[rank].reset();
+  }
   // What rank 0 has called since the communicator was made.
   Calls calls() const {
     Calls all = nccl.calls(0);
@@ -127,18 +133,49 @@ TEST_CASE("a call of NCCL's that does not return is left behind", "[nccl]") {
   REQUIRE(Says(ranks.Sum(0, at), "a call of NCCL's has not returned"));
   REQUIRE(Says(ranks.groups[0]->Check(), "a call of NCCL's has not returned"));
   REQUIRE(ranks.groups[0]->stuck());
+  ranks.groups[0]->Abort();
+  REQUIRE(!ranks.groups[0]->gone());
   ranks.groups[0].reset();  // would pull away what that call uses
   REQUIRE(ranks.calls() == Calls{"AllReduce"});
 }
 
-TEST_CASE("a farewell that does not return is left behind", "[nccl]") {
-  Ranks ranks({.timeout = kSoon});
-  ranks.nccl.Hold(0, "CommFinalize");
-  ranks.groups[0]->Leave();
-  REQUIRE(ranks.groups[0]->stuck());
-  ranks.groups[0]->Leave();
-  ranks.groups[0].reset();
-  REQUIRE(ranks.calls() == Calls{"CommFinalize"});
+TEST_CASE("a farewell waits for other ranks, and nobody for it", "[nccl]") {
+  for (const bool finalizes : {true, false}) {
+    Ranks ranks;
+    const char* const what = finalizes ? "CommFinalize" : "CommDestroy";
+    ranks.nccl.Hold(0, what);
+    ranks.groups[0]->Leave();
+    ranks.Until([&] { return ranks.nccl.times(0, what) == 1; });
+    ranks.groups[0]->Leave();
+    ranks.groups[0]->Abort();  // too late: it is at it
+    REQUIRE(!ranks.groups[0]->gone());
+    REQUIRE(!ranks.groups[0]->stuck());
+    ranks.nccl.Recover();
+    ranks.Until([&] { return ranks.groups[0]->gone(); });
+    REQUIRE(ranks.calls() == Calls{"CommFinalize", "CommDestroy"});
+  }
+}
+
+TEST_CASE("an abort takes its time elsewhere", "[nccl]") {
+  Ranks ranks;
+  ranks.nccl.Hold(0, "CommAbort");
+  ranks.groups[0]->Abort();
+  REQUIRE(!ranks.groups[0]->gone());
+  REQUIRE(Says(ranks.groups[0]->Check(), "the NCCL communicator was aborted"));
+  ranks.nccl.Recover();
+  ranks.Until([&] { return ranks.groups[0]->gone(); });
+  REQUIRE(ranks.nccl.communicators() == 1);
+}
+
+TEST_CASE("a farewell that NCCL leaves in progress is waited for, and then ended", "[nccl]") {
+  for (const bool comes : {true, false}) {
+    Ranks ranks({.timeout = kSoon});
+    ranks.nccl.Answer(0, "CommFinalize", kNcclInProgress);
+    if (!comes) ranks.nccl.SetState(0, kNcclInProgress);
+    ranks.groups[0]->Leave();
+    ranks.Until([&] { return ranks.groups[0]->gone(); });
+    REQUIRE(ranks.calls() == Calls{"CommFinalize", comes ? "CommDestroy" : "CommAbort"});
+  }
 }
 
 TEST_CASE("a call that comes back late is nobody's any more", "[nccl]") {
@@ -197,7 +234,7 @@ TEST_CASE("what NCCL notices later ends the communicator without a farewell", "[
   ranks.nccl.SetState(0, kNcclRemoteError);
   REQUIRE(Says(ranks.groups[0]->Check(), "NCCL could not go on: remote process exited"));
   REQUIRE(Says(ranks.groups[0]->Ready().status(), "remote process exited"));
-  ranks.groups[0].reset();
+  ranks.End(0);
   REQUIRE(ranks.calls() == Calls{"CommAbort"});
 }
 
@@ -209,7 +246,7 @@ TEST_CASE("a call that NCCL leaves in progress is waited for, but not for ever",
   ranks.nccl.SetState(0, kNcclInProgress);
   REQUIRE(Says(ranks.Sum(0, at), "NCCL did not start an allreduce within 0.2 s: a rank is stuck"));
   ranks.nccl.SetState(0, kNcclSuccess);
-  ranks.groups[0].reset();
+  ranks.End(0);
   REQUIRE(ranks.calls() == Calls{"AllReduce", "AllReduce", "CommAbort"});
 }
 
@@ -243,7 +280,7 @@ TEST_CASE("an aborted communicator is called no more, and says so", "[nccl]") {
         group.Allgather(at, at, 4, stream), group.Broadcast(two, 0, stream),
         group.Exchange(two, two, stream), group.Register({at, 4})})
     REQUIRE(Says(status, "the NCCL communicator was aborted"));
-  ranks.groups[0].reset();
+  ranks.End(0);
   REQUIRE(ranks.calls() == Calls{"CommAbort"});
 }
 
@@ -251,9 +288,9 @@ TEST_CASE("a communicator is finalized before it is destroyed, or aborted", "[nc
   for (const bool parts : {true, false}) {
     Ranks ranks;
     if (!parts) ranks.nccl.Answer(0, "CommFinalize", kNcclSystemError);
-    ranks.groups[0].reset();
+    ranks.End(0);
     REQUIRE(ranks.calls() == Calls{"CommFinalize", parts ? "CommDestroy" : "CommAbort"});
-    ranks.groups[1].reset();
+    ranks.End(1);
     REQUIRE(ranks.nccl.communicators() == 0);
   }
 }
