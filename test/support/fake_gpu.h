@@ -4,7 +4,8 @@
 // at the same time as other streams' work. Three mistakes show:
 //  - the host looks into device memory: that memory is not readable at the addresses it is given;
 //  - work reads or writes what other work has not been ordered after by an event: found when it is
-//    enqueued, from what each stream and the host know to have happened, whatever the timing;
+//    enqueued, from what each stream and the host know to have happened, whatever the timing; so
+//    does a message, in pinned memory, too (gpu_transport.h);
 //  - ranks call different collectives of a group: found when they meet.
 // What was found is in complaints(). Streams may be held, so that a test sees who waits for them.
 #pragma once
@@ -46,8 +47,8 @@ class FakeGpu final : public Gpu {
   const std::byte* Inside(const std::byte* device) const {
     return Inside(const_cast<std::byte*>(device));
   }
-  // The host reads or writes it there, as an MPI does that can. Complains unless it has seen all
-  // work done that this depends on.
+  // The host reads or writes there, as a message does. Of this memory, and of pinned memory, it
+  // complains unless the host has seen all work done that this depends on.
   void Touch(const Span& span, bool writes);
   void Complain(const std::string& what);
   std::vector<std::string> complaints() const;
@@ -56,6 +57,7 @@ class FakeGpu final : public Gpu {
  private:
   friend class FakeStream;
   friend class FakeEvent;
+  friend class FakePinnedMemory;
   struct Access {
     const std::byte *begin, *end;
     int stream;
@@ -66,6 +68,7 @@ class FakeGpu final : public Gpu {
   // on: it must not be done, for it would be a race in this process, too.
   bool Note(FakeStream& stream, const std::string& what, const std::vector<Span>& reads,
             const std::vector<Span>& writes);
+  bool Knows(const Span& span) const;
   void Check(const Clock& known, const std::string& what, const Span& span, int stream,
              bool writes);
 
@@ -76,6 +79,7 @@ class FakeGpu final : public Gpu {
   int streams_ = 0;
   uint64_t events_ = 0;
   Clock host_;  // what the host has seen done
+  std::map<const std::byte*, int64_t> pinned_;  // bytes of it, by where they begin
   std::vector<Access> accesses_;
   std::vector<std::string> complaints_;
 };

@@ -8,8 +8,8 @@
 
 #include "test/support/fake_nccl.h"
 #include "test/support/gpu_rank.h"
+#include "test/support/gpu_transport.h"
 #include "test/support/road.h"
-#include "test/support/wrapped_transport.h"
 
 namespace horon::test {
 
@@ -31,31 +31,14 @@ struct GpuLayout {
   // Puts something around the transports below that.
   std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> wrap =
       [](int, std::unique_ptr<Transport> inner) { return inner; };
+  // False: all goes in messages, which the GPUs notice; what a lane reads they do not.
+  bool lanes = true;
 };
 
 // Every rank has the same NCCL.
 inline GpuLayout LayoutOf(int size, int local_size, const char* way, bool between = false) {
   return {size, local_size, std::vector<int>(static_cast<size_t>(size), kNccl), way, between};
 }
-
-// What an MPI that reads a GPU's memory is to the runtime.
-class DirectTransport final : public WrappedTransport {
- public:
-  DirectTransport(std::unique_ptr<Transport> inner, FakeGpu& gpu)
-      : WrappedTransport(std::move(inner)), gpu_(gpu) {}
-  bool reads_gpus() const override { return true; }
-  Status Post(Transfer& transfer) override {
-    for (Span& span : transfer.spans) {
-      if (gpu_.Inside(span.data) == span.data) continue;
-      gpu_.Touch(span, transfer.direction == Transfer::Direction::kReceive);
-      span.data = gpu_.Inside(span.data);
-    }
-    return WrappedTransport::Post(transfer);
-  }
-
- private:
-  FakeGpu& gpu_;
-};
 
 // A world in which every rank has a GPU.
 struct GpuWorld {
@@ -85,6 +68,7 @@ struct GpuWorld {
   WorldOptions OptionsOf(const GpuLayout& layout) {
     WorldOptions options;
     options.local_size = layout.local_size;
+    options.lanes = layout.lanes;
     options.gpus = [this, layout](int rank) {
       GpuChoices choices = layout.choices;
       layout.choose(rank, choices);
@@ -97,11 +81,9 @@ struct GpuWorld {
     options.configure_rank = layout.configure_rank;
     options.wrap = [this, direct = layout.direct, wrap = layout.wrap](
                        int rank, std::unique_ptr<Transport> inner) {
-      inner = wrap(rank, std::move(inner));
       const bool all = !direct.empty() && direct[0] < 0;
-      if (!all && std::find(direct.begin(), direct.end(), rank) == direct.end()) return inner;
-      return std::unique_ptr<Transport>(
-          std::make_unique<DirectTransport>(std::move(inner), gpus.gpu(rank)));
+      const bool reads = all || std::find(direct.begin(), direct.end(), rank) != direct.end();
+      return std::make_unique<GpuTransport>(wrap(rank, std::move(inner)), gpus.gpu(rank), reads);
     };
     return options;
   }

@@ -17,6 +17,12 @@ using test::kNccl;
 using test::Values;
 using Layout = test::GpuLayout;
 
+// Without lanes, which read a tensor where it lies: the GPU sees messages.
+Layout WithoutLanes(Layout layout) {
+  layout.lanes = false;
+  return layout;
+}
+
 const std::vector<Layout> kLayouts = {
     {1, 0, {kNccl}, "gpu.buckets.group"},
     {2, 0, {kNccl, kNccl}, "gpu.buckets.group"},
@@ -28,6 +34,7 @@ const std::vector<Layout> kLayouts = {
     {2, 0, {0, 0}, "gpu.buckets.host"},
     {3, 0, {kNccl, kNccl, 0}, "gpu.buckets.host"},
     {2, 0, {kNccl, 22809}, "gpu.buckets.host"},
+    WithoutLanes({3, 0, {0, 0, 0}, "gpu.buckets.host"}),
 };
 
 struct Case {

@@ -2,8 +2,11 @@
 #include "test/support/fake_gpu.h"
 
 #include <cstring>
+#include <thread>
 
+#include "runtime/transport/shm.h"
 #include "test/support/catch.h"
+#include "test/support/gpu_transport.h"
 
 namespace horon {
 namespace {
@@ -48,6 +51,69 @@ TEST_CASE("a fake GPU complains of work that no event puts in order", "[gpu]") {
     REQUIRE(reader.Copy(b, a, 64).ok());
     REQUIRE(gpu.complaints().empty());
   }
+}
+
+// A message to its own rank, out of this memory or into it.
+void PostTo(FakeGpu& gpu, Transfer::Direction direction, const Span& span) {
+  test::GpuTransport transport(std::make_unique<SelfTransport>(0), gpu, false);
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.peer = 0;
+  transfer.tag = kLetterTag;
+  transfer.spans = {span};
+  REQUIRE(transport.Post(transfer).ok());
+  transfer.Cancel();
+}
+
+TEST_CASE("a fake GPU complains of messages in pinned memory that streams use", "[gpu]") {
+  constexpr auto kSend = Transfer::Direction::kSend, kReceive = Transfer::Direction::kReceive;
+  FakeGpu gpu;
+  const auto memory = gpu.MakePinnedMemory();
+  FakeStream stream(gpu);
+  std::byte* const on_device = gpu.Take(64);
+  std::byte* const pinned = memory->Allocate(64).value();
+  SECTION("it is sent before it is written") {
+    REQUIRE(stream.Copy(pinned, on_device, 32).ok());
+    PostTo(gpu, kSend, {pinned + 32, 32});
+    REQUIRE(gpu.complaints().empty());
+    PostTo(gpu, kSend, {pinned + 16, 32});
+    REQUIRE(gpu.complaints() == std::vector<std::string>{
+                                    "a message reads what stream 1 writes, without an event "
+                                    "between"});
+  }
+  SECTION("what comes overwrites it before it is read") {
+    REQUIRE(stream.Copy(on_device, pinned, 64).ok());
+    PostTo(gpu, kSend, {pinned, 64});  // both read it
+    REQUIRE(gpu.complaints().empty());
+    PostTo(gpu, kReceive, {pinned, 64});
+    REQUIRE(gpu.complaints() == std::vector<std::string>{
+                                    "a message writes what stream 1 reads, without an event "
+                                    "between"});
+  }
+  SECTION("a host that has asked whether it is done") {
+    stream.Hold();
+    REQUIRE(stream.Copy(pinned, on_device, 64).ok());
+    const SharedEvent copied = stream.Record().value();
+    REQUIRE(!copied->Done().value());
+    PostTo(gpu, kSend, {pinned, 64});
+    REQUIRE(gpu.complaints().size() == 1);
+    stream.Release();
+    while (!copied->Done().value()) std::this_thread::yield();
+    PostTo(gpu, kSend, {pinned, 64});
+    PostTo(gpu, kReceive, {pinned, 64});
+    REQUIRE(gpu.complaints().size() == 1);
+  }
+  SECTION("memory that is not pinned, or not any more") {
+    std::byte plain[64];
+    stream.Enqueue("a kernel", {}, {{plain, 64}, {pinned, 64}}, [] {});
+    PostTo(gpu, kSend, {plain, 64});
+    memory->Free(pinned, 64);
+    PostTo(gpu, kSend, {pinned, 64});
+    REQUIRE(gpu.complaints().empty());
+    return;
+  }
+  stream.Finish();
+  memory->Free(pinned, 64);
 }
 
 TEST_CASE("a fake stream works in order, later, and can be held", "[gpu]") {
