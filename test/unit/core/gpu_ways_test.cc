@@ -1,5 +1,6 @@
 // What comes out of buckets of GPU tensors, whichever way they go: every op, type and layout. Each
 // test ends with no complaint of any GPU about the order of its work.
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -151,6 +152,46 @@ TEST_CASE("elementwise ops go between nodes out of the GPU's memory where MPI re
   Layout some{4, 2, {kNccl, kNccl, kNccl, kNccl}, "gpu.buckets.nodes"};
   some.direct = {0, 1, 3};
   CheckElementwise(some);
+}
+
+// Of two ranks each sends three chunks, of four each two; the last one is shorter.
+TEST_CASE("a large sum between nodes goes in chunks, and each comes out right", "[gpu]") {
+  constexpr int64_t kCount = 2'600'003;
+  const bool direct = GENERATE(false, true);
+  for (const auto& [size, local] : std::vector<std::pair<int, int>>{{2, 1}, {4, 2}}) {
+    INFO(size << " ranks, " << local << " a node" << (direct ? ", directly" : ""));
+    Layout layout = test::LayoutOf(size, local, direct ? "gpu.exchanges.direct" : "");
+    if (direct) layout.direct = {-1};
+    const auto value = [](int rank, int64_t i) {
+      return static_cast<float>((i * 7 + rank * 13) % 1021);
+    };
+    GpuWorld world(layout);
+    world.Run([&, size = size](GpuRank& rank) {
+      std::vector<float> values(kCount), expected(kCount);
+      for (int64_t i = 0; i < kCount; ++i) {
+        values[static_cast<size_t>(i)] = value(rank.me().rank(), i);
+        for (int r = 0; r < size; ++r) expected[static_cast<size_t>(i)] += value(r, i);
+      }
+      const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+      std::byte* const tensor = rank.Put(Bytes(bytes, bytes + kCount * 4));
+      const Request request = GpuRank::Of("large", "sum", DataType::kFloat32, {kCount});
+      const auto work = rank.Submit(request, tensor, tensor);
+      const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+      world.Expect(status.ok(), status.message());
+      const Bytes sum = rank.Get(tensor, kCount * 4);
+      int64_t wrong = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        float got = 0;
+        std::memcpy(&got, sum.data() + i * sizeof got, sizeof got);
+        wrong += got == expected[i] ? 0 : 1;
+      }
+      world.Expect(wrong == 0, std::to_string(wrong) + " elements are wrong");
+      auto& counters = rank.me().runtime().counters();
+      world.Expect(counters["gpu.buckets.nodes"].value() == 1, "it went another way");
+      world.Expect((counters["gpu.exchanges.direct"].value() > 0) == direct, "directly, or not");
+    });
+    world.Check();
+  }
 }
 
 TEST_CASE("ops on GPUs that move rows", "[gpu]") {
