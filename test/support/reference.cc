@@ -78,7 +78,7 @@ Values SmallValues(DataType dtype, int rank, int64_t count) {
   const bool negative = dtype != DataType::kUInt8 && dtype != DataType::kBool;
   Values values;
   for (int64_t i = 0; i < count; ++i) {
-    const auto mixed = static_cast<double>((i * 7 + rank * 5 + i / 11) % 5);
+    const auto mixed = static_cast<double>((i * 7 + rank * 3 + i / 11) % 5);
     double value = negative ? mixed - 2 : mixed / 2;  // unsigned: 2^6 fits with room
     if (dtype == DataType::kBool) value = mixed > 1 ? 1 : 0;
     values.push_back(IsFloat(dtype) ? value : std::trunc(value));
