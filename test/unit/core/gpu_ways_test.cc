@@ -54,6 +54,7 @@ std::vector<Case> Cases() {
     for (const int64_t count : {0, 1, 17, 5000}) {
       cases.push_back({"sum", ReduceKind::kSum, false, dtype, count});
       cases.push_back({"max", ReduceKind::kMax, false, dtype, count, 1.0, 1.0, true});
+      cases.push_back({"min", ReduceKind::kMin, false, dtype, count});
       if (dtype == DataType::kBool) continue;
       cases.push_back({"average", ReduceKind::kSum, true, dtype, count, 2.0, 0.5});
       cases.push_back({"product", ReduceKind::kProduct, false, dtype, count, 1.0, 2.0, true});
