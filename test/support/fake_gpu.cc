@@ -30,7 +30,10 @@ class RegionMemory final : public Memory {
  public:
   explicit RegionMemory(FakeGpu& gpu) : gpu_(gpu), device_(gpu.device()) {}
   Device device() const override { return device_; }
-  Result<std::byte*> Allocate(int64_t bytes) override { return gpu_.Take(bytes); }
+  Result<std::byte*> Allocate(int64_t bytes) override {
+    HORON_TRY(gpu_.state());
+    return gpu_.Take(bytes);
+  }
   void Free(std::byte*, int64_t) override {}
 
  private:
@@ -46,6 +49,7 @@ class FakePinnedMemory final : public Memory {
   explicit FakePinnedMemory(FakeGpu& gpu) : gpu_(gpu) {}
   Device device() const override { return host_->device(); }
   Result<std::byte*> Allocate(int64_t bytes) override {
+    HORON_TRY(gpu_.state());
     HORON_ASSIGN(std::byte* const data, host_->Allocate(bytes));
     std::lock_guard lock(gpu_.mutex_);
     gpu_.pinned_[data] = bytes;
@@ -111,6 +115,7 @@ std::unique_ptr<Memory> FakeGpu::MakePinnedMemory() {
 }
 
 Result<std::unique_ptr<Stream>> FakeGpu::MakeStream(PairKernels) {
+  HORON_TRY(state());
   return std::unique_ptr<Stream>(std::make_unique<FakeStream>(*this));
 }
 
@@ -135,6 +140,17 @@ bool FakeGpu::Knows(const Span& span) const {
   if (after == pinned_.begin()) return false;
   const auto& [begin, bytes] = *std::prev(after);
   return span.data < begin + bytes;
+}
+
+void FakeGpu::Lose(Status why) {
+  std::lock_guard lock(mutex_);
+  state_ = std::move(why);
+  for (FakeStream* const stream : open_) stream->Release();
+}
+
+Status FakeGpu::state() const {
+  std::lock_guard lock(mutex_);
+  return state_;
 }
 
 void FakeGpu::Complain(const std::string& what) {
@@ -215,11 +231,16 @@ FakeStream::FakeStream(FakeGpu& gpu) : gpu_(gpu), queue_(std::make_unique<Queue>
   {
     std::lock_guard lock(gpu.mutex_);
     id_ = ++gpu.streams_;
+    gpu.open_.insert(this);
   }
   queue_->thread = std::thread([queue = queue_.get()] { queue->Run(); });
 }
 
 FakeStream::~FakeStream() {
+  {
+    std::lock_guard lock(gpu_.mutex_);
+    gpu_.open_.erase(this);
+  }
   Release();
   Finish();
   {
@@ -252,7 +273,16 @@ void FakeStream::Release() {
 
 void FakeStream::Enqueue(const std::string& what, const std::vector<Span>& reads,
                          const std::vector<Span>& writes, std::function<void()> work) {
-  if (gpu_.Note(*this, what, reads, writes)) queue_->Add(std::move(work));
+  if (!gpu_.state().ok() || !gpu_.Note(*this, what, reads, writes)) return;
+  queue_->Add([&gpu = gpu_, work = std::move(work)] {
+    if (gpu.state().ok()) work();
+  });
+}
+
+Status FakeStream::Start(const std::string& what, const std::vector<Span>& reads,
+                         const std::vector<Span>& writes, std::function<void()> work) {
+  Enqueue(what, reads, writes, std::move(work));
+  return gpu_.state();
 }
 
 // --- events
@@ -262,6 +292,7 @@ class FakeEvent final : public Event {
   explicit FakeEvent(FakeStream& on) : gpu_(on.gpu_), known_(on.known_) {}
 
   Result<bool> Done() override {
+    HORON_TRY(gpu_.state());
     std::lock_guard lock(mutex_);
     if (!done_) return false;
     std::lock_guard clocks(gpu_.mutex_);
@@ -270,6 +301,7 @@ class FakeEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     auto& held = *static_cast<FakeStream*>(on);
+    HORON_TRY(gpu_.state());
     {
       std::lock_guard clocks(gpu_.mutex_);
       Join(held.known_, known_);
@@ -287,6 +319,7 @@ class FakeEvent final : public Event {
     changed_.notify_all();
   }
   static Result<SharedEvent> On(FakeStream& on) {
+    HORON_TRY(on.gpu_.state());
     std::shared_ptr<FakeEvent> event;
     {
       std::lock_guard clocks(on.gpu_.mutex_);

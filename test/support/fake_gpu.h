@@ -7,12 +7,14 @@
 //    enqueued, from what each stream and the host know to have happened, whatever the timing; so
 //    does a message, in pinned memory, too (gpu_transport.h);
 //  - ranks call different collectives of a group: found when they meet.
-// What was found is in complaints(). Streams may be held, so that a test sees who waits for them.
+// What was found is in complaints(). Streams may be held, so that a test sees who waits for them,
+// and the device may be lost.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,10 @@ class FakeGpu final : public Gpu {
   void Complain(const std::string& what);
   std::vector<std::string> complaints() const;
   int capturing = 0;  // > 0: Record refuses, as while a graph is captured
+  // From now on streams do nothing and are not held, and whoever enqueues, records, allocates or
+  // asks an event gets this: CUDA's errors of a lost device stay.
+  void Lose(Status why);
+  Status state() const;  // why it is lost
 
  private:
   friend class FakeStream;
@@ -77,6 +83,8 @@ class FakeGpu final : public Gpu {
   mutable std::mutex mutex_;  // guards all below, and the clocks of streams and events
   int64_t taken_ = 0;
   int streams_ = 0;
+  std::set<FakeStream*> open_;  // those there are
+  Status state_;
   uint64_t events_ = 0;
   Clock host_;  // what the host has seen done
   std::map<const std::byte*, int64_t> pinned_;  // bytes of it, by where they begin
@@ -104,7 +112,7 @@ class FakeStream final : public Stream {
 
   Status Multiply(const MatrixProduct&) override { return Status::Unsupported("no cuBLAS here"); }
 
-  // Any work that reads and writes these spans.
+  // Any work that reads and writes these spans. Nothing happens where the device is lost.
   void Enqueue(const std::string& what, const std::vector<Span>& reads,
                const std::vector<Span>& writes, std::function<void()> work);
   void Finish();  // waits for all of it: what a test does, and the runtime never
@@ -116,6 +124,9 @@ class FakeStream final : public Stream {
   friend class FakeGpu;
   friend class FakeEvent;
   struct Queue;
+  // The same as a call of the runtime's.
+  Status Start(const std::string& what, const std::vector<Span>& reads,
+               const std::vector<Span>& writes, std::function<void()> work);
   FakeGpu& gpu_;
   int id_;
   uint64_t number_ = 0;  // pieces of work so far

@@ -24,17 +24,15 @@ struct Inputs {
 }  // namespace
 
 Status FakeStream::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  Enqueue("a copy", {Reading(from, bytes)}, {{to, bytes}}, [=, this] {
+  return Start("a copy", {Reading(from, bytes)}, {{to, bytes}}, [=, this] {
     if (bytes > 0) std::memmove(gpu_.Inside(to), gpu_.Inside(from), static_cast<size_t>(bytes));
   });
-  return Status::Ok();
 }
 
 Status FakeStream::Zero(std::byte* to, int64_t bytes) {
-  Enqueue("a clearing", {}, {{to, bytes}}, [=, this] {
+  return Start("a clearing", {}, {{to, bytes}}, [=, this] {
     if (bytes > 0) std::memset(gpu_.Inside(to), 0, static_cast<size_t>(bytes));
   });
-  return Status::Ok();
 }
 
 Status FakeStream::Move(DataType from, DataType to, double scale, std::span<const Piece> pieces) {
@@ -45,17 +43,16 @@ Status FakeStream::Move(DataType from, DataType to, double scale, std::span<cons
     writes.push_back({piece.to, piece.count * SizeOf(to)});
     inside.push_back({gpu_.Inside(piece.from), gpu_.Inside(piece.to), piece.count});
   }
-  Enqueue("a move", reads, writes, [=] { MoveAll(from, to, scale, inside); });
-  return Status::Ok();
+  return Start("a move", reads, writes, [=] { MoveAll(from, to, scale, inside); });
 }
 
 Status FakeStream::Reduce(ReduceKind kind, DataType dtype, double scale,
                           std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
   const int64_t bytes = count * SizeOf(dtype);
   const Inputs given(gpu_, inputs, bytes);
-  Enqueue("a reduction", given.reads, {{out, bytes}},
-          [=, this] { ReduceInto(kind, dtype, scale, given.inside, gpu_.Inside(out), count); });
-  return Status::Ok();
+  return Start("a reduction", given.reads, {{out, bytes}}, [=, this] {
+    ReduceInto(kind, dtype, scale, given.inside, gpu_.Inside(out), count);
+  });
 }
 
 Status FakeStream::Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) {
@@ -68,21 +65,19 @@ Status FakeStream::Dot(DataType dtype, std::span<const Pair> pairs, Dots* sums) 
     pair.y = gpu_.Inside(pair.y);
   }
   auto* const to = reinterpret_cast<std::byte*>(sums);
-  Enqueue("dots", reads, {{to, static_cast<int64_t>(pairs.size() * sizeof(Dots))}},
-          [=, this] { DotAll(dtype, inside, reinterpret_cast<Dots*>(gpu_.Inside(to))); });
-  return Status::Ok();
+  return Start("dots", reads, {{to, static_cast<int64_t>(pairs.size() * sizeof(Dots))}},
+               [=, this] { DotAll(dtype, inside, reinterpret_cast<Dots*>(gpu_.Inside(to))); });
 }
 
 Status FakeStream::Weigh(const Weighing& how, const Dots* parts, int64_t rows, int64_t tensors,
                          Coefficients* out) {
   const auto* const from = reinterpret_cast<const std::byte*>(parts);
   auto* const to = reinterpret_cast<std::byte*>(out);
-  Enqueue("a weighing", {Reading(from, rows * tensors * static_cast<int64_t>(sizeof(Dots)))},
-          {{to, tensors * static_cast<int64_t>(sizeof(Coefficients))}}, [=, this] {
-            WeighAll(how, reinterpret_cast<const Dots*>(gpu_.Inside(from)), rows, tensors,
-                     reinterpret_cast<Coefficients*>(gpu_.Inside(to)));
-          });
-  return Status::Ok();
+  return Start("a weighing", {Reading(from, rows * tensors * static_cast<int64_t>(sizeof(Dots)))},
+               {{to, tensors * static_cast<int64_t>(sizeof(Coefficients))}}, [=, this] {
+                 WeighAll(how, reinterpret_cast<const Dots*>(gpu_.Inside(from)), rows, tensors,
+                          reinterpret_cast<Coefficients*>(gpu_.Inside(to)));
+               });
 }
 
 Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
@@ -102,8 +97,7 @@ Status FakeStream::Combine(DataType dtype, std::span<const Pair> pairs) {
     pair.y = gpu_.Inside(pair.y);
     pair.out = gpu_.Inside(pair.out);
   }
-  Enqueue("a combination", reads, writes, [=] { CombineAll(dtype, inside); });
-  return Status::Ok();
+  return Start("a combination", reads, writes, [=] { CombineAll(dtype, inside); });
 }
 
 Status FakeStream::Mix(DataType dtype, std::span<const double> weights,
@@ -111,9 +105,8 @@ Status FakeStream::Mix(DataType dtype, std::span<const double> weights,
   const int64_t bytes = count * SizeOf(dtype);
   const Inputs given(gpu_, inputs, bytes);
   const std::vector<double> own(weights.begin(), weights.end());
-  Enqueue("a mixture", given.reads, {{out, bytes}},
-          [=, this] { MixInto(dtype, own, given.inside, gpu_.Inside(out), count); });
-  return Status::Ok();
+  return Start("a mixture", given.reads, {{out, bytes}},
+               [=, this] { MixInto(dtype, own, given.inside, gpu_.Inside(out), count); });
 }
 
 }  // namespace horon::test

@@ -33,6 +33,8 @@ struct GpuLayout {
       [](int, std::unique_ptr<Transport> inner) { return inner; };
   // False: all goes in messages, which the GPUs notice; what a lane reads they do not.
   bool lanes = true;
+  // Whether a launcher tells all ranks of one that has failed, as ranks of other nodes need.
+  bool launched = false;
 };
 
 // Every rank has the same NCCL.
@@ -79,6 +81,12 @@ struct GpuWorld {
       config.inter = between ? "nccl" : "mpi";
     };
     options.configure_rank = layout.configure_rank;
+    if (layout.launched) {
+      options.losses = std::make_shared<Losses>();
+      options.on_fault = [losses = options.losses](int rank, const std::string& what) {
+        losses->Report(rank, "rank " + std::to_string(rank) + " " + what);
+      };
+    }
     options.wrap = [this, direct = layout.direct, wrap = layout.wrap](
                        int rank, std::unique_ptr<Transport> inner) {
       const bool all = !direct.empty() && direct[0] < 0;

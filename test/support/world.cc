@@ -72,6 +72,7 @@ World::World(int size, WorldOptions options)
     parts.counters = std::make_shared<Counters>();
     parts.gpus = options_.gpus(r);
     parts.losses = options_.losses;
+    parts.on_fault = [this, r](const std::string& what) { options_.on_fault(r, what); };
     if (r == 0) parts.recorder = options_.recorder;
     parts.segment = nodes_[static_cast<size_t>(topology_.node_of(r))];
     parts.transports.push_back(std::make_unique<SelfTransport>(r));

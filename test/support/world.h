@@ -29,6 +29,8 @@ struct WorldOptions {
       [](int, std::unique_ptr<Transport> inner) { return inner; };
   // Of all ranks: what a launcher tells them; null: none does.
   std::shared_ptr<Losses> losses = nullptr;
+  // What a rank that has failed tells the launcher.
+  std::function<void(int rank, const std::string& what)> on_fault = [](int, const std::string&) {};
   std::shared_ptr<Recorder> recorder = nullptr;  // of rank 0
   // The rank's GPU; null: it has none.
   std::function<std::shared_ptr<Gpus>(int rank)> gpus = [](int) { return nullptr; };

@@ -134,5 +134,30 @@ TEST_CASE("a fake stream works in order, later, and can be held", "[gpu]") {
   REQUIRE(last == 3);
 }
 
+TEST_CASE("a fake GPU that is lost does nothing more, and says so", "[gpu]") {
+  FakeGpu gpu;
+  FakeStream stream(gpu), waits(gpu);
+  std::byte* const at = gpu.Take(4);
+  const auto memory = gpu.MakeMemory(), pinned = gpu.MakePinnedMemory();
+  stream.Hold();
+  int done = 0;
+  stream.Enqueue("a kernel", {}, {{at, 4}}, [&] { ++done; });
+  const SharedEvent event = stream.Record().value();
+  REQUIRE(event->HoldBack(&waits).ok());
+  gpu.Lose(Status::Unavailable("lost"));
+  for (const Status& status :
+       {event->Done().status(), event->HoldBack(&waits), stream.Record().status(),
+        gpu.Record(&stream).status(), stream.Copy(at, at, 4), stream.Zero(at, 4),
+        gpu.MakeStream(PairKernels::kFused).status(), memory->Allocate(4).status(),
+        pinned->Allocate(4).status()}) {
+    REQUIRE(status.code() == Code::kUnavailable);
+    REQUIRE(status.message() == "lost");
+  }
+  stream.Enqueue("a kernel", {}, {{at, 4}}, [&] { ++done; });
+  stream.Finish();
+  waits.Finish();
+  REQUIRE(done == 0);
+}
+
 }  // namespace
 }  // namespace horon

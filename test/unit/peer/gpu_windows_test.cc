@@ -312,6 +312,54 @@ TEST_CASE("orders that wait for the device, or for their turn, end with the job"
   world.Check();
 }
 
+// The job goes on: of a window's orders no other rank waits for this device.
+TEST_CASE("orders of a window whose device is lost end with its words", "[gpu]") {
+  GpuWorld world(LayoutOf(2, GENERATE(0, 1), ""));
+  world.Run([&](GpuRank& rank) {
+    Rank& me = rank.me();
+    const int other = 1 - me.rank();
+    OnGpu gpu(rank, ShapeOf("gpu", {other}, {other}), Counting(0, kCount));
+    world.Expect(gpu.status.ok(), gpu.status.message());
+    if (!gpu.status.ok()) return;
+    const bool lost = me.rank() == 1;
+    const auto says_why = [&](const Status& status, const std::string& what) {
+      world.Expect(status.code() == Code::kUnavailable && status.message() == "the GPU is lost",
+                   what + ": " + status.message());
+    };
+    Total(me, "made", 0);
+    if (lost) {
+      Order late;
+      late.kind = OrderKind::kPut;
+      late.window = gpu.window;
+      late.ranks = {{other, 1.0}};
+      late.ready = gpu.Recorded();
+      rank.stream().Hold();
+      rank.Put(Counting(0, kCount));  // something that the device does not come to
+      const auto reached = gpu.Start(gpu.Make(OrderKind::kPut, {{other, 1.0}})).value();
+      const auto turn = gpu.Start(gpu.Make(OrderKind::kUpdate, {{other, 1.0}})).value();
+      Total(me, "started", 0);
+      world.Expect(!reached->done() && !turn->done(), "a put went without its values");
+      rank.gpu().Lose(Status::Unavailable("the GPU is lost"));
+      says_why(me.Wait(*reached), "a put under way");
+      says_why(me.Wait(*turn), "an update behind it");
+      gpu.Do(std::move(late));
+      says_why(gpu.status, "afterwards");
+    } else {
+      Total(me, "started", 0);
+    }
+    Total(me, "lost", 0);
+    if (!lost) {
+      gpu.Do(OrderKind::kPut, {{1, 1.0}});
+      world.Expect(gpu.status.ok(), gpu.status.message());
+      gpu.Do(OrderKind::kUpdate, {{1, 1.0}});
+      world.Expect(Floats(gpu.values())[7] == 7, "what was not put is there");
+    }
+    world.Expect(Total(me, "over", 1) == 2, "the job has ended");
+    world.Expect(gpu.Free().ok(), "the window cannot be freed");
+  });
+  world.Check();
+}
+
 TEST_CASE("averages of pairs are for tensors of the host", "[gpu]") {
   GpuWorld world(LayoutOf(2, GENERATE(0, 1), ""));
   world.Run([&](GpuRank& rank) {
