@@ -25,6 +25,13 @@ uint64_t At(const Clock& clock, int stream) {
   return found == clock.end() ? 0 : found->second;
 }
 
+Status RefuseCaptured(const FakeStream& stream) {
+  if (!stream.captured) return Status::Ok();
+  return Status::Unsupported(
+      "its stream is being captured into a CUDA graph, and a collective cannot be part of one: "
+      "call Horon outside of the capture");
+}
+
 // Never given back: the region goes with the GPU.
 class RegionMemory final : public Memory {
  public:
@@ -125,8 +132,9 @@ std::shared_ptr<Stream> FakeGpu::Borrow(void* framework_stream) {
 }
 
 Result<SharedEvent> FakeGpu::Record(void* framework_stream) {
-  if (capturing > 0) return Status::Unsupported("its stream is being captured into a CUDA graph");
-  return static_cast<FakeStream*>(framework_stream)->Record();
+  auto& stream = *static_cast<FakeStream*>(framework_stream);
+  HORON_TRY(RefuseCaptured(stream));
+  return stream.Record();
 }
 
 void FakeGpu::Touch(const Span& span, bool writes) {
@@ -301,6 +309,7 @@ class FakeEvent final : public Event {
   }
   Status HoldBack(void* on) override {
     auto& held = *static_cast<FakeStream*>(on);
+    HORON_TRY(RefuseCaptured(held));
     HORON_TRY(gpu_.state());
     {
       std::lock_guard clocks(gpu_.mutex_);

@@ -11,6 +11,7 @@
 // and the device may be lost.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,7 +55,6 @@ class FakeGpu final : public Gpu {
   void Touch(const Span& span, bool writes);
   void Complain(const std::string& what);
   std::vector<std::string> complaints() const;
-  int capturing = 0;  // > 0: Record refuses, as while a graph is captured
   // From now on streams do nothing and are not held, and whoever enqueues, records, allocates or
   // asks an event gets this: CUDA's errors of a lost device stay.
   void Lose(Status why);
@@ -119,6 +119,8 @@ class FakeStream final : public Stream {
   void Hold();    // nothing is begun until Release
   void Release();
   FakeGpu& gpu() { return gpu_; }
+  // Into a graph: no event is recorded on it for the runtime, and it does not wait for one.
+  std::atomic<bool> captured = false;
 
  private:
   friend class FakeGpu;

@@ -280,10 +280,6 @@ TEST_CASE("what a rank may not do with its GPU", "[gpu]") {
             "(torch.cuda.set_device(hvd.local_rank()))",
         "rank.Submit(request, tensor, tensor).status().mess");
     request.device.index = 0;
-    rank.gpu().capturing = 1;
-    world.Expect(rank.Submit(request, tensor, tensor).status().code() == Code::kUnsupported,
-                 "rank.Submit(request, tensor, tensor).status().code");
-    rank.gpu().capturing = 0;
 
     // One rank's tensor is on the host.
     std::vector<float> values = {1, 2};
@@ -302,6 +298,59 @@ TEST_CASE("what a rank may not do with its GPU", "[gpu]") {
     world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(),
                  "rank.Synchronize(*rank.Submit(request, tensor, ten");
     rank.stream().Finish();
+  });
+  world.Check();
+}
+
+// Nothing is left of what is refused: each call does all it can right after.
+TEST_CASE("calls while a stream is captured into a graph are refused", "[gpu]") {
+  const int ranks = GENERATE(1, 2);
+  GpuWorld world({ranks, 0, std::vector<int>(static_cast<size_t>(ranks), kNccl), ""});
+  world.Run([&](GpuRank& rank) {
+    const Request one = GpuRank::Of("one", "sum", DataType::kFloat32, {4});
+    const Request rows = GpuRank::Of("rows", "allgather", DataType::kFloat32, {4});
+    std::vector<std::byte*> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(rank.Put(Counting(1, 4)));
+    const auto submit = [&] { return rank.Submit(one, tensors[0], nullptr); };
+    const auto run = [&] { return rank.Submit(one, tensors[0], nullptr, true); };
+    const auto group = [&] { return rank.SubmitTogether("group", "max", tensors, 4); };
+    const auto refused = [&](const Status& status, const std::string& what) {
+      world.Expect(status.code() == Code::kUnsupported &&
+                       status.message() ==
+                           "its stream is being captured into a CUDA graph, and a collective "
+                           "cannot be part of one: call Horon outside of the capture",
+                   what + ": " + status.message());
+    };
+    const auto done = [&](const Result<std::shared_ptr<Work>>& work, const std::string& what) {
+      const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+      world.Expect(status.ok(), what + ": " + status.message());
+    };
+    const auto sums = [&](const Result<std::shared_ptr<Work>>& work, const std::string& what) {
+      done(work, what);
+      const Bytes got = rank.Get(work.value()->outputs()[0].data, 16);
+      world.Expect(test::Decode(DataType::kFloat32, got) ==
+                       Values{1.0 * ranks, 2.0 * ranks, 3.0 * ranks, 4.0 * ranks},
+                   what + ": the sum is another");
+    };
+    for (int round = 0; round < 3; ++round) {
+      const auto earlier = submit().value();
+      const auto gathered = rank.Submit(rows, tensors[1], nullptr).value();
+      world.Expect(rank.me().Wait(*earlier).ok(), "enqueued");
+      rank.stream().captured = true;
+      refused(submit().status(), "submit");
+      refused(run().status(), "run");
+      refused(group().status(), "a group");
+      refused(rank.Synchronize(*earlier), "to wait for a sum");
+      refused(rank.Synchronize(*gathered), "to wait for an allgather");
+      rank.stream().captured = false;
+      sums(earlier, "the sum of before");
+      done(gathered, "the allgather of before");
+      sums(submit(), "submit afterwards");
+      sums(run(), "run afterwards");
+      done(group(), "a group afterwards");
+      world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensors[2], 16)) == Values{1, 2, 3, 4},
+                   "the group's result is another");
+    }
   });
   world.Check();
 }

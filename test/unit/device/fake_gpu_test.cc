@@ -159,5 +159,18 @@ TEST_CASE("a fake GPU that is lost does nothing more, and says so", "[gpu]") {
   REQUIRE(done == 0);
 }
 
+TEST_CASE("a fake stream that is captured takes and gives no events", "[gpu]") {
+  FakeGpu gpu;
+  FakeStream captured(gpu), other(gpu);
+  captured.captured = true;
+  const SharedEvent event = other.Record().value();
+  REQUIRE(gpu.Record(&captured).status().code() == Code::kUnsupported);
+  REQUIRE(event->HoldBack(&captured).code() == Code::kUnsupported);
+  REQUIRE(gpu.Record(&other).ok());
+  captured.captured = false;
+  REQUIRE(gpu.Record(&captured).ok());
+  REQUIRE(event->HoldBack(&captured).ok());
+}
+
 }  // namespace
 }  // namespace horon
