@@ -200,8 +200,9 @@ Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
   return Status::Ok();
 }
 
-Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) const {
+Status GpuRoad::Finish(GpuBucket& bucket, Stream& stream) {
   HORON_ASSIGN(const SharedEvent done, stream.Record());
+  last_ = done;
   for (Entry& entry : bucket.entries()) {
     Output& output = entry.promise.output();
     output.done = done;

@@ -85,7 +85,7 @@ class GpuRoad {
   Task Connect(Communicator& members, Share& share);
   Way WayOf(GpuBucket& bucket, const Share& share) const;
   Status Begin(GpuBucket& bucket, Stream& stream) const;
-  Status Finish(GpuBucket& bucket, Stream& stream) const;
+  Status Finish(GpuBucket& bucket, Stream& stream);
   Stream& StreamOf(GpuBucket& bucket, const Share& share);
   Status BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream) const;
   Status FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream);
@@ -99,7 +99,7 @@ class GpuRoad {
   std::chrono::milliseconds limit() const;
   std::chrono::milliseconds AtMost(std::chrono::milliseconds most) const;
   std::chrono::milliseconds PatienceFor(const Share& share) const;
-  Status WatchGroups();
+  Status Watch();
   bool DeviceEnds() const;
   void BeginToEnd(Share share, bool in_peace);
   static bool Ended(Ending& ending);
@@ -141,7 +141,8 @@ class GpuRoad {
   std::vector<Ending> endings_;
   std::vector<Share> spare_;  // streams, of shares that have ended
   std::map<void*, std::shared_ptr<Stream>> borrowed_;  // of callers
-  SharedEvent last_group_;  // the end of the last bucket that used a group
+  SharedEvent last_;        // the end of the last bucket
+  SharedEvent last_group_;  // that of the last one that used a group
   SharedEvent watched_;     // that of one which the device has not ended yet
   std::chrono::steady_clock::time_point watched_since_, watched_at_;
   uint64_t next_ticket_ = 0, serving_ = 0;

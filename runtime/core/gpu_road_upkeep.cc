@@ -68,7 +68,7 @@ Status GpuRoad::Progress() {
     HORON_TRY(SweepOutgrown(share));
     if (share.direct) HORON_TRY(gpu_->Attach());
   }
-  return WatchGroups();
+  return Watch();
 }
 
 // Of the user's; 0: none.
@@ -85,12 +85,16 @@ std::chrono::milliseconds GpuRoad::PatienceFor(const Share& share) const {
   return share.group ? limit() : std::chrono::milliseconds(0);
 }
 
-// Buckets end in order, so the time is that since the one before the oldest ended.
-Status GpuRoad::WatchGroups() {
-  if (limit().count() == 0 || !last_group_) return Status::Ok();
+// A device that is lost tells whoever asks: a rank that does not call again would say nothing, and
+// its peers wait. (Alone it is nobody's business but the next call's.) What groups were given has to
+// end in time: buckets end in order, so that is the time since the one before the oldest ended.
+Status GpuRoad::Watch() {
+  if (!last_ || fabric_->topology.size() == 1) return Status::Ok();
   const auto now = std::chrono::steady_clock::now();
   if (now - watched_at_ < kWatchEvery) return Status::Ok();
   watched_at_ = now;
+  HORON_TRY(last_->Done().status());
+  if (limit().count() == 0 || !last_group_) return Status::Ok();
   if (watched_) {
     HORON_ASSIGN(const bool ended, watched_->Done());
     if (!ended && now - watched_since_ > limit()) return GpuTooLong(limit());
@@ -215,7 +219,7 @@ void GpuRoad::Abort() {
   }
   EndAll(false, AtMost(kMostEnding));  // before the tensors of what still runs are given back
   borrowed_.clear();
-  last_group_ = watched_ = nullptr;
+  last_ = last_group_ = watched_ = nullptr;
 }
 
 }  // namespace horon

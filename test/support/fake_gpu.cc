@@ -235,6 +235,14 @@ struct FakeStream::Queue {
   }
 };
 
+bool FakeGpu::Rests() const {
+  std::lock_guard lock(mutex_);
+  return std::all_of(open_.begin(), open_.end(), [](const FakeStream* stream) {
+    std::lock_guard inside(stream->queue_->mutex);
+    return !stream->queue_->busy && stream->queue_->work.empty();
+  });
+}
+
 FakeStream::FakeStream(FakeGpu& gpu) : gpu_(gpu), queue_(std::make_unique<Queue>()) {
   {
     std::lock_guard lock(gpu.mutex_);

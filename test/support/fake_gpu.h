@@ -53,6 +53,7 @@ class FakeGpu final : public Gpu {
   // The host reads or writes there, as a message does. Of this memory, and of pinned memory, it
   // complains unless the host has seen all work done that this depends on.
   void Touch(const Span& span, bool writes);
+  bool Rests() const;  // whether all streams have done all
   void Complain(const std::string& what);
   std::vector<std::string> complaints() const;
   // From now on streams do nothing and are not held, and whoever enqueues, records, allocates or

@@ -250,6 +250,11 @@ struct FakeNcclCalls {
       comm->mail->aborted = true;
       comm->mail->changed.notify_all();
     }
+    {
+      std::unique_lock lock(live->mutex_);
+      FakeGpu& gpu = live->gpus_.gpu(comm->of);
+      if (live->aborts_wait_) WaitInside(lock, [&gpu] { return gpu.Rests(); });
+    }
     Drop(comm);
     return answer.value_or(kNcclSuccess);
   }
@@ -424,6 +429,11 @@ void FakeNccl::SetState(int rank, NcclAnswer state) {
 void FakeNccl::Hold(int rank, const std::string& function) {
   std::lock_guard lock(mutex_);
   held_.insert({rank, function});
+}
+
+void FakeNccl::AbortsWait() {
+  std::lock_guard lock(mutex_);
+  aborts_wait_ = true;
 }
 
 void FakeNccl::Recover() {

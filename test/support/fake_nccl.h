@@ -32,6 +32,8 @@ class FakeNccl {
   void Answer(int rank, const std::string& function, NcclAnswer answer, int times = 1);
   // Calls of a function do not return, until nothing goes wrong any more.
   void Hold(int rank, const std::string& function);
+  // From now on ncclCommAbort waits until the GPU rests, as freeing its memory does.
+  void AbortsWait();
   // What its communicators say of themselves from now on; kNcclSuccess: what is true.
   void SetState(int rank, NcclAnswer state);
   // Nothing goes wrong any more.
@@ -54,7 +56,7 @@ class FakeNccl {
   std::set<std::pair<int, std::string>> held_;
   std::map<int, std::thread::id> callers_;
   int inside_ = 0;  // calls that wait
-  bool closing_ = false;
+  bool closing_ = false, aborts_wait_ = false;
   std::map<int, std::map<std::string, std::deque<NcclAnswer>>> answers_;
   std::map<int, NcclAnswer> states_;
   std::map<int, std::vector<std::string>> calls_;

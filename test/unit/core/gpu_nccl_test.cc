@@ -1,5 +1,6 @@
 // Whole runtimes over NCCL's functions: what NCCL notices, or does not, ends the job with an error
 // on every rank, and the next one begins anew. Each rank's GPU checks the order of its work.
+#include <barrier>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -151,6 +152,43 @@ TEST_CASE("a kernel of the program's that does not end holds up no error", "[gpu
     rank.stream().Release();
   });
   world.world.reset();
+  world.Check();
+}
+
+// Rank 1's GPU is at a collective of one set, behind which one of the other waits: for ranks that
+// do not come, both.
+TEST_CASE("all communicators of a job that has failed are aborted at once", "[gpu][nccl]") {
+  GpuWorld world(OverNccl(3));
+  const std::vector<std::vector<int>> members = {{0, 1}, {1, 2}};
+  std::barrier together(3);
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    std::vector<int> sets;
+    for (const auto& ranks : members) sets.push_back(rank.me().AddProcessSet(ranks).value());
+    const auto sum = [&](size_t set) {
+      if (me != members[set][0] && me != members[set][1]) return;
+      std::byte* const tensor = rank.Put(Counting(1, 8));
+      Request request = GpuRank::Of("s", "sum", DataType::kFloat32, {8});
+      request.process_set = sets[set];
+      const auto work = rank.Submit(request, tensor, tensor).value();
+      world.Expect(rank.me().Wait(*work).ok(), "enqueued");
+    };
+    sum(0);
+    sum(1);
+    together.arrive_and_wait();  // all are connected
+    if (me != 1) world.nccl->Answer(me, "AllReduce", kNcclSuccess, 1'000'000);
+    sum(0);
+    sum(1);
+    together.arrive_and_wait();  // all is enqueued
+    if (me == 0) {
+      world.nccl->AbortsWait();
+      world.nccl->SetState(0, kNcclRemoteError);
+    }
+    const Status end = FailingSum(rank);
+    world.Expect(end.code() == Code::kUnavailable, end.message());
+  });
+  world.world.reset();
+  CHECK(world.nccl->communicators() == 0);
   world.Check();
 }
 
