@@ -1,6 +1,6 @@
 // A rank whose device is lost: it and all others get an error with the device's words, nobody waits
 // for ever, and the job ends.
-#include <latch>
+#include <barrier>
 #include <string>
 #include <thread>
 
@@ -89,14 +89,15 @@ TEST_CASE("a device that is lost between a call and its start ends the job", "[g
   for (const GpuLayout& layout : Layouts()) {
     INFO(Describe(layout) << (used ? ", used before" : ""));
     GpuWorld world(layout);
-    std::latch lost(2);
+    std::barrier together(2);
     world.Run([&](GpuRank& rank) {
       std::byte* const tensor = rank.Put(Counting(rank.me().rank(), kCount));
       world.Expect(rank.me().runtime().GpuOf({DeviceKind::kCuda, 0}).ok(), "there is a GPU");
       if (used) world.Expect(RunSum(rank, "w", tensor).ok(), "while it is there");
       const SharedEvent ready = rank.gpu().Record(&rank.stream()).value();
+      together.arrive_and_wait();
       if (rank.me().rank() == 1) Lose(rank);
-      lost.arrive_and_wait();
+      together.arrive_and_wait();
       const auto work = SubmitAfter(rank, ready, "w", tensor);
       world.Expect(work.ok(), work.status().message());
       if (!work.ok()) return;
@@ -113,6 +114,7 @@ TEST_CASE("a device that is lost with a sum in its hands ends the job", "[gpu]")
   for (const GpuLayout& layout : Layouts()) {
     INFO(Describe(layout));
     GpuWorld world(layout);
+    std::barrier together(2);
     world.Run([&](GpuRank& rank) {
       std::byte* const tensor = rank.Put(Counting(rank.me().rank(), kCount));
       world.Expect(RunSum(rank, "w", tensor).ok(), "while it is there");
@@ -128,6 +130,7 @@ TEST_CASE("a device that is lost with a sum in its hands ends the job", "[gpu]")
         status = rank.me().Wait(*work);
         world.Expect(status.ok(), "enqueued: " + status.message());
       }
+      together.arrive_and_wait();  // all have begun
       if (rank.me().rank() == 1) Lose(rank);
       status = ByGroup(layout) ? UntilItEnds(rank) : rank.me().Wait(*work);
       world.Expect(SaysWhy(status), status.message());
@@ -146,10 +149,12 @@ TEST_CASE("a device that is lost between two sums is told to all", "[gpu]") {
   for (const GpuLayout& layout : Layouts()) {
     INFO(Describe(layout));
     GpuWorld world(layout);
+    std::barrier together(2);
     world.Run([&](GpuRank& rank) {
       std::byte* const tensor = rank.Put(Counting(rank.me().rank(), kCount));
       world.Expect(RunSum(rank, "w", tensor).ok(), "while it is there");
       rank.stream().Finish();
+      together.arrive_and_wait();
       if (rank.me().rank() == 1) {
         Lose(rank);
         world.Expect(SaysWhy(rank.Submit(Sum("w"), tensor, tensor).status()), "the next call");
