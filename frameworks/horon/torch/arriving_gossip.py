@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from horon.gossip import fail_when_late
 from horon.torch.optimizer_base import NoReduction
-from horon.torch.parameter_gossip import WEIGHT, ParameterGossip
+from horon.torch.parameter_gossip import WEIGHT, ParameterGossip, divisor
 from horon.torch.parameters import remove_with
 
 _USED_BEFORE = (
@@ -113,9 +113,10 @@ class ArrivingGossip(ParameterGossip, NoReduction):
     def debias(self):
         """What is sent is x, and stays as it is until it arrives."""
         if self.push_sum:
+            weight = divisor(self.weight.item())
             for parameter in self._parameters():
                 if parameter not in self._arriving:
-                    parameter.div_(self.weight.item())
+                    parameter.div_(weight)
 
     # --- between steps ----------------------------------------------------------------------------
 

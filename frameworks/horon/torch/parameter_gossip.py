@@ -21,11 +21,23 @@ WEIGHT = "gossip push-sum weight"
 AVERAGE = "average:late=keep"
 
 _ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
+_LEAST_WEIGHT = 1e-6  # that parameters may be divided by
 
 DRIFT = (
     "gossip of gradients alone lets the ranks' parameters drift apart: give "
     "global_average_every, or what='both'"
 )
+
+
+def divisor(weight: float) -> float:
+    """A push-sum weight that x may be divided by: x shrinks with it, down to rounding errors."""
+    if weight >= _LEAST_WEIGHT:
+        return weight
+    raise HoronInvalidArgument(
+        f"the push-sum weight of this rank has become {weight:.1e}: it has given away nearly all "
+        "that it had and heard too little since, so its parameters cannot be told from rounding "
+        "errors. Choose a graph on which each rank hears more often (horon.topology), or give "
+        "global_average_every")
 
 
 class ParameterGossip:
@@ -69,8 +81,9 @@ class ParameterGossip:
     def debias(self):
         """From x to z = x / w."""
         if self.push_sum:
+            weight = divisor(self.weight.item())
             for parameter in self._parameters():
-                parameter.div_(self.weight.item())
+                parameter.div_(weight)
 
     def before_step(self):
         """The parameters are x, their gradients are there."""

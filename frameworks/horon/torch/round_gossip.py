@@ -17,7 +17,7 @@ from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.marks import took_in
 from horon.torch.meeting import meet
-from horon.torch.parameter_gossip import ParameterGossip
+from horon.torch.parameter_gossip import ParameterGossip, divisor
 from horon.torch.windows import Window, free_all
 
 _numbers = itertools.count()
@@ -50,7 +50,7 @@ class RoundGossip(ParameterGossip):
         self._flat.multiply(self._weights)
 
     def debias(self):
-        self._flat.divide(self._weights)
+        self._flat.divide([divisor(weight) for weight in self._weights])
 
     def _tensors(self) -> list:
         return [window.tensor for window in self._windows]

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import threading
 import warnings
 from collections import Counter
@@ -123,6 +124,27 @@ def check_an_optimizer_that_computes_its_gradients_is_refused():
         with raises(hvd.HoronInvalidArgument, words=["LBFGS.step()", "op=hvd.Average"]):
             hvd.DistributedOptimizer(torch.optim.LBFGS(model.parameters()),
                                      model.named_parameters(), op=hvd.Gossip(**options))
+
+
+def check_a_rank_that_has_nothing_left_is_told():
+    """Rank 0 gives away all but 1 / size in each of many rounds: its weight is 1e-6 then."""
+    if hvd.size() == 1:
+        return
+    steps = math.ceil(6 / math.log10(hvd.size()))
+    others = range(1, hvd.size())
+    away = topology.Custom(hvd.size(), *[[(0, to) for to in others]] * steps,
+                           [(other, 0) for other in others], mixing=mixing.Push())
+    for options in ({}, {"style": "atc"}, {"negotiated": False}):
+        model, optimizer = begin(hvd.Gossip("sgp", topology=away, **options))
+        for step in range(steps):
+            model.zero_grad()
+            loss_of(model, data(1)[0][hvd.rank()]).backward()
+            if step < steps - 1 or hvd.rank() > 0:
+                optimizer.step()
+                continue
+            with raises(hvd.HoronInvalidArgument, words=["push-sum weight", "hears more often"]):
+                optimizer.step()
+        hvd.barrier()
 
 
 def check_a_parameter_may_be_called_weight():
