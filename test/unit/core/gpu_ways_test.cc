@@ -195,55 +195,64 @@ TEST_CASE("a large sum between nodes goes in chunks, and each comes out right", 
   }
 }
 
+void CheckMoving(const Layout& layout) {
+  INFO(layout.size << " ranks, " << layout.local_size << " a node, " << layout.way);
+  const int n = layout.size;
+  // Rank r gives r rows of two.
+  Values gathered;
+  for (int r = 0; r < n; ++r) {
+    for (int i = 0; i < 2 * r; ++i) gathered.push_back(100 * r + i);
+  }
+  const auto all = RunOwned(layout, "allgather", [](int r, Request& request, Bytes& bytes) {
+    request.shape = {r, 2};
+    bytes = Counting(100 * r, 2 * r);
+  });
+  for (const Values& values : all) REQUIRE(values == gathered);
+
+  // Every rank sends row p to rank p.
+  const auto turned = RunOwned(layout, "alltoall", [n](int r, Request& request, Bytes& bytes) {
+    request.shape = {n, 3};
+    bytes = Counting(100 * r, 3 * n);
+  });
+  for (int r = 0; r < n; ++r) {
+    Values expected;
+    for (int from = 0; from < n; ++from) {
+      for (int i = 0; i < 3; ++i) expected.push_back(100 * from + 3 * r + i);
+    }
+    REQUIRE(turned[static_cast<size_t>(r)] == expected);
+  }
+
+  // One row more than ranks: the first rank has two.
+  const auto cut =
+      RunOwned(layout, "reduce_scatter:op=average", [n](int r, Request& request, Bytes& bytes) {
+        request.shape = {n + 1, 2};
+        request.prescale = 2.0;
+        bytes = Counting(r, 2 * (n + 1));
+      });
+  Values joined;
+  for (const Values& part : cut) joined.insert(joined.end(), part.begin(), part.end());
+  REQUIRE(joined.size() == static_cast<size_t>(2 * (n + 1)));
+  for (size_t i = 0; i < joined.size(); ++i)
+    REQUIRE(joined[i] == 2.0 * (static_cast<double>(i) + (n - 1) / 2.0));
+
+  const std::string last = std::to_string(n - 1);
+  const auto told =
+      RunOwned(layout, "broadcast:root=" + last, [](int r, Request& request, Bytes& bytes) {
+        request.shape = {5};
+        bytes = Counting(10 * r, 5);
+      });
+  for (const Values& values : told)
+    REQUIRE(values == test::Decode(DataType::kFloat32, Counting(10 * (n - 1), 5)));
+}
+
 TEST_CASE("ops on GPUs that move rows", "[gpu]") {
-  for (const Layout& layout : kLayouts) {
-    INFO(layout.size << " ranks, " << layout.local_size << " a node, " << layout.way);
-    const int n = layout.size;
-    // Rank r gives r rows of two.
-    Values gathered;
-    for (int r = 0; r < n; ++r) {
-      for (int i = 0; i < 2 * r; ++i) gathered.push_back(100 * r + i);
-    }
-    const auto all = RunOwned(layout, "allgather", [](int r, Request& request, Bytes& bytes) {
-      request.shape = {r, 2};
-      bytes = Counting(100 * r, 2 * r);
-    });
-    for (const Values& values : all) REQUIRE(values == gathered);
+  for (const Layout& layout : kLayouts) CheckMoving(layout);
+}
 
-    // Every rank sends row p to rank p.
-    const auto turned = RunOwned(layout, "alltoall", [n](int r, Request& request, Bytes& bytes) {
-      request.shape = {n, 3};
-      bytes = Counting(100 * r, 3 * n);
-    });
-    for (int r = 0; r < n; ++r) {
-      Values expected;
-      for (int from = 0; from < n; ++from) {
-        for (int i = 0; i < 3; ++i) expected.push_back(100 * from + 3 * r + i);
-      }
-      REQUIRE(turned[static_cast<size_t>(r)] == expected);
-    }
-
-    // One row more than ranks: the first rank has two.
-    const auto cut =
-        RunOwned(layout, "reduce_scatter:op=average", [n](int r, Request& request, Bytes& bytes) {
-          request.shape = {n + 1, 2};
-          request.prescale = 2.0;
-          bytes = Counting(r, 2 * (n + 1));
-        });
-    Values joined;
-    for (const Values& part : cut) joined.insert(joined.end(), part.begin(), part.end());
-    REQUIRE(joined.size() == static_cast<size_t>(2 * (n + 1)));
-    for (size_t i = 0; i < joined.size(); ++i)
-      REQUIRE(joined[i] == 2.0 * (static_cast<double>(i) + (n - 1) / 2.0));
-
-    const std::string last = std::to_string(n - 1);
-    const auto told =
-        RunOwned(layout, "broadcast:root=" + last, [](int r, Request& request, Bytes& bytes) {
-          request.shape = {5};
-          bytes = Counting(10 * r, 5);
-        });
-    for (const Values& values : told)
-      REQUIRE(values == test::Decode(DataType::kFloat32, Counting(10 * (n - 1), 5)));
+TEST_CASE("ops on GPUs that move rows, by NCCL's functions", "[gpu][nccl]") {
+  for (Layout layout : {kLayouts[1], kLayouts[3]}) {
+    layout.functions = true;
+    CheckMoving(layout);
   }
 }
 
