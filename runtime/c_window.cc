@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/look.h"
+#include "runtime/base/mutex.h"
 #include "runtime/c_exchange.h"
 #include "runtime/c_work.h"
 #include "runtime/peer/round_slot.h"
@@ -31,6 +33,19 @@ Status CheckNeighbors(const Runtime& runtime, std::vector<int>& ranks) {
 constexpr char kInTime[] = "allgather:late=fail";
 constexpr std::chrono::microseconds kDeviceWait{50};  // the device wakes nobody
 
+// Unless the program, or the job, ends before.
+Status Arrives(const Runtime& runtime, Event& event) {
+  for (;;) {
+    HORON_ASSIGN(const bool done, event.Done());
+    if (done) return Status::Ok();
+    HORON_TRY(runtime.hopeless());
+    if (runtime.lost())
+      return Status::Unavailable("the job has failed while the window waited for its tensor's GPU");
+    HORON_TRY(GoOn());
+    std::this_thread::sleep_for(kDeviceWait);
+  }
+}
+
 // What works on a tensor of a GPU, with its values where they are asked for; null for one of the
 // host.
 Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor& tensor,
@@ -42,13 +57,14 @@ Result<std::shared_ptr<StagedValues>> Stage(Runtime& runtime, const WindowTensor
   HORON_ASSIGN(staged, StagedValues::Make(std::move(gpu), tensor.values, bytes));
   if (!with_values) return staged;
   HORON_ASSIGN(const SharedEvent there, staged->TakeIn(tensor.ready.value().get()));
-  for (;;) {
-    HORON_ASSIGN(const bool done, there->Done());
-    if (done) return staged;
-    HORON_TRY(runtime.hopeless());
-    HORON_TRY(GoOn());
-    std::this_thread::sleep_for(kDeviceWait);
-  }
+  const Status arrived = Arrives(runtime, *there);
+  if (arrived.ok()) return staged;
+  // Its stream may never end, and who drops it would wait for that.
+  static Mutex mutex;
+  static auto* const left_behind = new std::vector<std::shared_ptr<StagedValues>>;
+  MutexLock lock(mutex);
+  left_behind->push_back(std::move(staged));
+  return arrived;
 }
 
 // This rank's part: it answers for the window from now on.

@@ -202,7 +202,6 @@ Task Executor::RunKept(Running& running) {
 
 Result<bool> Executor::Advance(bool held) {
   bool moved = false;
-  ForgetRemoved();
   HORON_TRY(gpu_road_.Progress());
   for (Transport* transport : transports_) {
     HORON_TRY(fault_);
@@ -282,11 +281,11 @@ Counter& Executor::SentTo(int rank) {
   return *counter;
 }
 
-void Executor::FailAll(const Status& status) {
+void Executor::FailAll(const Status& status, const std::function<void()>& alive) {
   gate_.Stop();
   for (auto& running : running_) running->Withdraw();
   // After a shutdown what GPUs have been given ends well.
-  if (status.code() != Code::kAborted) gpu_road_.Abort();
+  if (status.code() != Code::kAborted) gpu_road_.Abort(alive);
   for (auto& running : running_) running->Finish(status, /*cut_off=*/true);
   running_.clear();
 }

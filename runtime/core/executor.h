@@ -49,7 +49,10 @@ class Executor {
   // started: no tensor of it was written to. Its entries, to be agreed again. Every rank calls it
   // at the same place in its stream of buckets.
   Entries TakeBack(uint64_t first);
-  void FailAll(const Status& status);
+  // May take seconds, where a GPU has to end what it was given: calls `alive` meanwhile.
+  void FailAll(const Status& status, const std::function<void()>& alive = [] {});
+  // Once all that was agreed on has been started: of process sets that are no more.
+  void ForgetRemoved();
   // Nothing is under way here, and no other rank waits for what this one has to send.
   bool idle() const { return running_.empty() && !gate_.owes(); }
   // Whether a bucket waits for a GPU, which wakes nobody.
@@ -73,6 +76,7 @@ class Executor {
     uint64_t sequence = 0;                 // buckets so far
     uint64_t next_ticket = 0, served = 0;  // of buckets that no lane streams
     int running = 0;                       // buckets in flight
+    bool over = false;  // the set was removed, and its last bucket has ended
     uint64_t next_staged = 0, staged = 0;  // of staged ops' buckets: taken, begun
     int64_t staged_bytes = 0;              // of those under way
     TensorStates states;
@@ -84,7 +88,6 @@ class Executor {
   using RunningList = std::list<std::unique_ptr<Running>, Recycling<std::unique_ptr<Running>>>;
 
   Group& GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks);
-  void ForgetRemoved();
   void Connect(int32_t process_set, Group& group);
   void Keep(Bucket bucket, Group& group);
   Task RunKept(Running& running);

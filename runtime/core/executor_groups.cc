@@ -9,26 +9,24 @@ namespace horon {
 Executor::Group& Executor::GroupOf(int32_t process_set, const ProcessSets::Ranks& ranks) {
   const auto known = groups_.find(process_set);
   if (known != groups_.end()) return known->second;
-  std::erase_if(groups_, [&](const auto& item) {
-    const bool gone = item.second.running == 0 && !sets_->Find(item.first);
-    if (gone) gpu_road_.Forget(item.first);
-    return gone;
-  });
+  std::erase_if(groups_, [](const auto& item) { return item.second.over; });
   Group& group = groups_[process_set];
   group.ranks = ranks;
   group.whole.emplace(*fabric_, *ranks, 0);
   return group;
 }
 
-// What GPUs keep for a process set ends soon after the set, on all members: they part there.
+// What GPUs keep for a process set ends soon after the set, on all members: they part there. All
+// buckets that were agreed on have been started.
 void Executor::ForgetRemoved() {
   const int removals = sets_->removals();
   if (removals == removals_seen_) return;
   bool all = true;
-  for (const auto& [process_set, group] : groups_) {
-    if (sets_->Find(process_set)) continue;
-    if (group.running == 0) gpu_road_.Forget(process_set);
-    all = all && group.running == 0;
+  for (auto& [process_set, group] : groups_) {
+    if (group.over || sets_->Find(process_set)) continue;
+    group.over = group.running == 0;
+    if (group.over) gpu_road_.Forget(process_set);
+    all = all && group.over;
   }
   if (all) removals_seen_ = removals;
 }

@@ -1,6 +1,7 @@
 #include "runtime/core/gpu_road.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/log.h"
 #include "runtime/core/gpu_waits.h"
@@ -188,15 +189,20 @@ GpuRoad::Way GpuRoad::WayOf(GpuBucket& bucket, const Share& share) const {
   return share.group && !share.group->Reduces(bucket.dtype()) ? Way::kHost : share.way;
 }
 
-// Of the events on one stream the last will do.
+// Of the events on one stream the last will do: all that were over when its recording began. Of
+// those that several threads recorded at the same time any may be the last.
 Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
-  std::map<const void*, Event*> last;
-  for (Entry& entry : bucket.entries()) {
+  std::map<const void*, uint64_t> begun;  // the last recording, by stream
+  for (const Entry& entry : bucket.entries()) {
     if (!entry.ready) continue;
-    Event*& event = last[entry.ready->stream];
-    if (event == nullptr || event->number < entry.ready->number) event = entry.ready.get();
+    uint64_t& last = begun[entry.ready->stream];
+    last = std::max(last, entry.ready->begun);
   }
-  for (const auto& [of, event] : last) HORON_TRY(event->HoldBack(stream.native()));
+  std::set<const Event*> held;
+  for (const Entry& entry : bucket.entries()) {
+    if (!entry.ready || entry.ready->over < begun[entry.ready->stream]) continue;
+    if (held.insert(entry.ready.get()).second) HORON_TRY(entry.ready->HoldBack(stream.native()));
+  }
   return Status::Ok();
 }
 
@@ -222,9 +228,9 @@ Status GpuRoad::BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream
   return last_group_->HoldBack(stream.native());
 }
 
-Status GpuRoad::FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream) {
+Status GpuRoad::FinishGroup(GpuBucket& bucket, Share& share, Stream& stream) {
   HORON_TRY(Finish(bucket, stream));
-  if (share.group) last_group_ = bucket.entries()[0].promise.output().done;
+  if (share.group) last_group_ = share.last = bucket.entries()[0].promise.output().done;
   return Status::Ok();
 }
 

@@ -11,8 +11,10 @@
 // does for tensors of the host. Buckets use the device in the order in which they were started.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -50,15 +52,21 @@ class GpuRoad {
     const auto found = shares_.find(0);
     return found != shares_.end() && found->second.stream != nullptr;
   }
-  // Whether a bucket waits for the device, which wakes nobody.
-  bool waits() const { return awaited_ > 0; }
+  // Whether a bucket waits for the device, or a group to be left, which wakes nobody.
+  bool waits() const {
+    return awaited_ > 0 || std::any_of(endings_.begin(), endings_.end(), [](const Ending& ending) {
+             return ending.share.group && !ending.told;
+           });
+  }
   // Memory of the host; `pinned`: such as the device reads and writes by itself, if there is one.
   Pool& host_pool(bool pinned) const {
     return pinned && pinned_pool_ ? *pinned_pool_ : *fabric_->host_pool;
   }
   void Forget(int32_t process_set);
-  // The job has failed: ends what is in flight on the device. All Tasks are gone by then.
-  void Abort();
+  // The job has failed: ends what is in flight on the device. All Tasks are gone by then. Takes
+  // seconds at most, and calls `alive` meanwhile.
+  using Alive = std::function<void()>;
+  void Abort(const Alive& alive);
 
  private:
   enum class Way { kUnknown, kHost, kNodes, kGroup };
@@ -69,11 +77,13 @@ class GpuRoad {
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
     Buffer fusion;                             // on the device, of a bucket
     std::deque<std::pair<SharedEvent, Buffer>> outgrown;  // registered still, free once it is done
+    SharedEvent last;                 // the end of its group's last bucket, on whatever stream
     std::unique_ptr<GpuGroup> group;  // of all ranks, or of this node's; goes before its memory
   };
   struct Ending {  // a share that is used no more
     Share share;
-    std::vector<SharedEvent> last;  // of its streams, which the device has not reached yet
+    std::vector<SharedEvent> last;  // what the device has not reached yet of what it was given
+    bool told = false;              // the group is leaving, or aborted
   };
   struct Left;
   class OnGpu;  // gpu_road_stage.cc
@@ -88,7 +98,7 @@ class GpuRoad {
   Status Finish(GpuBucket& bucket, Stream& stream);
   Stream& StreamOf(GpuBucket& bucket, const Share& share);
   Status BeginGroup(GpuBucket& bucket, const Share& share, Stream& stream) const;
-  Status FinishGroup(GpuBucket& bucket, const Share& share, Stream& stream);
+  Status FinishGroup(GpuBucket& bucket, Share& share, Stream& stream);
   Status Own(GpuBucket& bucket, size_t i, Shape shape);
   Status OwnOutputs(GpuBucket& bucket);
 
@@ -101,10 +111,10 @@ class GpuRoad {
   std::chrono::milliseconds PatienceFor(const Share& share) const;
   Status Watch();
   bool DeviceEnds() const;
-  void BeginToEnd(Share share, bool in_peace);
+  void BeginToEnd(Share share);
   static bool Ended(Ending& ending);
   void SweepEndings();
-  void EndAll(bool in_peace, std::chrono::milliseconds most);
+  void EndAll(bool in_peace, std::chrono::milliseconds most, const Alive& alive);
   void LeaveBehind();
 
   // gpu_road_stage.cc: staged ops, and what they exchange with ranks that no group reaches.

@@ -86,8 +86,8 @@ std::chrono::milliseconds GpuRoad::PatienceFor(const Share& share) const {
 }
 
 // A device that is lost tells whoever asks: a rank that does not call again would say nothing, and
-// its peers wait. (Alone it is nobody's business but the next call's.) What groups were given has to
-// end in time: buckets end in order, so that is the time since the one before the oldest ended.
+// its peers wait. (Alone it is the next call's business.) What groups were given has to end in time:
+// buckets end in order, so that is the time since the one before the oldest ended.
 Status GpuRoad::Watch() {
   if (!last_ || fabric_->topology.size() == 1) return Status::Ok();
   const auto now = std::chrono::steady_clock::now();
@@ -119,25 +119,29 @@ bool GpuRoad::DeviceEnds() const {
 
 // Waits for nothing: to part from other ranks takes as long as they take to come, and to end a
 // stream is to wait for its kernels.
-void GpuRoad::BeginToEnd(Share share, bool in_peace) {
+void GpuRoad::BeginToEnd(Share share) {
   Ending ending;
+  if (share.last) ending.last.push_back(share.last);
   for (const auto* stream : {&share.stream, &share.down, &share.up}) {
     if (!*stream) continue;
     Result<SharedEvent> last = (*stream)->Record();
     if (last.ok()) ending.last.push_back(std::move(last).value());  // or the device is lost
   }
-  if (share.group && in_peace) share.group->Leave();
-  if (share.group && !in_peace) share.group->Abort();
   ending.share = std::move(share);
   endings_.push_back(std::move(ending));
 }
 
+// A group is left when the device has done its collectives: one that is being left cannot be
+// aborted any more, if a rank dies before its part of one.
 bool GpuRoad::Ended(Ending& ending) {
   std::erase_if(ending.last, [](const SharedEvent& event) {
     const Result<bool> done = event->Done();
     return !done.ok() || done.value();
   });
-  return ending.last.empty() && (!ending.share.group || ending.share.group->gone());
+  if (!ending.last.empty()) return false;
+  GpuGroup* const group = ending.share.group.get();
+  if (group != nullptr && !std::exchange(ending.told, true)) group->Leave();
+  return group == nullptr || group->gone();
 }
 
 // Streams are used again: to free the memory that they work in is to wait for the GPU.
@@ -157,9 +161,13 @@ void GpuRoad::SweepEndings() {
 
 // All at once: a device may be at the collectives of several groups, which one has to be aborted
 // for another to end.
-void GpuRoad::EndAll(bool in_peace, std::chrono::milliseconds most) {
-  for (auto& [set, share] : shares_) BeginToEnd(std::move(share), in_peace);
+void GpuRoad::EndAll(bool in_peace, std::chrono::milliseconds most, const Alive& alive) {
+  for (auto& [set, share] : shares_) BeginToEnd(std::move(share));
   shares_.clear();
+  for (Ending& ending : endings_) {
+    if (in_peace || !ending.share.group || std::exchange(ending.told, true)) continue;
+    ending.share.group->Abort();
+  }
   const auto hopeless = [](const Ending& ending) {
     return ending.share.group && ending.share.group->stuck();
   };
@@ -169,6 +177,7 @@ void GpuRoad::EndAll(bool in_peace, std::chrono::milliseconds most) {
     wait = !std::all_of(endings_.begin(), endings_.end(), hopeless) &&
            std::chrono::steady_clock::now() < until;
     if (wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    alive();
   }
   if (!endings_.empty()) LeaveBehind();
 }
@@ -176,7 +185,7 @@ void GpuRoad::EndAll(bool in_peace, std::chrono::milliseconds most) {
 // Streams end before the pools that they write to.
 GpuRoad::~GpuRoad() {
   const bool in_peace = DeviceEnds();
-  EndAll(in_peace, AtMost(kMostFarewell));
+  EndAll(in_peace, AtMost(kMostFarewell), [] {});
   spare_.clear();
 }
 
@@ -204,12 +213,12 @@ void GpuRoad::LeaveBehind() {
 void GpuRoad::Forget(int32_t process_set) {
   const auto found = shares_.find(process_set);
   if (found == shares_.end()) return;
-  BeginToEnd(std::move(found->second), true);
+  BeginToEnd(std::move(found->second));
   shares_.erase(found);
 }
 
 // Handles of what is enqueued have finished long ago: here is said what that is worth.
-void GpuRoad::Abort() {
+void GpuRoad::Abort(const Alive& alive) {
   if (last_group_) {
     const Result<bool> ended = last_group_->Done();
     if (!ended.ok() || !ended.value())
@@ -217,7 +226,7 @@ void GpuRoad::Abort() {
           "collectives of GPU tensors that had not ended on the device are aborted: what they "
           "wrote is worth nothing, also where a step has used it; go on from a checkpoint");
   }
-  EndAll(false, AtMost(kMostEnding));  // before the tensors of what still runs are given back
+  EndAll(false, AtMost(kMostEnding), alive);  // before tensors of what still runs are given back
   borrowed_.clear();
   last_ = last_group_ = watched_ = nullptr;
 }

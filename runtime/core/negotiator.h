@@ -97,6 +97,7 @@ class Negotiator {
   void FailAll(const Status& status);
 
   bool idle() const { return pending_.empty() && !sending(); }
+  bool holds_batches() const { return !batches_.empty(); }  // agreed, and not given out yet
   bool moved() const { return moved_; }  // whether the last Advance did anything
 
  private:

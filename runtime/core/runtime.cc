@@ -154,6 +154,7 @@ Status Runtime::Cycle() {
       executor_.Start(std::move(bucket));
     }
   }
+  if (!negotiator_.holds_batches()) executor_.ForgetRemoved();
   if (launches) FlushRings();  // it may wait for ranks that have yet to hear of it
   SeeTime();
   HORON_ASSIGN(const bool progress, executor_.Advance(negotiator_.held()));

@@ -57,7 +57,10 @@ void Runtime::Fail(const Status& status) {
     letters_.Close();
   }
   failure_ = suspicion_ = status;
-  executor_.FailAll(status);
+  // A GPU may take its time to end, which the watchdog is not to take for a standstill.
+  executor_.FailAll(status, [this] {
+    cycles_->store(cycles_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  });
   queue_.Close(status);
   negotiator_.FailAll(status);
   if (status.code() == Code::kAborted) {

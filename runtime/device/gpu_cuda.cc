@@ -1,6 +1,7 @@
 #include "runtime/device/gpu_cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "runtime/device/cublas_pairs.h"
@@ -10,7 +11,6 @@ namespace horon::cuda {
 namespace {
 
 constexpr int kLeastMajor = 8;  // what CMakeLists.txt builds kernels for begins there
-constexpr int kEarlyMajor = 9;  // a kernel may begin before the one that it follows has ended
 
 class DeviceMemory final : public Memory {
  public:
@@ -96,22 +96,14 @@ class Events {
     MutexLock lock(mutex_);
     free_.push_back(event);
   }
-  // Numbers are in the order of the recordings, whichever threads record.
-  Status Record(cudaEvent_t event, void* stream, uint64_t* number) {
-    MutexLock lock(recording_);
-    HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
-                    index_));
-    *number = ++number_;
-    return Status::Ok();
-  }
+  uint64_t Tick() { return ++clock_; }
   int index() const { return index_; }
 
  private:
   const int index_;
   Mutex mutex_;
   std::vector<cudaEvent_t> free_ HORON_GUARDED_BY(mutex_);
-  Mutex recording_;
-  uint64_t number_ HORON_GUARDED_BY(recording_) = 0;
+  std::atomic<uint64_t> clock_{0};
 };
 
 class CudaEvent final : public Event {
@@ -142,7 +134,10 @@ Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream
   HORON_ASSIGN(const cudaEvent_t event, events->Take());
   auto made = std::make_shared<CudaEvent>(events, event);
   made->stream = stream;
-  HORON_TRY(events->Record(event, stream, &made->number));
+  made->begun = events->Tick();
+  HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
+                  events->index()));
+  made->over = events->Tick();
   return SharedEvent(std::move(made));
 }
 
@@ -262,10 +257,10 @@ class CudaStream final : public Stream {
 
 class CudaGpu final : public Gpu {
  public:
-  CudaGpu(int index, const cudaDeviceProp& properties, const CublasLibrary& cublas)
+  CudaGpu(int index, std::string name, bool early, const CublasLibrary& cublas)
       : index_(index),
-        name_(properties.name),
-        early_(properties.major >= kEarlyMajor),
+        name_(std::move(name)),
+        early_(early),
         cublas_(cublas),
         events_(std::make_shared<Events>(index)) {}
   Device device() const override { return {DeviceKind::kCuda, index_}; }
@@ -347,7 +342,9 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
   }
   HORON_TRY(BeginContext(index));
   HORON_TRY(LoadKernels(index, properties));
-  return std::shared_ptr<Gpu>(std::make_shared<CudaGpu>(index, properties, cublas));
+  const OnDevice current(index);
+  return std::shared_ptr<Gpu>(
+      std::make_shared<CudaGpu>(index, properties.name, AddsTilesEarly(), cublas));
 }
 
 }  // namespace horon::cuda

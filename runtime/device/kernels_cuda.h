@@ -21,8 +21,8 @@ cudaError_t Reduce(ReduceKind kind, DataType dtype, double scale,
                    std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                    cudaStream_t stream);
 cudaError_t LoadReductions();  // and mixing
-// kernels_pairs_cuda.cu. `partials` is device memory for PartialsFor(pairs) Dots; `early`: the GPU
-// can begin a kernel before the one that it follows has ended (compute capability 9.0).
+// kernels_pairs_cuda.cu. `partials` is device memory for PartialsFor(pairs) Dots. `early`: the
+// kernel that adds up may begin before the other one has ended, since it waits for it by itself.
 int64_t PartialsFor(std::span<const Pair> pairs);
 cudaError_t Dot(DataType dtype, std::span<const Pair> pairs, Dots* partials, Dots* sums, bool early,
                 cudaStream_t stream);
@@ -32,6 +32,9 @@ cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t st
 cudaError_t Mix(DataType dtype, std::span<const double> weights,
                 std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
                 cudaStream_t stream);
+// Whether it does on the current GPU: the code that is loaded there, which may be compiled from
+// that of an older one, has to be of compute capability 9.0.
+bool AddsTilesEarly();
 cudaError_t LoadPairs();
 
 }  // namespace horon::cuda

@@ -300,6 +300,11 @@ cudaError_t Combine(DataType dtype, std::span<const Pair> pairs, cudaStream_t st
   });
 }
 
+bool AddsTilesEarly() {
+  cudaFuncAttributes of{};
+  return cudaFuncGetAttributes(&of, AddTilesKernel) == cudaSuccess && of.ptxVersion >= 90;
+}
+
 cudaError_t LoadPairs() {
   if (const cudaError_t error = Load(AddTilesKernel); error != cudaSuccess) return error;
   if (const cudaError_t error = Load(WeighKernel); error != cudaSuccess) return error;

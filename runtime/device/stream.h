@@ -22,10 +22,10 @@ class Event {
   // What is enqueued on `stream` (a cudaStream_t) from now on starts after this point.
   virtual Status HoldBack(void* stream) = 0;
 
-  // The stream it was recorded on, and its place among the events of its GPU: of two on one stream
-  // the later one has the larger number.
+  // The stream it was recorded on, and when on its GPU's clock its recording began and was over: of
+  // two on one stream the later one is known, unless two threads recorded them at the same time.
   void* stream = nullptr;
-  uint64_t number = 0;
+  uint64_t begun = 0, over = 0;
 };
 using SharedEvent = std::shared_ptr<Event>;
 

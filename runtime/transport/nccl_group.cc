@@ -102,6 +102,7 @@ class Apart {
   }
   Apart(const Apart&) = delete;
   Apart& operator=(const Apart&) = delete;
+  bool started() const { return thread_.joinable(); }
   bool returned() const { return state_->stage.load(std::memory_order_acquire) == kReturned; }
   const Answer& answer() const { return state_->answer; }  // once returned
   // False: it has returned. Afterwards it is that thread's alone.
@@ -297,6 +298,7 @@ class NcclGroup final : public GpuGroup {
   template <typename Call>
   void End(Call call) {
     ending_.emplace(InDevice(enter_, device_, std::move(call)), [] {});
+    stuck_ = !ending_->started();
     comm_ = nullptr;
     handles_.clear();  // they go with it
   }
@@ -305,11 +307,14 @@ class NcclGroup final : public GpuGroup {
     const auto until = NcclClock::now() + limit;
     Answer left = Asked(nccl, "leave", nccl.CommFinalize(comm));
     while (left.ok() && left.value() == kNcclInProgress) {  // NCCL_COMM_BLOCKING=0
-      sched_yield();
+      if (NcclClock::now() >= until) {
+        left = Status::Unavailable("NCCL did not leave in time");
+        break;
+      }
+      std::this_thread::sleep_for(milliseconds(1));  // it wakes nobody
       NcclAnswer state = kNcclInProgress;
       const NcclAnswer asked = nccl.CommGetAsyncError(comm, &state);
       left = Asked(nccl, "leave", asked == kNcclSuccess ? state : asked);
-      if (NcclClock::now() >= until) left = Status::Unavailable("NCCL did not leave in time");
     }
     return Asked(nccl, "leave", left.ok() ? nccl.CommDestroy(comm) : nccl.CommAbort(comm));
   }

@@ -343,7 +343,8 @@ class FakeEvent final : public Event {
       event = std::make_shared<FakeEvent>(on);
       event->self_ = event;
       event->stream = &on;
-      event->number = ++on.gpu_.events_;
+      event->begun = ++on.gpu_.events_;
+      event->over = ++on.gpu_.events_;
     }
     on.queue_->Add([event] { event->Happen(); });
     return SharedEvent(event);

@@ -217,6 +217,34 @@ TEST_CASE("the block of a process set grows once, but for few bytes", "[gpu]") {
   world.Check();
 }
 
+TEST_CASE("of events that two threads record at the same time all are waited for", "[gpu]") {
+  GpuWorld world({1, 0, {kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    std::vector<Submission> all;
+    for (const char* name : {"a", "b"}) {
+      std::byte* const tensor = rank.Put(Counting(1, 8));
+      Request request = GpuRank::Of(name, "sum", DataType::kFloat32, {8});
+      request.group = "both";
+      request.group_size = 2;
+      world.Expect(rank.me().runtime().GpuOf(request.device).ok(), "there is a GPU");
+      SharedEvent ready = rank.gpu().Record(&rank.stream()).value();
+      all.push_back({rank.me().runtime().registry().Of(std::move(request)).value(), tensor, tensor,
+                     std::move(ready)});
+    }
+    // The thread of the later one was the first to begin, and the last to return.
+    const uint64_t now = all[1].ready->over;
+    all[1].ready->begun = now;
+    all[0].ready->begun = now + 1;
+    all[0].ready->over = now + 2;
+    all[1].ready->over = now + 3;
+    const auto work = std::make_shared<Work>(2);
+    world.Expect(rank.me().runtime().Submit(all, work, true).ok(), "submitted");
+    world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+    rank.stream().Finish();
+  });
+  world.Check();
+}
+
 TEST_CASE("overlapping process sets use the devices in one order", "[gpu]") {
   GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
   world.Run([&](GpuRank& rank) {
