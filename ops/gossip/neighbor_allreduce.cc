@@ -3,7 +3,8 @@
 // destination. Whom a rank hears and sends to comes with each call (neighborhood.h). Floating.
 //
 // sums=rows|columns|both: the claim that these weights sum to 1, checked. hierarchical=1: between
-// nodes, whose ranks average first. Sent per rank: S and 8 bytes a tensor for each destination.
+// nodes, whose ranks average first. Sent per rank: S for each destination, and 8 bytes a tensor
+// for its weight; hierarchical, and on GPUs, all ranks know all weights from the agreement.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -40,7 +41,8 @@ class NeighborAllreduce final : public Op {
     const auto between = hierarchical_ ? gossip::Between::kNodes : gossip::Between::kRanks;
     HORON_TRY(gossip::CheckNeighborhoods(by_rank, ranks, between, true));
     HORON_TRY(gossip::CheckSums(by_rank, sums_));
-    if (by_rank[0]->device.kind == DeviceKind::kHost) return Agreement{};  // weights travel
+    if (by_rank[0]->device.kind == DeviceKind::kHost && !hierarchical_)
+      return Agreement{};  // weights travel
     return Agreement{gossip::Told(by_rank)};
   }
 
@@ -68,17 +70,12 @@ class NeighborAllreduce final : public Op {
     return gossip::MixesOnGpus(stage.comm(), hierarchical_, everyone);
   }
 
-  // Tensors whose ranks agree on all weights alike are mixed together.
   Task RunOnGpus(GpuStage& stage) override {
-    const Communicator& comm = stage.comm();
-    const int me = hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
-    std::map<std::vector<int64_t>, std::vector<size_t>> alike;
-    for (size_t i = 0; i < stage.segments().size(); ++i) {
-      if (hierarchical_) HORON_CO_TRY(CheckNode(stage, i));
-      alike[stage.segments()[i].agreed->sizes].push_back(i);
-    }
+    auto alike = Alike(stage);
+    if (!alike.ok()) co_return alike.status();
+    const int me = ParticipantOf(stage);
     std::vector<gossip::GpuRounds> mixes;
-    for (auto& [told, which] : alike)
+    for (auto& [told, which] : alike.value())
       mixes.push_back({{gossip::RowOf(told, me)}, std::move(which)});
     stage.SetAlgorithm("mixing on GPUs");
     Task mix = hierarchical_ ? gossip::MixNodesOnGpus(stage, std::move(mixes), /*average=*/true)
@@ -88,27 +85,37 @@ class NeighborAllreduce final : public Op {
   }
 
  private:
-  static Status CheckNode(Stage& stage, size_t i) {
-    const Request& request = *stage.segments()[i].request;
+  int ParticipantOf(Stage& stage) const {
     const Communicator& comm = stage.comm();
-    if (request.splits[0] == comm.node_of(comm.rank())) return Status::Ok();
-    return Status::Internal("tensor '" + request.name + "': rank " + std::to_string(comm.rank()) +
-                            " is not of node " + std::to_string(request.splits[0]) +
-                            ", as its caller said");
+    return hierarchical_ ? comm.node_of(comm.rank()) : comm.rank();
   }
 
-  static Task BetweenNodes(Stage& stage) {
-    const DataType dtype = stage.dtype();
+  // By all weights: tensors whose ranks agree on the same are mixed together.
+  using ByWeights = std::map<std::vector<int64_t>, std::vector<size_t>>;
+  Result<ByWeights> Alike(Stage& stage) const {
+    ByWeights alike;
     for (size_t i = 0; i < stage.segments().size(); ++i) {
-      const Request& request = *stage.segments()[i].request;
-      HORON_CO_TRY(CheckNode(stage, i));
-      const gossip::Row row = RowOf(request);
-      const std::vector<size_t> which(1, i);
-      NodeStep between = [&stage, dtype, row](Communicator& across, std::byte* part,
-                                              int64_t count) {
+      const Segment& segment = stage.segments()[i];
+      if (hierarchical_ && segment.request->splits[0] != ParticipantOf(stage))
+        return Status::Internal("tensor '" + segment.request->name + "': rank " +
+                                std::to_string(stage.comm().rank()) + " is not of node " +
+                                std::to_string(segment.request->splits[0]) +
+                                ", as its caller said");
+      alike[segment.agreed->sizes].push_back(i);
+    }
+    return alike;
+  }
+
+  Task BetweenNodes(Stage& stage) const {
+    auto alike = Alike(stage);
+    if (!alike.ok()) co_return alike.status();
+    const gossip::Mixing mixing{stage.dtype()};
+    for (auto& [told, which] : alike.value()) {
+      NodeStep between = [&stage, mixing, row = gossip::RowOf(told, ParticipantOf(stage))](
+                             Communicator& across, std::byte* part, int64_t count) {
         std::vector<gossip::Part> parts = {{row, part, part, count}};
-        gossip::CountSent(stage, across, parts, dtype);
-        return gossip::MixParts(across, std::move(parts), {dtype, 1.0, true});
+        gossip::CountSent(stage, across, parts, mixing.dtype);
+        return gossip::MixParts(across, std::move(parts), mixing);
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, /*average=*/true, between));
     }

@@ -185,6 +185,35 @@ TEST_CASE("a process set may be removed while its tensors are on their way", "[g
   world.Check();
 }
 
+// One that is being left cannot be aborted.
+TEST_CASE("the communicator of a removed set is left when the GPU has done its sums",
+          "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(3);
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  GpuWorld world(layout);
+  std::barrier together(3);
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank(), set = rank.me().AddProcessSet({0, 1}).value();
+    const auto sum = [&] {
+      std::byte* const tensor = rank.Put(Counting(1, 8));
+      Request request = GpuRank::Of("s", "sum", DataType::kFloat32, {8});
+      request.process_set = set;
+      const auto work = rank.Submit(request, tensor, tensor).value();
+      world.Expect(rank.me().Wait(*work).ok(), "enqueued");
+    };
+    if (me < 2) sum();
+    together.arrive_and_wait();
+    if (me == 1) world.nccl->Answer(1, "AllReduce", kNcclSuccess, 1'000'000);  // it never comes
+    if (me < 2) sum();
+    world.Expect(rank.me().RemoveProcessSet(set).ok(), "removed");
+    const Status end = FailingSum(rank);
+    world.Expect(end.code() == Code::kUnavailable, end.message());
+  });
+  world.world.reset();
+  CHECK(world.nccl->times(0, "CommFinalize") == 0);
+  world.Check();
+}
+
 // Rank 1's GPU is at a collective of one set, behind which one of the other waits: for ranks that
 // do not come, both.
 TEST_CASE("all communicators of a job that has failed are aborted at once", "[gpu][nccl]") {

@@ -191,6 +191,44 @@ TEST_CASE("a ring of nodes, each with its own neighbors", "[gossip]") {
         "weights: node [0] and node [0].");
 }
 
+// Those that all ranks weigh alike travel together, whatever lies between them.
+TEST_CASE("hierarchical: tensors of several neighborhoods in one bucket", "[gossip]") {
+  const Says rings[2][3] = {
+      {{{2}, {1}, {0.5, 0.5, 1}}, {{0}, {2}, {0.5, 0.5, 1}}, {{1}, {0}, {0.5, 0.5, 1}}},
+      // The other way round, and only the sender of one of them weighs it differently.
+      {{{1}, {2}, {0.25, 0.75, 1}}, {{2}, {0}, {0.25, 0.75, 2}}, {{0}, {1}, {0.25, 0.75, 1}}}};
+  const Values nodes = {5.5, 550, 55000};
+  std::vector<OpTensor> bucket;
+  for (const int which : {0, 1, 0, 1, 0}) {
+    std::vector<Says> by_rank;
+    for (int rank = 0; rank < 6; ++rank) by_rank.push_back(rings[which][rank / 2]);
+    bucket.push_back(Tensor(by_rank, 5 + static_cast<int64_t>(bucket.size())));
+    for (size_t rank = 0; rank < 6; ++rank)
+      bucket.back().requests[rank].splits[0] = static_cast<int64_t>(rank / 2);
+    bucket.back().Named("w" + std::to_string(bucket.size()));
+  }
+  const auto messages = [&](const std::vector<OpTensor>& of) {
+    OpRunner runner(Topology::Blocks(6, 2), 2);
+    const auto result = runner.Run("neighbor_allreduce:hierarchical=1", of);
+    INFO(result.status.message());
+    REQUIRE(result.status.ok());
+    for (size_t t = 0; t < of.size(); ++t) {
+      for (int rank = 0; rank < 6; ++rank) {
+        const size_t me = static_cast<size_t>(rank) / 2;
+        const size_t ahead = (me + 1) % 3, behind = (me + 2) % 3;
+        const double first = (nodes[me] + nodes[behind]) / 2;
+        const double other = 0.25 * nodes[me] + 0.75 * (ahead == 1 ? 2 : 1) * nodes[ahead];
+        const Values now = test::Decode(DataType::kFloat64, result.at(t, rank).bytes);
+        REQUIRE(now.size() == 5 + t);
+        for (const double value : now) CHECK(value == Approx(t % 2 == 0 ? first : other));
+      }
+    }
+    return runner.world().net().messages_sent(0);
+  };
+  const int64_t of_two = messages({bucket[0], bucket[1]});
+  CHECK(messages(bucket) == of_two);
+}
+
 TEST_CASE("neighbor_allgather: rows of the sources, in the caller's order", "[gossip]") {
   OpRunner runner(Topology::OneNode(3), 2);
   OpTensor tensor = OpTensor::Make(DataType::kInt32, {{1, 2}, {3, 4, 5, 6}, {}});
