@@ -203,6 +203,9 @@ void GpuRoad::LeaveBehind() {
   Log(LogLevel::kError, "gpu",
       "the GPU has not ended what it was at, or a call of NCCL's has not returned: its memory and "
       "its streams are left as they are; do not use the tensors of this job again in this process");
+  for (Ending& ending : endings_) {
+    if (ending.share.group && ending.share.group->gone()) ending.share.group.reset();
+  }
   static Mutex mutex;
   static auto* const left = new std::vector<Left>;
   MutexLock lock(mutex);

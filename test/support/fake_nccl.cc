@@ -373,9 +373,9 @@ struct FakeNcclCalls {
 
 namespace {
 
-// Calls that were left behind may still come back to their table.
+// Calls that were left behind may still come back to their table, until the process is no more.
 const NcclLibrary& Kept(const NcclLibrary& table) {
-  static std::deque<NcclLibrary> all;
+  static auto& all = *new std::deque<NcclLibrary>;
   return all.emplace_back(table);
 }
 
