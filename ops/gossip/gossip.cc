@@ -160,20 +160,9 @@ class Gossip final : public Op {
     for (const auto& [round, which] : by_round) {
       const std::vector<Row> rows = RowsOf(graph, round, me);
       NodeStep between = [&stage, rows](Communicator& across, std::byte* part, int64_t count) {
-        return MixPart(stage, across, rows, part, count);
+        return gossip::MixPart(stage, across, rows, part, count);
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, average_, between));
-    }
-    co_return Status::Ok();
-  }
-
-  static Task MixPart(Stage& stage, Communicator& across, std::vector<Row> rows, std::byte* part,
-                      int64_t count) {
-    const gossip::Mixing mixing{stage.dtype()};
-    for (Row& row : rows) {
-      std::vector<gossip::Part> parts = {{std::move(row), part, part, count}};
-      gossip::CountSent(stage, across, parts, mixing.dtype);
-      HORON_CO_TRY(co_await gossip::MixParts(across, std::move(parts), mixing));
     }
     co_return Status::Ok();
   }

@@ -135,4 +135,15 @@ Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing) {
   co_return Status::Ok();
 }
 
+Task MixPart(Stage& stage, Communicator& across, std::vector<Row> rows, std::byte* part,
+             int64_t count) {
+  const Mixing mixing{stage.dtype()};
+  for (Row& row : rows) {
+    std::vector<Part> parts = {{std::move(row), part, part, count}};
+    CountSent(stage, across, parts, mixing.dtype);
+    HORON_CO_TRY(co_await MixParts(across, std::move(parts), mixing));
+  }
+  co_return Status::Ok();
+}
+
 }  // namespace horon::gossip

@@ -35,6 +35,11 @@ Task MixParts(Communicator& comm, std::vector<Part> parts, Mixing mixing);
 // Counts the values of the parts for each rank they go to.
 void CountSent(Stage& stage, const Communicator& comm, std::span<const Part> parts, DataType dtype);
 
+// What a node does with a part of a bucket (ops/hierarchical.h): one row after the other, in place,
+// counted.
+Task MixPart(Stage& stage, Communicator& across, std::vector<Row> rows, std::byte* part,
+             int64_t count);
+
 // MixParts of all tensors of a bucket, counted. Where its ranks share memory (Op::TakesLane), each
 // copies its values into its slots, chunk by chunk, and mixes those that it hears where they lie.
 // Moved per rank: S there, and S for each peer heard. No scratch.

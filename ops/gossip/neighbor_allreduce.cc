@@ -109,13 +109,10 @@ class NeighborAllreduce final : public Op {
   Task BetweenNodes(Stage& stage) const {
     auto alike = Alike(stage);
     if (!alike.ok()) co_return alike.status();
-    const gossip::Mixing mixing{stage.dtype()};
     for (auto& [told, which] : alike.value()) {
-      NodeStep between = [&stage, mixing, row = gossip::RowOf(told, ParticipantOf(stage))](
-                             Communicator& across, std::byte* part, int64_t count) {
-        std::vector<gossip::Part> parts = {{row, part, part, count}};
-        gossip::CountSent(stage, across, parts, mixing.dtype);
-        return gossip::MixParts(across, std::move(parts), mixing);
+      const std::vector<gossip::Row> rows = {gossip::RowOf(told, ParticipantOf(stage))};
+      NodeStep between = [&stage, rows](Communicator& across, std::byte* part, int64_t count) {
+        return gossip::MixPart(stage, across, rows, part, count);
       };
       HORON_CO_TRY(co_await OverNodes(stage, which, /*average=*/true, between));
     }

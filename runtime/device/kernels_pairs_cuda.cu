@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant__ PairTable table) {
-  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+  constexpr int kWidth = kWidthOf<T>;
   // fp32 where it can hold the coefficients, as on the host.
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {

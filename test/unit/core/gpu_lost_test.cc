@@ -1,6 +1,7 @@
 // A rank whose device is lost: it and all others get an error with the device's words, nobody waits
 // for ever, and the job ends.
 #include <barrier>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -110,7 +111,10 @@ TEST_CASE("a device that is lost between a call and its start ends the job", "[g
   }
 }
 
-TEST_CASE("a device that is lost with a sum in its hands ends the job", "[gpu]") {
+// On both ranks of each layout, whose sum "w" has come out.
+using Afterwards = std::function<void(const GpuLayout&, GpuWorld&, GpuRank&, std::byte* tensor,
+                                      std::barrier<>& together)>;
+void AfterASum(const Afterwards& body) {
   for (const GpuLayout& layout : Layouts()) {
     INFO(Describe(layout));
     GpuWorld world(layout);
@@ -119,52 +123,51 @@ TEST_CASE("a device that is lost with a sum in its hands ends the job", "[gpu]")
       std::byte* const tensor = rank.Put(Counting(rank.me().rank(), kCount));
       world.Expect(RunSum(rank, "w", tensor).ok(), "while it is there");
       rank.stream().Finish();
-      Counter& counter = rank.me().runtime().counters()[layout.way];
-      const int64_t begun = counter.value();
-      if (rank.me().rank() == 1) rank.stream().Hold();
-      rank.Put(Counting(0, kCount));
-      const auto work = rank.Submit(Sum("w"), tensor, tensor).value();
-      while (counter.value() == begun) std::this_thread::yield();
-      Status status;
-      if (ByGroup(layout)) {
-        status = rank.me().Wait(*work);
-        world.Expect(status.ok(), "enqueued: " + status.message());
-      }
-      together.arrive_and_wait();  // all have begun
-      if (rank.me().rank() == 1) Lose(rank);
-      status = ByGroup(layout) ? UntilItEnds(rank) : rank.me().Wait(*work);
-      world.Expect(SaysWhy(status), status.message());
-      if (rank.me().rank() == 1 && ByGroup(layout)) {
-        world.Expect(SaysWhy(work->Settled().status()), "whether it is done");
-        world.Expect(SaysWhy(work->HoldBack(&rank.stream())), "to wait for it");
-      }
-      ExpectNothingMore(world, rank, tensor);
+      body(layout, world, rank, tensor, together);
     });
     RequireNone(world.verdicts);
   }
 }
 
+TEST_CASE("a device that is lost with a sum in its hands ends the job", "[gpu]") {
+  AfterASum([](const GpuLayout& layout, GpuWorld& world, GpuRank& rank, std::byte* tensor,
+               std::barrier<>& together) {
+    Counter& counter = rank.me().runtime().counters()[layout.way];
+    const int64_t begun = counter.value();
+    if (rank.me().rank() == 1) rank.stream().Hold();
+    rank.Put(Counting(0, kCount));
+    const auto work = rank.Submit(Sum("w"), tensor, tensor).value();
+    while (counter.value() == begun) std::this_thread::yield();
+    Status status;
+    if (ByGroup(layout)) {
+      status = rank.me().Wait(*work);
+      world.Expect(status.ok(), "enqueued: " + status.message());
+    }
+    together.arrive_and_wait();  // all have begun
+    if (rank.me().rank() == 1) Lose(rank);
+    status = ByGroup(layout) ? UntilItEnds(rank) : rank.me().Wait(*work);
+    world.Expect(SaysWhy(status), status.message());
+    if (rank.me().rank() == 1 && ByGroup(layout)) {
+      world.Expect(SaysWhy(work->Settled().status()), "whether it is done");
+      world.Expect(SaysWhy(work->HoldBack(&rank.stream())), "to wait for it");
+    }
+    ExpectNothingMore(world, rank, tensor);
+  });
+}
+
 // The runtime asks the device as well, and the others hear of it.
 TEST_CASE("a device that is lost between two sums is told to all", "[gpu]") {
-  for (const GpuLayout& layout : Layouts()) {
-    INFO(Describe(layout));
-    GpuWorld world(layout);
-    std::barrier together(2);
-    world.Run([&](GpuRank& rank) {
-      std::byte* const tensor = rank.Put(Counting(rank.me().rank(), kCount));
-      world.Expect(RunSum(rank, "w", tensor).ok(), "while it is there");
-      rank.stream().Finish();
-      together.arrive_and_wait();
-      if (rank.me().rank() == 1) {
-        Lose(rank);
-        world.Expect(SaysWhy(rank.Submit(Sum("w"), tensor, tensor).status()), "the next call");
-      }
-      const Status status = UntilItEnds(rank);
-      world.Expect(SaysWhy(status), status.message());
-      ExpectNothingMore(world, rank, tensor);
-    });
-    RequireNone(world.verdicts);
-  }
+  AfterASum([](const GpuLayout&, GpuWorld& world, GpuRank& rank, std::byte* tensor,
+               std::barrier<>& together) {
+    together.arrive_and_wait();
+    if (rank.me().rank() == 1) {
+      Lose(rank);
+      world.Expect(SaysWhy(rank.Submit(Sum("w"), tensor, tensor).status()), "the next call");
+    }
+    const Status status = UntilItEnds(rank);
+    world.Expect(SaysWhy(status), status.message());
+    ExpectNothingMore(world, rank, tensor);
+  });
 }
 
 TEST_CASE("a rank alone goes on without its device as far as it can", "[gpu]") {
