@@ -261,6 +261,10 @@ const Request* Executor::oldest() const {
   return running_.empty() ? nullptr : running_.front()->segments()[0].request;
 }
 
+int64_t Executor::oldest_bytes() const {
+  return running_.empty() ? 0 : running_.front()->bytes();
+}
+
 uint64_t Executor::oldest_number() const { return running_.empty() ? 0 : running_.front()->number; }
 
 std::vector<std::string> Executor::Describe() const {

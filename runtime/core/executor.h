@@ -60,6 +60,7 @@ class Executor {
   // What the oldest bucket in flight is about; kNothing if idle.
   TimeUse::Stage stage() const;
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
+  int64_t oldest_bytes() const;   // of that bucket's inputs; 0 if idle
   // Buckets are numbered as they start, from 1.
   uint64_t newest_number() const { return started_; }  // so far
   uint64_t oldest_number() const;                      // of those in flight; 0 if idle

@@ -19,6 +19,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/counters.h"
 #include "runtime/base/mutex.h"
+#include "runtime/core/adaptive_spin.h"
 #include "runtime/core/autotuner.h"
 #include "runtime/core/awaited.h"
 #include "runtime/core/baton.h"
@@ -213,6 +214,7 @@ class Runtime {
   bool may_lend_;
   bool crowded_;         // more ranks than cores
   bool yields_;          // whoever looks for progress does, between two looks
+  AdaptiveSpin long_spin_;  // while a large bucket travels between nodes
   bool cores_to_spare_;  // one for each rank's background thread, beside one for its program
   int64_t hold_bytes_;   // what a locked schedule's queue holds back
   std::atomic<bool> nudged_{false};

@@ -14,6 +14,7 @@ constexpr std::chrono::milliseconds kLeaveSleep{20};
 // the network's bytes: a look costs a yield, which hands it over in a third of a microsecond where
 // waking a sleeper takes 20, and takes as long as the others run.
 constexpr int kYieldFactor = 4;
+constexpr int64_t kLongBucket = 4 << 20;  // bytes: waiting for a part of it awake has to pay
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
 // have to submit, and while bytes travel.
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
@@ -23,15 +24,22 @@ constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50}; 
 
 }  // namespace
 
-// Looks for work for a short while before sleeping, if something is under way.
+// Looks for work for a short while before sleeping, if something is under way. Not where that has
+// brought nothing lately and a large bucket travels between nodes.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
-  const auto until = Clock::now() + (yields_ ? spin * kYieldFactor : spin);
+  const bool is_long = fabric_.topology.nodes() > 1 && executor_.oldest_bytes() > kLongBucket;
+  if (is_long && !long_spin_.Due()) return false;
+  const auto start = Clock::now();
+  const auto until = start + (yields_ ? spin * kYieldFactor : spin);
+  bool moved = false;
   do {
-    if (CycleMoved()) return true;
+    moved = CycleMoved();
+    if (moved) break;
     if (yields_) sched_yield();
   } while (Clock::now() < until);
-  return false;
+  if (is_long) long_spin_.Learn(moved && Clock::now() - start <= spin);
+  return moved;
 }
 
 // Tensors of a GPU come one by one in a backward pass, some 100 us apart, and what there is to do
