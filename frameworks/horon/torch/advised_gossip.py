@@ -33,6 +33,10 @@ class AdvisedGossip:
     def waits_for_nobody(self) -> bool:
         return self._chosen.waits_for_nobody
 
+    @property
+    def push_sum(self) -> bool:
+        return self._chosen.push_sum
+
     def bias(self):
         if self._advised is None and self._since is not None:
             self._seconds.append(time.perf_counter() - self._since)

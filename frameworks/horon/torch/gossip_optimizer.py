@@ -11,7 +11,8 @@ u what the optimizer adds to the parameters:
 With push-sum (where rows of the graph's matrices do not sum to 1) the optimizer works on x, every
 rank has a weight w that is mixed like x, and the model sees z = x / w. Parameters hold z between
 steps; the weight and the rounds, of parameters and of mixed gradients, are part of state_dict().
-Optimizer state is local to the rank.
+Optimizer state is local to the rank. An optimizer that computes its gradients itself (LBFGS) takes
+its whole step on z, and u(x) is what z changes by.
 
 Sources: Lian et al., NeurIPS 2017 (D-PSGD); Assran et al., ICML 2019 (SGP, OSGP); Daily et al.,
 GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, ICML 2021.
@@ -28,7 +29,12 @@ from horon.torch.compression import Compression
 from horon.torch.gossip_reducer import GossipReducer
 from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.marks import marked, show
-from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_closure_steps
+from horon.torch.optimizer_base import (
+    NoReduction,
+    WrappedOptimizer,
+    needs_closure,
+    refuse_closure_steps,
+)
 from horon.torch.parameter_gossip import ParameterGossip
 from horon.torch.reductions import allreduce
 from horon.torch.round_gossip import RoundGossip
@@ -42,6 +48,8 @@ class _GossipOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
     def step(self, closure=None):
+        if self._horon_computes:
+            return self._step_computing(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,6 +69,27 @@ class _GossipOptimizer(WrappedOptimizer):
             self._horon_gossip.after_step()
         finally:
             self._horon_gossip.debias()
+        return loss
+
+    def _step_computing(self, closure):
+        """Of an optimizer that calls the closure as often as it likes, always on z; x gets what z
+        has changed by."""
+        gossip = self._horon_gossip
+        weighs = gossip.push_sum and not gossip.waits_for_nobody  # these work on z anyway
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters] if weighs else []
+        loss = self._step_wrapped(closure)
+        with torch.no_grad():
+            changes = [p - z for p, z in zip(parameters, before)]
+            for p, z in zip(parameters, before):
+                p.copy_(z)
+            gossip.bias()
+            try:
+                for p, change in zip(parameters, changes):
+                    p.add_(change)
+                gossip.after_step()
+            finally:
+                gossip.debias()
         return loss
 
     step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
@@ -143,7 +172,11 @@ def make_gossip(op, param_groups, named, process_set):
 def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups):
     """What DistributedOptimizer gives for op=hvd.Gossip(...)."""
     op = reduction.op
-    refuse_closure_steps(optimizer)
+    computes = needs_closure(optimizer)
+    if op.style or op.what != "parameters" or op.algorithm in _WITH_MEMORY:
+        asked = f"style={op.style!r}" if op.style else op.algorithm
+        refuse_closure_steps(optimizer, asked if op.what == "parameters" else "gossip of gradients",
+                             'op=hvd.Gossip("dpsgd"), "sgp", "osgp", "adpsgd" or "asgp",')
     if op.what == "parameters" and reduction.compression is not Compression.none:
         raise HoronInvalidArgument("compression is for gradients; parameters are mixed as they are")
     named = None if named_parameters is None else list(named_parameters)
@@ -163,5 +196,6 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     # A GradScaler leaves the step to this optimizer: also a rank that takes none goes on mixing.
     wrapped._step_supports_amp_scaling = True
     wrapped._horon_gossip = gossip
+    wrapped._horon_computes = computes
     wrapped._horon_process_set = reduction.process_set
     return wrapped

@@ -116,8 +116,8 @@ class WrappedOptimizer:
         finally:
             self.__dict__.update(scaler)
 
-    def _step_wrapped(self):
-        super().step()
+    def _step_wrapped(self, *closure):
+        return super().step(*closure)
 
     def _step_of(self, parameter):
         """The wrapped optimizer's step for this parameter alone."""
@@ -142,14 +142,14 @@ def needs_closure(optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def refuse_closure_steps(optimizer) -> None:
-    """For what mixes once a step, with gradients that are there."""
+def refuse_closure_steps(optimizer, what: str, instead: str) -> None:
+    """what: works with the gradients of one backward pass before the step."""
     if needs_closure(optimizer):
         name = type(optimizer).__name__
         raise HoronInvalidArgument(
-            f"{name}.step() computes gradients as often as it likes, and parameters are mixed with "
-            f"neighbors once a step, with the gradients that are there: use op=hvd.Average with "
-            f"{name}, or another optimizer")
+            f"{name}.step() computes gradients as often as it likes, and {what} works with those "
+            f"that are there before the step: use {instead} or op=hvd.Average with {name}, or "
+            "another optimizer")
 
 
 def check_passes(passes):

@@ -186,14 +186,34 @@ def check_passes_of_the_model_are_in_the_timeline():
                 assert passes == ["FORWARD", "BACKWARD"] * 3, (rank, name, passes)
 
 
-def check_an_optimizer_that_computes_its_gradients_is_refused():
+def check_an_optimizer_that_computes_its_gradients():
+    """Push-sum's steps are whole ones; the others, which count forward passes, refuse it."""
     if not CHECKED:
         return
     ring()
     model = make_model()
-    for make in (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedPushSumOptimizer):
+    computing = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    for make in (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedAdaptWithCombineOptimizer,
+                 bf.DistributedWinPutOptimizer):
         with raises(hvd.HoronInvalidArgument, words=["LBFGS.step()", "op=hvd.Average"]):
-            make(torch.optim.LBFGS(model.parameters()), model=model)
+            make(computing, model=model)
+    optimizer = bf.DistributedPushSumOptimizer(computing, model=model)
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        losses.append(loss_of(model, data()[0][bf.rank()]))
+        losses[-1].backward()
+        return losses[-1]
+
+    for _ in range(4):
+        optimizer.step(closure)
+    assert len(losses) > 4 and losses[-1] < losses[0], losses
+    assert optimizer.finish_gossip(average=True)
+    for p in model.parameters():
+        of_all = bf.allgather(p.detach()[None])
+        close(of_all, of_all[:1].expand_as(of_all), 1e-6)
+    optimizer.close_gossip()
 
 
 def check_an_overflow_skips_this_ranks_step_only():

@@ -117,10 +117,88 @@ def check_trajectories():
         optimizer.close_gossip()
 
 
-def check_an_optimizer_that_computes_its_gradients_is_refused():
+def lbfgs(model):
+    return torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3, history_size=4)
+
+
+def step_of(optimizer, model, batch):
+    """A step of an optimizer that calls the closure; how often it did."""
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        losses.append(loss_of(model, batch))
+        losses[-1].backward()
+        return losses[-1]
+
+    assert optimizer.step(closure) == losses[0]
+    return len(losses)
+
+
+def computing_by_hand(graph, steps, start):
+    """Every rank's z and w after x <- C(x + u(z)), in float64."""
+    size = hvd.size()
+    models = [make_model().double() for _ in range(size)]
+    optimizers = [lbfgs(model) for model in models]
+    x = start.clone()
+    w = torch.ones(size, 1, dtype=torch.float64)
+    for t, batch in enumerate(steps):
+        for rank, model in enumerate(models):
+            put(model, x[rank] / w[rank])
+            before = flat(model)
+            step_of(optimizers[rank], model, batch[rank].double())
+            x[rank] += flat(model) - before
+        matrix = torch.tensor(graph.matrix(t), dtype=torch.float64)
+        x, w = matrix @ x, matrix @ w
+    return x / w, w
+
+
+def begin_computing(op):
+    model = make_model().double()
+    start = torch.stack([flat(model) + 0.1 * rank for rank in range(hvd.size())])
+    put(model, start[hvd.rank()])
+    optimizer = hvd.DistributedOptimizer(lbfgs(model), model.named_parameters(), op=op)
+    return model, optimizer, start
+
+
+def check_an_optimizer_that_computes_its_gradients():
+    """LBFGS calls the closure several times a step, and each rank as often as it likes."""
+    size = hvd.size()
+    push = topology.Star(size, mixing=mixing.Push())
+    for op, graph in ((hvd.Gossip("dpsgd"), topology.Topology(size)),
+                      (hvd.Gossip("dpsgd", negotiated=False), topology.Topology(size)),
+                      (hvd.Gossip("sgp", topology=push), push),
+                      (hvd.Gossip("sgp", topology=push, negotiated=False), push)):
+        model, optimizer, start = begin_computing(op)
+        assert isinstance(optimizer, torch.optim.LBFGS)
+        calls = [step_of(optimizer, model, batch[hvd.rank()].double()) for batch in data()]
+        assert max(calls) > 1, calls
+        want, weights = computing_by_hand(graph, data(), start)
+        close(flat(model), want[hvd.rank()], 1e-9)
+        if size > 2 and op.push_sum:
+            assert (weights - 1).abs().max() > 0.1  # or push-sum was not needed
+        optimizer.close_gossip()
+
+
+def check_one_computes_its_gradients_and_nobody_waits():
+    """Mixing arrives whenever it does; the loss falls, and the exact mean is the same everywhere."""
+    for algorithm in ("osgp", "adpsgd", "asgp"):
+        model, optimizer, _ = begin_computing(hvd.Gossip(algorithm))
+        batch = data()[0].double()
+        first = loss_of(model, batch[hvd.rank()]).item()
+        for _ in range(6):
+            step_of(optimizer, model, batch[hvd.rank()])
+        assert optimizer.finish_gossip(average=True)
+        gathered = hvd.allgather(flat(model)[None], name="computed")
+        close(gathered, gathered[:1].expand_as(gathered), 1e-9)
+        assert loss_of(model, batch[hvd.rank()]).item() < first
+        optimizer.close_gossip()
+
+
+def check_what_needs_gradients_before_the_step_refuses_one_that_computes_them():
     model = torch.nn.Linear(3, 2)
-    for options in ({}, {"algorithm": "sgp", "style": "atc"}, {"algorithm": "adpsgd"},
-                    {"what": "gradients"}):
+    for options in ({"algorithm": "sgp", "style": "atc"}, {"style": "cta"}, {"algorithm": "gt"},
+                    {"algorithm": "exact_diffusion"}, {"what": "gradients"}, {"what": "both"}):
         with raises(hvd.HoronInvalidArgument, words=["LBFGS.step()", "op=hvd.Average"]):
             hvd.DistributedOptimizer(torch.optim.LBFGS(model.parameters()),
                                      model.named_parameters(), op=hvd.Gossip(**options))
