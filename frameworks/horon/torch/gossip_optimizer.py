@@ -71,28 +71,38 @@ class _GossipOptimizer(WrappedOptimizer):
             self._horon_gossip.debias()
         return loss
 
+    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
+
     def _step_computing(self, closure):
-        """Of an optimizer that calls the closure as often as it likes, always on z; x gets what z
-        has changed by."""
+        """Of an optimizer that calls the closure as often as it likes."""
+        if self._take_scaler():
+            name = type(self).__name__
+            raise HoronUnsupported(f"{name}.step() computes gradients itself, which no GradScaler "
+                                   f"unscales: use {name} without one, or another optimizer")
+        gossip = self._horon_gossip
+        try:
+            loss = self._stepped_on_z(closure)
+            gossip.after_step()
+        finally:
+            gossip.debias()
+        return loss
+
+    def _stepped_on_z(self, closure):
+        """Leaves x, with what z has changed by, also where the closure raised something."""
         gossip = self._horon_gossip
         weighs = gossip.push_sum and not gossip.waits_for_nobody  # these work on z anyway
         parameters = [p for group in self.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters] if weighs else []
-        loss = self._step_wrapped(closure)
-        with torch.no_grad():
-            changes = [p - z for p, z in zip(parameters, before)]
-            for p, z in zip(parameters, before):
-                p.copy_(z)
-            gossip.bias()
-            try:
+        try:
+            return self._step_wrapped(**({} if closure is None else {"closure": closure}))
+        finally:
+            with torch.no_grad():
+                changes = [p - z for p, z in zip(parameters, before)]
+                for p, z in zip(parameters, before):
+                    p.copy_(z)
+                gossip.bias()
                 for p, change in zip(parameters, changes):
                     p.add_(change)
-                gossip.after_step()
-            finally:
-                gossip.debias()
-        return loss
-
-    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
     def _take_scaler(self) -> dict:
         scaler = super()._take_scaler()

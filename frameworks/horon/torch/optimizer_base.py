@@ -116,8 +116,8 @@ class WrappedOptimizer:
         finally:
             self.__dict__.update(scaler)
 
-    def _step_wrapped(self, *closure):
-        return super().step(*closure)
+    def _step_wrapped(self, **closure):
+        return super().step(**closure)
 
     def _step_of(self, parameter):
         """The wrapped optimizer's step for this parameter alone."""

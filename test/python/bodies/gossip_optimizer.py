@@ -27,23 +27,49 @@ def put(model, vector):
         at += p.numel()
 
 
-def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1, sync_freq=0):
+def step_on_x(optimizer, model, batch, x):
+    """x with the optimizer's step, of the gradients that z, the model's, has."""
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    put(model, x)
+    optimizer.step()
+    return flat(model)
+
+
+def computed(optimizer, model, batch):
+    """A step of an optimizer that calls the closure; how often it did."""
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        losses.append(loss_of(model, batch.to(next(model.parameters()).dtype)))
+        losses[-1].backward()
+        return losses[-1]
+
+    assert optimizer.step(closure) == losses[0]
+    return len(losses)
+
+
+def step_on_z(optimizer, model, batch, x):
+    before = flat(model)
+    computed(optimizer, model, batch)
+    return x + flat(model) - before
+
+
+def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1, sync_freq=0,
+            make=make_model, make_optimizer=sgd, step_of=step_on_x):
     """Every rank's z after the steps, by the formulas: x <- C(x + u), or C(x) + u."""
     size = hvd.size()
-    models = [make_model() for _ in range(size)]
+    models = [make() for _ in range(size)]
     for rank, model in enumerate(models):  # not the same start: mixing has something to do
         put(model, flat(model) + apart * rank)
-    optimizers = [sgd(model) for model in models]
+    optimizers = [make_optimizer(model) for model in models]
     x = torch.stack([flat(model) for model in models])
     w = torch.ones(size, 1, dtype=torch.float64)
     before, t, begun = None, 0, 0  # what the exchange under way has taken, and when
     for step, batch in enumerate(steps, 1):
-        for rank in range(size):
-            optimizers[rank].zero_grad()
-            loss_of(models[rank], batch[rank]).backward()
-            put(models[rank], x[rank])
-            optimizers[rank].step()
-        x = torch.stack([flat(model) for model in models])
+        x = torch.stack([step_of(*of_rank)
+                         for of_rank in zip(optimizers, models, batch, x)])
         averages = average_every and step % average_every == 0
         if before is not None and (averages or step - begun > sync_freq):
             matrix = torch.tensor(graph.matrix(t - 1), dtype=torch.float64)
@@ -121,78 +147,109 @@ def lbfgs(model):
     return torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3, history_size=4)
 
 
-def step_of(optimizer, model, batch):
-    """A step of an optimizer that calls the closure; how often it did."""
-    losses = []
-
-    def closure():
-        optimizer.zero_grad()
-        losses.append(loss_of(model, batch))
-        losses[-1].backward()
-        return losses[-1]
-
-    assert optimizer.step(closure) == losses[0]
-    return len(losses)
-
-
-def computing_by_hand(graph, steps, start):
-    """Every rank's z and w after x <- C(x + u(z)), in float64."""
-    size = hvd.size()
-    models = [make_model().double() for _ in range(size)]
-    optimizers = [lbfgs(model) for model in models]
-    x = start.clone()
-    w = torch.ones(size, 1, dtype=torch.float64)
-    for t, batch in enumerate(steps):
-        for rank, model in enumerate(models):
-            put(model, x[rank] / w[rank])
-            before = flat(model)
-            step_of(optimizers[rank], model, batch[rank].double())
-            x[rank] += flat(model) - before
-        matrix = torch.tensor(graph.matrix(t), dtype=torch.float64)
-        x, w = matrix @ x, matrix @ w
-    return x / w, w
+def double_model():
+    return make_model().double()
 
 
 def begin_computing(op):
-    model = make_model().double()
-    start = torch.stack([flat(model) + 0.1 * rank for rank in range(hvd.size())])
-    put(model, start[hvd.rank()])
-    optimizer = hvd.DistributedOptimizer(lbfgs(model), model.named_parameters(), op=op)
-    return model, optimizer, start
+    model = double_model()
+    put(model, flat(model) + 0.1 * hvd.rank())
+    return model, hvd.DistributedOptimizer(lbfgs(model), model.named_parameters(), op=op)
 
 
 def check_an_optimizer_that_computes_its_gradients():
     """LBFGS calls the closure several times a step, and each rank as often as it likes."""
     size = hvd.size()
     push = topology.Star(size, mixing=mixing.Push())
-    for op, graph in ((hvd.Gossip("dpsgd"), topology.Topology(size)),
-                      (hvd.Gossip("dpsgd", negotiated=False), topology.Topology(size)),
-                      (hvd.Gossip("sgp", topology=push), push),
-                      (hvd.Gossip("sgp", topology=push, negotiated=False), push)):
-        model, optimizer, start = begin_computing(op)
+    for algorithm, graph, options in (
+        ("dpsgd", topology.Topology(size), {}),
+        ("dpsgd", topology.Topology(size), {"negotiated": False}),
+        ("sgp", push, {}),
+        ("sgp", push, {"negotiated": False}),
+        ("sgp", push, {"global_average_every": 3}),
+        ("osgp", push, {}),
+        ("osgp", push, {"sync_freq": 2, "negotiated": False}),
+    ):
+        op = hvd.Gossip(algorithm, topology=graph, **options)
+        model, optimizer = begin_computing(op)
         assert isinstance(optimizer, torch.optim.LBFGS)
-        calls = [step_of(optimizer, model, batch[hvd.rank()].double()) for batch in data()]
+        calls = [computed(optimizer, model, batch[hvd.rank()]) for batch in data()]
         assert max(calls) > 1, calls
-        want, weights = computing_by_hand(graph, data(), start)
+        optimizer.finish_gossip()
+        want, weights = by_hand(graph, data(), op.overlap, op.global_average_every,
+                                sync_freq=op.sync_freq, make=double_model, make_optimizer=lbfgs,
+                                step_of=step_on_z)
         close(flat(model), want[hvd.rank()], 1e-9)
-        if size > 2 and op.push_sum:
+        if size > 2 and op.push_sum and not op.global_average_every:
             assert (weights - 1).abs().max() > 0.1  # or push-sum was not needed
         optimizer.close_gossip()
 
 
 def check_one_computes_its_gradients_and_nobody_waits():
-    """Mixing arrives whenever it does; the loss falls, and the exact mean is the same everywhere."""
-    for algorithm in ("osgp", "adpsgd", "asgp"):
-        model, optimizer, _ = begin_computing(hvd.Gossip(algorithm))
+    """Of asgp one's own step counts as often as one's weight: the mean is all that is exact."""
+    for algorithm in ("adpsgd", "asgp"):
+        model, optimizer = begin_computing(hvd.Gossip(algorithm))
         batch = data()[0].double()
         first = loss_of(model, batch[hvd.rank()]).item()
-        for _ in range(6):
-            step_of(optimizer, model, batch[hvd.rank()])
+        mean = hvd.allreduce(flat(model), name="mean")
+        optimizer.step(lambda model=model: 0 * sum(p.sum() for p in model.parameters()))
         assert optimizer.finish_gossip(average=True)
-        gathered = hvd.allgather(flat(model)[None], name="computed")
-        close(gathered, gathered[:1].expand_as(gathered), 1e-9)
+        close(flat(model), mean, 1e-6)  # a step that changes nothing loses nothing
+        for _ in range(6):
+            computed(optimizer, model, batch[hvd.rank()])
+        assert optimizer.finish_gossip(average=True)
         assert loss_of(model, batch[hvd.rank()]).item() < first
         optimizer.close_gossip()
+
+
+def check_one_computes_its_gradients_and_the_advice_is_taken():
+    model, optimizer = begin_computing(hvd.Gossip(topology="auto"))
+    for _ in range(12):
+        computed(optimizer, model, data()[0][hvd.rank()])
+    if hvd.size() > 1:
+        assert optimizer.state_dict()["horon_gossip"]["advised"] is not None
+    optimizer.close_gossip()
+
+
+def check_a_computed_step_that_fails():
+    """What the optimizer has changed by then counts as any change of z does."""
+    size = hvd.size()
+    push = topology.Star(size, mixing=mixing.Push())
+    model, optimizer = begin_computing(hvd.Gossip("sgp", topology=push))
+    batch = data()[0][hvd.rank()]
+    computed(optimizer, model, batch)
+    _, weight = optimizer._horon_gossip.mass()
+    z, changes = flat(model), []
+
+    def fails():
+        optimizer.zero_grad()
+        loss = loss_of(model, batch.double())
+        loss.backward()
+        changes.append(flat(model) - z)
+        if changes[-1].any():
+            raise ArithmeticError("no more")
+        return loss
+
+    with raises(ArithmeticError):
+        optimizer.step(fails)
+    close(flat(model) * weight, z * weight + changes[-1], 1e-12)
+    z = flat(model)
+    with raises(TypeError, words=["closure"]):
+        optimizer.step()
+    close(flat(model), z, 1e-12)
+    if size > 2:
+        assert abs(weight - 1) > 0.01  # or the two would be alike
+    optimizer.close_gossip()
+
+
+def check_a_scaler_and_computed_gradients():
+    model, optimizer = begin_computing(hvd.Gossip("dpsgd"))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(loss_of(model, data()[0][hvd.rank()].double())).backward()
+    before = flat(model)
+    with raises(hvd.HoronUnsupported, words=["LBFGS", "GradScaler"]):
+        scaler.step(optimizer, lambda: None)
+    same(flat(model), before)
 
 
 def check_what_needs_gradients_before_the_step_refuses_one_that_computes_them():

@@ -256,8 +256,8 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
 def _wrap(optimizer, model, steps, overlaps, make_way) -> _BluefogOptimizer:
     if steps < 1:
         raise hvd.HoronInvalidArgument("num_steps_per_communication must be at least 1")
-    refuse_closure_steps(optimizer, "BlueFog's optimizers count forward passes, and each of them",
-                         'horon.torch.DistributedOptimizer(op=hvd.Gossip("dpsgd")),')
+    refuse_closure_steps(optimizer, "this one, which counts forward passes,",
+                         "DistributedPushSumOptimizer, hvd.DistributedOptimizer(op=hvd.Gossip()),")
     models = _models(model)
     kind = type(optimizer)
     wrapped = _BluefogOptimizer.wrap(
