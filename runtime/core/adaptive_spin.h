@@ -1,11 +1,12 @@
 // AdaptiveSpin: whether to look for progress for a while before sleeping, judged by whether that
 // has brought any lately. Holder of the baton only.
 //
-// Right where an answer takes microseconds. Where a message takes milliseconds of a link
-// it ends in the sleep that it was to avoid, and meanwhile ranks and the kernel's network, which
-// would move that message, share a core with those that look.
+// Right where an answer takes microseconds. Where a message takes milliseconds of a link it ends in
+// the sleep that it was to avoid, and meanwhile ranks and the kernel's network, which would move
+// that message, share a core with those that look.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace horon {
@@ -18,7 +19,7 @@ class AdaptiveSpin {
   // Whether to look this time.
   bool Due() { return misses_ < kMisses || ++skipped_ % kEvery == 0; }
   // `found`: progress, soon enough that sleeping would have been slower.
-  void Learn(bool found) { misses_ = found ? 0 : misses_ < kMisses ? misses_ + 1 : misses_; }
+  void Learn(bool found) { misses_ = found ? 0 : std::min(misses_ + 1, kMisses); }
 
  private:
   int misses_ = 0;

@@ -214,7 +214,6 @@ class Runtime {
   bool may_lend_;
   bool crowded_;         // more ranks than cores
   bool yields_;          // whoever looks for progress does, between two looks
-  AdaptiveSpin long_spin_;  // while a large bucket travels between nodes
   bool cores_to_spare_;  // one for each rank's background thread, beside one for its program
   int64_t hold_bytes_;   // what a locked schedule's queue holds back
   std::atomic<bool> nudged_{false};
@@ -250,6 +249,7 @@ class Runtime {
   std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
+  AdaptiveSpin long_spin_;  // with several nodes, while a large bucket is the oldest
   // When the background thread wakes by itself, while it sleeps.
   std::atomic<std::chrono::steady_clock::time_point> background_looks_{
       std::chrono::steady_clock::time_point{}};

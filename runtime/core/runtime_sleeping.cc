@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLeaveSleep{20};
-// With more ranks than cores, whom one waits for may need this core, and between nodes whoever moves
+// With more ranks than cores, whom one waits for may need this core, and between nodes who moves
 // the network's bytes: a look costs a yield, which hands it over in a third of a microsecond where
 // waking a sleeper takes 20, and takes as long as the others run.
 constexpr int kYieldFactor = 4;
@@ -24,8 +24,8 @@ constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50}; 
 
 }  // namespace
 
-// Looks for work for a short while before sleeping, if something is under way. Not where that has
-// brought nothing lately and a large bucket travels between nodes.
+// Looks for work for a short while before sleeping, if something is under way. With several nodes,
+// while the oldest bucket is a large one, not where that has brought nothing lately.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
   const bool is_long = fabric_.topology.nodes() > 1 && executor_.oldest_bytes() > kLongBucket;
