@@ -68,6 +68,11 @@ bool WantsCublas(const Config& config) {
   return of_adasum != config.op_defaults.end() && of_adasum->second.contains("kernel");
 }
 
+MemoryRegistration RegistrationOf(const Config& config) {
+  if (config.nccl_register == "symmetric") return MemoryRegistration::kTogether;
+  return config.nccl_register == "yes" ? MemoryRegistration::kEach : MemoryRegistration::kNone;
+}
+
 RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topology topology,
                    std::shared_ptr<Losses> losses) {
   RuntimeParts parts;
@@ -80,7 +85,8 @@ RuntimeParts Begin(const Config& config, ProcessState& process, int rank, Topolo
   choices.nccl = config.nccl;
   choices.nccl_needed = config.nccl && config.inter == "nccl";
   if (WantsCublas(config)) choices.pairs = PairKernels::kCublas;
-  choices.groups = {config.nccl_time, static_cast<int>(config.nccl_max_ctas), config.nccl_register};
+  choices.groups = {config.nccl_time, static_cast<int>(config.nccl_max_ctas),
+                    RegistrationOf(config)};
   parts.gpus =
       std::make_shared<Gpus>([&process, config] { return process.gpu.Open(config); }, choices);
   parts.recorder = RecorderOf(config, process, rank);

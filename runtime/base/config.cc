@@ -59,16 +59,16 @@ std::string Lower(const std::string& value) {
   return lower;
 }
 
+Result<bool> BooleanOf(const std::string& value) {
+  const std::string said = Lower(value);  // a script may set str(True)
+  if (said == "1" || said == "true" || said == "on" || said == "yes") return true;
+  if (said == "0" || said == "false" || said == "off" || said == "no") return false;
+  return Wrong(value, "a yes or no (1, 0, true, false, on, off)");
+}
+
 Setter Boolean(bool Config::* field) {
   return [=](Config& config, const std::string& value) {
-    const std::string said = Lower(value);  // a script may set str(True)
-    if (said == "1" || said == "true" || said == "on" || said == "yes") {
-      config.*field = true;
-    } else if (said == "0" || said == "false" || said == "off" || said == "no") {
-      config.*field = false;
-    } else {
-      return Wrong(value, "a yes or no (1, 0, true, false, on, off)");
-    }
+    HORON_ASSIGN(config.*field, BooleanOf(value));
     return Status::Ok();
   };
 }
@@ -134,6 +134,17 @@ Status SetInter(Config& config, const std::string& value) {
   if (value != "mpi" && value != "nccl")
     return Wrong(value, "a way between nodes; use mpi or nccl");
   config.inter = value;
+  return Status::Ok();
+}
+
+Status SetNcclRegister(Config& config, const std::string& value) {
+  if (value == "symmetric") {
+    config.nccl_register = value;
+    return Status::Ok();
+  }
+  const Result<bool> wanted = BooleanOf(value);
+  if (!wanted.ok()) return Wrong(value, "a yes or no (1, 0, true, false, on, off), or symmetric");
+  config.nccl_register = wanted.value() ? "yes" : "no";
   return Status::Ok();
 }
 
@@ -215,8 +226,9 @@ const std::vector<Knob>& Table() {
        "blocks of a GPU that Horon's NCCL collectives take at most; 0: NCCL chooses",
        Integer(&Config::nccl_max_ctas, 0, 1024)},
       {"NCCL_REGISTER", false,
-       "whether the memory that GPU tensors are packed into is registered with NCCL",
-       Boolean(&Config::nccl_register)},
+       "whether the memory that GPU tensors are packed into is registered with NCCL; symmetric: by "
+       "all ranks together",
+       SetNcclRegister},
       {"CUBLAS_LIB", false, "path of libcublas.so to open", Text(&Config::cublas_lib)},
       {"INTER", false, "what moves GPU tensors between nodes: mpi or nccl", SetInter},
       {"MPI_CUDA", false, "whether MPI reads the memory of GPUs itself: auto asks it; on; off",

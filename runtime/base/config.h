@@ -37,7 +37,7 @@ struct Config {
   std::string nccl_lib, cublas_lib;         // NCCL_LIB, CUBLAS_LIB: paths of the libraries
   bool nccl = true;                         // NCCL: GPU tensors go over NCCL where they can
   int64_t nccl_max_ctas = 0;                // NCCL_MAX_CTAS; 0: NCCL chooses
-  bool nccl_register = false;               // NCCL_REGISTER: what tensors are packed into
+  std::string nccl_register = "no";         // NCCL_REGISTER: what tensors are packed into
   std::string inter = "mpi";                // INTER: what moves GPU tensors between nodes
   int64_t local_size = 0;                   // LOCAL_SIZE: >0 pretends nodes of so many ranks
   std::chrono::microseconds spin{60};       // SPIN_TIME (us): longer than a wake-up takes

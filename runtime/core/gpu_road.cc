@@ -24,7 +24,8 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 }
 
 struct Told {
-  int32_t version, between_nodes, reads_gpus, registers;
+  int32_t version, between_nodes, reads_gpus;
+  MemoryRegistration registration;
 };
 
 // Whether messages to all members of other nodes may come out of a GPU's memory.
@@ -94,7 +95,8 @@ Status GpuRoad::Open(Share& share) {
     device_pool_ = std::make_shared<Pool>(gpu_->MakeMemory());
     pinned_pool_ = std::make_shared<Pool>(gpu_->MakePinnedMemory());
     GpuNetwork* const network = gpus_->network();
-    const bool wanted = network != nullptr && gpus_->choices().groups.registers;
+    const bool wanted =
+        network != nullptr && gpus_->choices().groups.registration != MemoryRegistration::kNone;
     auto memory = wanted ? network->MakeMemory(gpu_->device()) : nullptr;
     if (memory) registered_pool_ = std::make_shared<Pool>(std::move(memory));
   }
@@ -114,8 +116,11 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   GpuNetwork* const network = gpus_->network();
   std::vector<Told> told(static_cast<size_t>(comm.size()));
   const int32_t mine = network != nullptr ? network->version() : 0;
+  MemoryRegistration registration = MemoryRegistration::kNone;
+  if (registered_pool_)
+    registration = std::min(gpus_->choices().groups.registration, network->registration());
   told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0,
-                                            registered_pool_ ? 1 : 0};
+                                            registration};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});
@@ -132,8 +137,9 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   const bool apart = !together && EquallyMany(nodes);
   // An MPI that reads a GPU's memory need not read what NCCL allocates.
   const bool allowed = together || !share.direct;
-  share.registers = allowed && std::all_of(told.begin(), told.end(),
-                                           [](const Told& other) { return other.registers != 0; });
+  share.registration = allowed ? registration : MemoryRegistration::kNone;
+  for (const Told& other : told)
+    share.registration = std::min(share.registration, other.registration);
   Way way = Way::kHost;
   if (together && same) way = Way::kGroup;
   if (apart && (same || nodes[0].size() == 1)) way = Way::kNodes;

@@ -72,11 +72,12 @@ class GpuRoad {
   enum class Way { kUnknown, kHost, kNodes, kGroup };
   struct Share {  // what a process set keeps between buckets
     Way way = Way::kUnknown;
-    bool direct = false;     // messages between nodes may come out of the device's memory
-    bool registers = false;  // the group registers `fusion`
+    bool direct = false;  // messages between nodes may come out of the device's memory
+    MemoryRegistration registration = MemoryRegistration::kNone;  // with the group
     std::unique_ptr<Stream> stream, down, up;  // kernels and groups; copies to the host, and back
     Buffer fusion;                             // on the device, of a bucket
     std::deque<std::pair<SharedEvent, Buffer>> outgrown;  // registered still, free once it is done
+    std::deque<Buffer> together;                          // registered by all; the last is used
     SharedEvent last;                 // the end of its group's last bucket, on whatever stream
     std::unique_ptr<GpuGroup> group;  // of all ranks, or of this node's; goes before its memory
   };
@@ -103,7 +104,8 @@ class GpuRoad {
   Status OwnOutputs(GpuBucket& bucket);
 
   // gpu_road_upkeep.cc
-  Status Reserve(const GpuBucket& bucket, Share& share, int64_t bytes);
+  Result<std::byte*> Block(const GpuBucket& bucket, Share& share, int64_t bytes);
+  Result<std::byte*> BlockAlike(const GpuBucket& bucket, Share& share, int64_t bytes);
   static Status SweepOutgrown(Share& share);
   Status Retire(Stream& stream, Buffer buffer);
   std::chrono::milliseconds limit() const;

@@ -85,8 +85,7 @@ class GpuRoad::OnGpu final : public GpuStage {
   std::unique_ptr<TensorState>& State(size_t i) override { return bucket_.State(i); }
   Status Retire(Buffer buffer) override { return road_.Retire(*share_.stream, std::move(buffer)); }
   Result<std::byte*> Block(int64_t bytes) override {
-    HORON_TRY(road_.Reserve(bucket_, share_, bytes));
-    return share_.fusion.data();
+    return road_.Block(bucket_, share_, bytes);
   }
   Task Exchange(std::vector<Span> send, std::vector<Span> recv) override {
     return road_.Exchange(bucket_.comm(), share_, near_, std::move(send), std::move(recv));

@@ -1,6 +1,7 @@
 // What a GpuRoad does between buckets: its blocks of memory, what the device is done with, and
 // whether it gets on.
 #include <algorithm>
+#include <bit>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,21 +25,41 @@ constexpr std::chrono::milliseconds kMostFarewell{30'000};
 // As large as the threshold at once, but for few bytes: to free what is outgrown would be to wait
 // for the device, so it stays in its pool, and is less than an eighth of that. (More where the
 // autotuner raises the threshold, or a bucket with its padding needs more than that.)
-Status GpuRoad::Reserve(const GpuBucket& bucket, Share& share, int64_t bytes) {
-  if (share.fusion.bytes() >= bytes) return Status::Ok();
+Result<std::byte*> GpuRoad::Block(const GpuBucket& bucket, Share& share, int64_t bytes) {
+  if (share.fusion.bytes() >= bytes) return share.fusion.data();
   if (bytes > bucket.fusion_bytes() / 16) bytes = std::max(bytes, bucket.fusion_bytes());
-  const bool registers = share.registers && share.group;
-  if (!registers) {
+  if (share.registration != MemoryRegistration::kEach || !share.group) {
     HORON_TRY(Retire(*share.stream, std::move(share.fusion)));
     HORON_ASSIGN(share.fusion, device_pool_->Take(bytes));
-    return Status::Ok();
+    return share.fusion.data();
   }
   if (share.fusion.data() != nullptr) {
     HORON_ASSIGN(SharedEvent done, share.stream->Record());
     share.outgrown.emplace_back(std::move(done), std::move(share.fusion));
   }
   HORON_ASSIGN(share.fusion, registered_pool_->Take(bytes));
-  return share.group->Register({share.fusion.data(), share.fusion.bytes()});
+  HORON_TRY(share.group->Register({share.fusion.data(), share.fusion.bytes()}));
+  return share.fusion.data();
+}
+
+// Of a bucket that takes equally many bytes on all ranks, as its threshold is: what it is packed
+// into may so be registered by all together, at the same bucket. None is taken back before the
+// group has gone: the ranks would have to do that at the same place in their order of calls, too,
+// and the device to have done with it then on all of them. Two do, unless buckets outgrow the
+// threshold.
+Result<std::byte*> GpuRoad::BlockAlike(const GpuBucket& bucket, Share& share, int64_t bytes) {
+  if (share.registration != MemoryRegistration::kTogether || !share.group)
+    return Block(bucket, share, bytes);
+  if (!share.together.empty() && share.together.back().bytes() >= bytes)
+    return share.together.back().data();
+  const int64_t most = bucket.fusion_bytes(), few = most / 16;
+  bytes = bytes > few ? std::max(bytes, most) : few;
+  const auto whole = std::bit_ceil(static_cast<uint64_t>(bytes));  // as the pool takes anyway
+  HORON_ASSIGN(Buffer block, registered_pool_->Take(static_cast<int64_t>(whole)));
+  share.together.push_back(std::move(block));
+  const Buffer& last = share.together.back();
+  HORON_TRY(share.group->RegisterTogether({last.data(), last.bytes()}));
+  return last.data();
 }
 
 Status GpuRoad::SweepOutgrown(Share& share) {

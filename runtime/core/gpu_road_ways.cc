@@ -94,9 +94,9 @@ Status GpuRoad::Reduce(GpuBucket& bucket, Share& share, const Reduction& reducti
   const bool alone = bucket.comm().size() == 1;
   const DataType dtype = reduction.dtype;
   const BucketPlaces places(bucket);
-  HORON_TRY(Reserve(bucket, share, places.count * SizeOf(dtype)));
+  HORON_ASSIGN(std::byte* const block,
+               BlockAlike(bucket, share, places.count * SizeOf(dtype)));
   Stream& stream = *share.stream;
-  std::byte* const block = share.fusion.data();
   HORON_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
   if (!alone) {
     HORON_TRY(share.group->Allreduce(dtype, reduction.kind, block, places.count, stream));
@@ -133,8 +133,9 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
   HORON_CO_TRY(OwnOutputs(bucket));
-  HORON_CO_TRY(Reserve(bucket, share, part_bytes * owners));
-  std::byte* const block = share.fusion.data();
+  const Result<std::byte*> reserved = BlockAlike(bucket, share, part_bytes * owners);
+  if (!reserved.ok()) co_return reserved.status();
+  std::byte* const block = reserved.value();
   std::byte* const part = block + part_bytes * static_cast<int64_t>(local);
   const int64_t part_count = part_bytes / element;
   Stream& stream = *share.stream;

@@ -23,11 +23,15 @@ struct GpuGroupId {
   std::array<std::byte, 128> bytes{};
 };
 
+// How what buckets are packed into is registered: not; by each rank for itself; where buckets are
+// equally long on all ranks, by all of them together.
+enum class MemoryRegistration : int32_t { kNone, kEach, kTogether };
+
 // What a runtime wants of its groups. Equal on all ranks.
 struct GpuGroupOptions {
   std::chrono::milliseconds timeout{600'000};  // for the ranks to meet, and for calls; 0: none
   int max_ctas = 0;                            // blocks a collective takes; 0: the network chooses
-  bool registers = false;                      // what buckets are packed into is registered
+  MemoryRegistration registration = MemoryRegistration::kNone;
 };
 
 class GpuGroup {
@@ -55,6 +59,10 @@ class GpuGroup {
   // once the device is done with it, unless the group goes first.
   virtual Status Register(const Span& memory) = 0;
   virtual Status Deregister(const std::byte* memory) = 0;
+  // The same by all ranks together, of equally many bytes. Waits for the others; the memory stays
+  // registered as long as the group lives. A collective is given it by all ranks, who begin it at
+  // the same distance from the beginning.
+  virtual Status RegisterTogether(const Span& memory) = 0;
 
   // In place.
   virtual Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
@@ -84,6 +92,8 @@ class GpuNetwork {
   virtual Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank,
                                                     Device device,
                                                     const GpuGroupOptions& options) = 0;
+  // The most that groups can do.
+  virtual MemoryRegistration registration() const = 0;
   // Of memory that groups register; null where they do not.
   virtual std::unique_ptr<Memory> MakeMemory(Device device) = 0;
 };

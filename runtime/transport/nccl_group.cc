@@ -221,6 +221,17 @@ class NcclGroup final : public GpuGroup {
     used_.clear();  // it may choose other ways with it
     return Status::Ok();
   }
+  Status RegisterTogether(const Span& memory) override {
+    if (!nccl_.makes_windows()) return Status::Unsupported("this NCCL makes no windows");
+    // NCCL_COMM_BLOCKING=0 has it write there later.
+    const auto& window = windows_.emplace_back(std::make_shared<void*>(nullptr));
+    HORON_TRY(Call("register memory with all ranks", true, [=, &nccl = nccl_, comm = comm_] {
+      return nccl.CommWindowRegister(comm, memory.data, Size(memory.bytes), window.get(),
+                                     kNcclWindowSymmetric);
+    }));
+    used_.clear();
+    return Status::Ok();
+  }
   Status Deregister(const std::byte* memory) override {
     const auto found = handles_.find(memory);
     if (found == handles_.end()) return Status::Ok();
@@ -437,6 +448,7 @@ class NcclGroup final : public GpuGroup {
   std::set<std::tuple<Function, int, DataType, ReduceKind>> used_;  // int: the bits of the bytes
   std::vector<Connected> connected_;           // by rank
   std::map<const std::byte*, void*> handles_;  // of registered memory
+  std::vector<std::shared_ptr<void*>> windows_;
 };
 
 class NcclMemory final : public Memory {
@@ -480,6 +492,10 @@ class NcclNetwork final : public GpuNetwork {
     std::memcpy(&told, id.bytes.data(), sizeof told);
     return std::unique_ptr<GpuGroup>(
         std::make_unique<NcclGroup>(nccl_, enter_, told, size, rank, device.index, options));
+  }
+  MemoryRegistration registration() const override {
+    if (nccl_.makes_windows()) return MemoryRegistration::kTogether;
+    return nccl_.registers() ? MemoryRegistration::kEach : MemoryRegistration::kNone;
   }
   std::unique_ptr<Memory> MakeMemory(Device device) override {
     if (!nccl_.registers()) return nullptr;

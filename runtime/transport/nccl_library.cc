@@ -33,6 +33,7 @@ void FindMore(const OpenedLibrary& library, NcclLibrary& nccl) {
   library.Find("ncclCommRegister", &nccl.CommRegister, &missing);
   library.Find("ncclCommDeregister", &nccl.CommDeregister, &missing);
   if (!missing.empty()) nccl.CommRegister = nullptr;
+  library.Find("ncclCommWindowRegister", &nccl.CommWindowRegister, &missing);
 }
 
 std::string Dotted(int version) {

@@ -40,6 +40,7 @@ enum NcclType : int {
   kNcclBfloat16 = 9
 };
 enum NcclOp : int { kNcclSum = 0, kNcclProd = 1, kNcclMax = 2, kNcclMin = 3 };
+inline constexpr int kNcclWindowSymmetric = 1;
 
 // The beginning of ncclConfig_t, which has been the same since 2.17. NCCL reads `size` bytes and
 // takes its defaults for what came later than `version`.
@@ -87,9 +88,13 @@ struct NcclLibrary {
   NcclAnswer (*MemFree)(void* memory) = nullptr;
   NcclAnswer (*CommRegister)(NcclComm* comm, void* memory, size_t bytes, void** handle) = nullptr;
   NcclAnswer (*CommDeregister)(NcclComm* comm, void* handle) = nullptr;
+  // Of 2.27 and newer. Windows end with their communicator.
+  NcclAnswer (*CommWindowRegister)(NcclComm* comm, void* memory, size_t bytes, void** window,
+                                   int flags) = nullptr;
 
   bool ok() const { return found.version != 0; }
   bool registers() const { return CommRegister != nullptr; }
+  bool makes_windows() const { return registers() && CommWindowRegister != nullptr; }
   // Ok, or kUnavailable: "NCCL could not begin a communicator: unhandled system error; its last
   // words: ...". What is in progress is ok.
   Status Check(NcclAnswer answer, const std::string& what) const;

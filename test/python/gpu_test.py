@@ -62,10 +62,11 @@ def test_adasum_by_cublas(launch, needs_mpi, local_size):
 
 
 @pytest.mark.parametrize("local_size", ["0", "2"])
-def test_memory_registered_with_nccl(launch, needs_mpi, local_size):
+@pytest.mark.parametrize("how", ["1", "symmetric"])
+def test_memory_registered_with_nccl(launch, needs_mpi, how, local_size):
     env = SHARED if torch.cuda.device_count() < 4 else {}
     launch(4, "gpu::device", "gpu::reductions", "gpu::adasum", "gpu::mixing", launcher="mpirun",
-           env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_NCCL_REGISTER": "1"})
+           env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_NCCL_REGISTER": how})
 
 
 def test_few_blocks_of_the_gpu(launch):

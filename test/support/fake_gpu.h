@@ -153,6 +153,7 @@ class FakeNetwork final : public GpuNetwork {
   Result<GpuGroupId> MakeId() override;
   Result<std::unique_ptr<GpuGroup>> Connect(const GpuGroupId& id, int size, int rank, Device device,
                                             const GpuGroupOptions& options) override;
+  MemoryRegistration registration() const override { return MemoryRegistration::kTogether; }
   std::unique_ptr<Memory> MakeMemory(Device) override { return gpu_.MakeMemory(); }
 
  private:

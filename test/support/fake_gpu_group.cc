@@ -1,4 +1,5 @@
 // The collectives between fake GPUs: on each rank's stream, the last to come does the work of all.
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -9,10 +10,14 @@
 
 namespace horon::test {
 
+// Of what ranks have registered together: the how manieth, and how far in it a collective begins.
+constexpr int64_t kNotRegistered = -1, kByEach = 0;
+using Place = std::pair<int64_t, int64_t>;
+
 // A rank's part of a collective, in memory that its stream may use.
 struct Part {
   std::vector<Span> send, recv;
-  std::optional<bool> registered = {};  // whether all of it is; nothing where there is nothing
+  std::optional<Place> place = {};  // where all of it lies; nothing where there is nothing
 };
 
 struct FakeNetwork::Room {
@@ -20,7 +25,7 @@ struct FakeNetwork::Room {
   struct Meeting {
     std::string what;
     std::vector<Part> parts;
-    std::optional<bool> registered;
+    std::optional<Place> place;
     int there = 0, gone = 0;
     bool over = false;
   };
@@ -34,9 +39,9 @@ struct FakeNetwork::Room {
       meeting.what = what;
       meeting.parts.resize(static_cast<size_t>(size));
     }
-    if (part.registered && meeting.registered.value_or(*part.registered) != *part.registered)
-      gpu.Complain(what + " of memory that some ranks have registered and others have not");
-    if (part.registered) meeting.registered = part.registered;
+    if (part.place && meeting.place.value_or(*part.place) != *part.place)
+      gpu.Complain(what + " of memory that ranks have not registered alike");
+    if (part.place) meeting.place = part.place;
     if (meeting.what != what) gpu.Complain("one rank calls " + meeting.what + ", another " + what);
     meeting.parts[static_cast<size_t>(rank)] = std::move(part);
     if (++meeting.there == size && !aborted) {
@@ -85,8 +90,11 @@ class FakeGroup final : public GpuGroup {
   }
   bool Reduces(DataType dtype) const override { return dtype != DataType::kInt16; }
   Status Register(const Span& memory) override {
-    if (!registered_.emplace(memory.data, memory.bytes).second)
-      gpu_.Complain("memory is registered twice");
+    Keep(memory, kByEach);
+    return Status::Ok();
+  }
+  Status RegisterTogether(const Span& memory) override {
+    Keep(memory, ++together_);
     return Status::Ok();
   }
   Status Deregister(const std::byte* memory) override {
@@ -95,7 +103,8 @@ class FakeGroup final : public GpuGroup {
       gpu_.Complain("memory is deregistered that is not registered");
       return Status::Ok();
     }
-    gpu_.Touch({const_cast<std::byte*>(memory), found->second}, true);
+    if (found->second.number != kByEach) gpu_.Complain("what all registered one rank gives back");
+    gpu_.Touch({const_cast<std::byte*>(memory), found->second.bytes}, true);
     registered_.erase(found);
     return Status::Ok();
   }
@@ -168,7 +177,7 @@ class FakeGroup final : public GpuGroup {
  private:
   Status Start(const std::string& what, const Part& part, Stream& stream, Room::Work work) {
     Part inside = part;
-    inside.registered = Registered(part);
+    inside.place = PlaceOf(part);
     for (auto* spans : {&inside.send, &inside.recv}) {
       for (Span& span : *spans) span.data = gpu_.Inside(span.data);
     }
@@ -182,25 +191,41 @@ class FakeGroup final : public GpuGroup {
     return Status::Ok();
   }
 
-  std::optional<bool> Registered(const Part& part) const {
-    std::optional<bool> all;
+  struct Registered {
+    int64_t bytes, number;
+  };
+  void Keep(const Span& memory, int64_t number) {
+    if (!registered_.emplace(memory.data, Registered{memory.bytes, number}).second)
+      gpu_.Complain("memory is registered twice");
+  }
+  // Where the longest span lies, which is the block where parts of it go elsewhere, if all of them
+  // are registered.
+  std::optional<Place> PlaceOf(const Part& part) const {
+    std::optional<Place> place;
+    int64_t longest = 0;
     for (const auto* spans : {&part.send, &part.recv}) {
       for (const Span& span : *spans) {
-        if (span.bytes == 0) continue;
-        const auto after = registered_.upper_bound(span.data);
-        const bool is =
-            after != registered_.begin() &&
-            span.data + span.bytes <= std::prev(after)->first + std::prev(after)->second;
-        all = all.value_or(true) && is;
+        if (span.bytes == 0 || place == Place{kNotRegistered, 0}) continue;
+        const Place here = PlaceOf(span);
+        if (span.bytes > longest || here.first == kNotRegistered) place = here;
+        longest = std::max(longest, span.bytes);
       }
     }
-    return all;
+    return place;
+  }
+  Place PlaceOf(const Span& span) const {
+    const auto after = registered_.upper_bound(span.data);
+    if (after == registered_.begin()) return {kNotRegistered, 0};
+    const auto& [begin, known] = *std::prev(after);
+    if (span.data + span.bytes > begin + known.bytes) return {kNotRegistered, 0};
+    return {known.number, known.number == kByEach ? 0 : span.data - begin};
   }
 
   std::shared_ptr<Room> room_;
   int rank_;
   FakeGpu& gpu_;
-  std::map<const std::byte*, int64_t> registered_;
+  std::map<const std::byte*, Registered> registered_;
+  int64_t together_ = 0;
   uint64_t next_ = 0;
 };
 

@@ -16,6 +16,11 @@ struct NcclMail {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> letters;  // by from, to
+  struct Window {
+    int64_t bytes = 0;
+    int there = 0;  // ranks
+  };
+  std::deque<Window> windows;  // as the ranks make them
   bool aborted = false;
 };
 
@@ -24,6 +29,7 @@ struct NcclComm {
   int size, rank;  // in the communicator
   std::unique_ptr<GpuGroup> group;
   std::shared_ptr<NcclMail> mail;
+  std::vector<const void*> windows = {};
 };
 
 namespace test {
@@ -331,7 +337,15 @@ struct FakeNcclCalls {
     *memory = live->gpus_.gpu(current).Take(static_cast<int64_t>(bytes));
     return kNcclSuccess;
   }
-  static NcclAnswer MemFree(void*) { return Note(current, "MemFree").value_or(kNcclSuccess); }
+  static NcclAnswer MemFree(void* memory) {
+    const auto answer = Note(current, "MemFree");
+    std::lock_guard lock(live->mutex_);
+    for (const NcclComm* comm : live->made_) {
+      if (comm->of == current && std::count(comm->windows.begin(), comm->windows.end(), memory) > 0)
+        live->gpus_.gpu(current).Complain("memory of a window is freed");
+    }
+    return answer.value_or(kNcclSuccess);
+  }
   static NcclAnswer CommRegister(NcclComm* comm, void* memory, size_t bytes, void** handle) {
     if (const auto answer = Note(comm, "CommRegister")) return *answer;
     *handle = memory;
@@ -342,7 +356,37 @@ struct FakeNcclCalls {
     return AnswerOf(comm->group->Deregister(Bytes(handle)));
   }
 
-  static NcclLibrary Table(int version, bool registers) {
+  // Returns when all ranks have come.
+  static NcclAnswer CommWindowRegister(NcclComm* comm, void* memory, size_t bytes, void** window,
+                                       int flags) {
+    const Stay stay;
+    if (!stay.welcome()) return kNcclSystemError;
+    if (const auto answer = Note(comm, "CommWindowRegister")) return *answer;
+    FakeGpu& gpu = live->gpus_.gpu(comm->of);
+    if (flags != kNcclWindowSymmetric) gpu.Complain("a window that is not symmetric");
+    const Span span{Bytes(memory), static_cast<int64_t>(bytes)};
+    NcclMail& mail = *comm->mail;
+    const size_t number = comm->windows.size();
+    {
+      std::lock_guard lock(mail.mutex);
+      if (mail.windows.size() == number) mail.windows.push_back({span.bytes});
+      if (mail.windows[number].bytes != span.bytes) gpu.Complain("windows of different sizes");
+      ++mail.windows[number].there;
+    }
+    std::unique_lock lock(live->mutex_);
+    comm->windows.push_back(memory);
+    bool met = false;
+    const bool told = WaitInside(lock, [&] {
+      std::lock_guard inside(mail.mutex);
+      met = mail.windows[number].there == comm->size;
+      return met || mail.aborted;
+    });
+    if (!told || !met) return kNcclRemoteError;
+    *window = memory;
+    return AnswerOf(comm->group->RegisterTogether(span));
+  }
+
+  static NcclLibrary Table(int version, MemoryRegistration most) {
     using Fake = FakeNcclCalls;
     NcclLibrary table{.found = {version, "the fake NCCL"},
                       .GetVersion = Fake::GetVersion,
@@ -362,11 +406,12 @@ struct FakeNcclCalls {
                       .GroupEnd = Fake::GroupEnd,
                       .GetErrorString = Fake::GetErrorString,
                       .GetLastError = Fake::GetLastError};
-    if (!registers) return table;
+    if (most == MemoryRegistration::kNone) return table;
     table.MemAlloc = Fake::MemAlloc;
     table.MemFree = Fake::MemFree;
     table.CommRegister = Fake::CommRegister;
     table.CommDeregister = Fake::CommDeregister;
+    if (most == MemoryRegistration::kTogether) table.CommWindowRegister = Fake::CommWindowRegister;
     return table;
   }
 };
@@ -381,8 +426,8 @@ const NcclLibrary& Kept(const NcclLibrary& table) {
 
 }  // namespace
 
-FakeNccl::FakeNccl(FakeGpus& gpus, bool registers)
-    : gpus_(gpus), library_(Kept(FakeNcclCalls::Table(gpus.fake_network(0).version(), registers))) {
+FakeNccl::FakeNccl(FakeGpus& gpus, MemoryRegistration most)
+    : gpus_(gpus), library_(Kept(FakeNcclCalls::Table(gpus.fake_network(0).version(), most))) {
   {
     std::lock_guard lock(live_mutex);
     live = this;

@@ -23,7 +23,8 @@ namespace horon::test {
 class FakeNccl {
  public:
   // From now on the GPUs' ranks reach each other through it. Outlives the ranks' runtimes.
-  explicit FakeNccl(FakeGpus& gpus, bool registers = true);
+  // `most`: what it can register.
+  explicit FakeNccl(FakeGpus& gpus, MemoryRegistration most = MemoryRegistration::kTogether);
   ~FakeNccl();
   GpuNetwork& network(int rank) { return *networks_[static_cast<size_t>(rank)]; }
 

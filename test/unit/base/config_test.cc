@@ -165,6 +165,7 @@ TEST_CASE("each knob sets its own field, in its own unit, and no other") {
       {"NCCL_TIMEOUT", "2.5", "nccl_time=2500000 us"},
       {"NCCL_MAX_CTAS", "4", "nccl_max_ctas=4"},
       {"NCCL_REGISTER", "1", "nccl_register=yes"},
+      {"NCCL_REGISTER", "symmetric", "nccl_register=symmetric"},
       {"CUBLAS_LIB", "/d", "cublas_lib=/d"},
       {"INTER", "nccl", "inter=nccl"},
       {"LOCAL_SIZE", "3", "local_size=3"},

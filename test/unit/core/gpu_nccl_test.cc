@@ -1,5 +1,6 @@
 // Whole runtimes over NCCL's functions: what NCCL notices, or does not, ends the job with an error
 // on every rank, and the next one begins anew. Each rank's GPU checks the order of its work.
+#include <array>
 #include <barrier>
 #include <cmath>
 #include <string>
@@ -301,51 +302,99 @@ TEST_CASE("ranks that do not meet in NCCL end the job", "[gpu][nccl]") {
   world.Check();
 }
 
+// Buckets of sums that become longer, and rounds of gossip between.
+void SumsAndMeans(GpuWorld& world) {
+  world.Run([&](GpuRank& rank) {
+    for (int64_t count = 1000; count < 100'000; count *= 5) {
+      std::vector<std::byte*> tensors;  // share a bucket
+      while (tensors.size() < 3) tensors.push_back(rank.Put(Counting(1, count)));
+      const auto sums =
+          rank.SubmitTogether("s" + std::to_string(count), "sum", tensors, count).value();
+      world.Expect(rank.Synchronize(*sums).ok(), "synchronized");
+      for (const std::byte* tensor : tensors) {
+        const Values sum = test::Decode(DataType::kFloat32, rank.Get(tensor, count * 4));
+        world.Expect(sum[1] == 2 * world.size(), "the sum");
+      }
+      const int me = rank.me().rank(), size = world.size();
+      std::byte* const heard = rank.Put(Counting(me, count));  // by different numbers of peers
+      const Request star = GpuRank::Of("h" + std::to_string(count), "gossip:graph=star",
+                                       DataType::kFloat32, {count});
+      const auto hub = rank.Submit(star, heard, heard).value();
+      world.Expect(rank.Synchronize(*hub).ok(), "mixed with the hub");
+      const std::string op = "gossip:graph=ring";
+      std::byte* const tensor = rank.Put(Counting(me, count));
+      const auto mixed =
+          rank.Submit(GpuRank::Of("g" + std::to_string(count), op, DataType::kFloat32, {count}),
+                      tensor, tensor)
+              .value();
+      world.Expect(rank.Synchronize(*mixed).ok(), "mixed");
+      const Values mean = test::Decode(DataType::kFloat32, rank.Get(tensor, count * 4));
+      const int before = (me + size - 1) % size, after = (me + 1) % size;
+      const double wanted = size == 2 ? 0.5 : (before + me + after) / 3.0;
+      world.Expect(std::fabs(mean[0] - wanted) < 1e-6, "the mean");
+    }
+  });
+}
+
 TEST_CASE("what buckets are packed into is registered with NCCL, on all ranks or on none",
           "[gpu][nccl]") {
-  for (const int registering : {0, 1, 2}) {
-    INFO(registering << " ranks register");
-    GpuLayout layout = OverNccl(2);
-    layout.choose = [&](int rank, GpuChoices& choices) {
-      choices.groups.registers = rank < registering;
-    };
-    GpuWorld world(layout);
-    world.Run([&](GpuRank& rank) {
-      for (int64_t count = 1000; count < 100'000; count *= 5) {
-        std::vector<std::shared_ptr<Work>> works;
-        std::vector<std::byte*> tensors;
-        for (const char* name : {"a", "b", "c"}) {  // share a bucket, mostly
-          const Request request =
-              GpuRank::Of(name + std::to_string(count), "sum", DataType::kFloat32, {count});
-          tensors.push_back(rank.Put(Counting(1, count)));
-          works.push_back(rank.Submit(request, tensors.back(), tensors.back()).value());
-        }
-        for (size_t i = 0; i < works.size(); ++i) {
-          world.Expect(rank.Synchronize(*works[i]).ok(), "synchronized");
-          const Values sum = test::Decode(DataType::kFloat32, rank.Get(tensors[i], count * 4));
-          world.Expect(sum[1] == 4, "the sum");
-        }
-        const std::string op = "gossip:graph=ring";
-        std::byte* const tensor = rank.Put(Counting(rank.me().rank(), count));
-        const auto mixed =
-            rank.Submit(GpuRank::Of("g" + std::to_string(count), op, DataType::kFloat32, {count}),
-                        tensor, tensor)
-                .value();
-        world.Expect(rank.Synchronize(*mixed).ok(), "mixed");
-        const Values mean = test::Decode(DataType::kFloat32, rank.Get(tensor, count * 4));
-        world.Expect(std::fabs(mean[0] - 0.5) < 1e-6, "the mean");
+  constexpr MemoryRegistration kNone = MemoryRegistration::kNone, kEach = MemoryRegistration::kEach,
+                         kTogether = MemoryRegistration::kTogether;
+  // What rank 0 wants, what the others want, and what it comes to.
+  const std::vector<std::array<MemoryRegistration, 3>> cases = {
+      {kNone, kNone, kNone},     {kEach, kNone, kNone},     {kEach, kEach, kEach},
+      {kTogether, kNone, kNone}, {kTogether, kEach, kEach}, {kTogether, kTogether, kTogether}};
+  for (const auto& [first, others, agreed] : cases) {
+    for (const int local_size : {0, 2}) {
+      INFO("rank 0 wants " << static_cast<int>(first) << ", the others "
+                           << static_cast<int>(others) << ", " << local_size << " ranks a node");
+      const int size = local_size == 0 ? 2 : 4;
+      GpuLayout layout = OverNccl(size, local_size);
+      layout.choose = [&](int rank, GpuChoices& choices) {
+        choices.groups.registration = rank == 0 ? first : others;
+      };
+      // A sixteenth of that, and that: two blocks.
+      layout.configure_rank = [](int rank, Config& config) {  // rank 0's is what counts
+        config.fusion_bytes = rank == 0 ? 256 << 10 : 100 << 10;
+      };
+      GpuWorld world(layout);
+      SumsAndMeans(world);
+      for (int rank = 0; rank < size; ++rank) {
+        const size_t blocks = world.nccl->times(rank, "CommRegister");
+        CHECK((blocks > 1) == (agreed == kEach));
+        // Older ones were given back, when the device was done with them.
+        CHECK((world.nccl->times(rank, "CommDeregister") > 0) == (agreed == kEach));
+        const size_t windows = world.nccl->times(rank, "CommWindowRegister");
+        CHECK(windows == (agreed == kTogether ? 2 : 0));
+        CHECK(world.nccl->times(rank, "MemAlloc") >= blocks + windows);
       }
-    });
-    const bool all = registering == 2;
-    for (const int rank : {0, 1}) {
-      const size_t blocks = world.nccl->times(rank, "CommRegister");
-      CHECK((blocks > 1) == all);
-      // Older ones were given back, when the device was done with them.
-      CHECK((world.nccl->times(rank, "CommDeregister") > 0) == all);
-      CHECK(world.nccl->times(rank, "MemAlloc") >= blocks);
+      world.world.reset();  // memory goes after the communicators
+      while (world.nccl->communicators() != 0) std::this_thread::yield();
+      world.Check();
     }
-    world.Check();
   }
+}
+
+TEST_CASE("a rank that cannot register memory with all the others ends the job", "[gpu][nccl]") {
+  GpuLayout layout = OverNccl(2);
+  layout.choices.groups.registration = MemoryRegistration::kTogether;
+  layout.choices.groups.timeout = std::chrono::milliseconds(300);
+  GpuWorld world(layout);
+  world.nccl->Answer(1, "CommWindowRegister", kNcclSystemError);
+  std::vector<Status> ends(2);
+  world.Run([&](GpuRank& rank) {
+    const std::vector<std::byte*> tensors = {rank.Put(Counting(1, 8)), rank.Put(Counting(1, 8))};
+    const auto sums = rank.SubmitTogether("s", "sum", tensors, 8).value();
+    ends[static_cast<size_t>(rank.me().rank())] = rank.me().Wait(*sums);
+  });
+  for (const Status& end : ends) {
+    INFO(end.message());
+    CHECK(end.code() == Code::kUnavailable);
+  }
+  CHECK(ends[1].message().find("NCCL could not register memory with all ranks") !=
+        std::string::npos);
+  world.world.reset();
+  world.Check();
 }
 
 }  // namespace

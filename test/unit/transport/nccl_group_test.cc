@@ -1,5 +1,6 @@
 // What NCCL is called with and in which order, and what is made of its answers: a communicator over
 // a table of functions (test/support/fake_nccl.h), without a GPU.
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -323,12 +324,76 @@ TEST_CASE("an NCCL that registers memory is given it", "[nccl]") {
 
 TEST_CASE("an NCCL without registration gives no memory for it, and says so", "[nccl]") {
   FakeGpus gpus({21805});
-  FakeNccl older(gpus, false);
+  FakeNccl older(gpus, MemoryRegistration::kNone);
+  REQUIRE(older.network(0).registration() == MemoryRegistration::kNone);
   REQUIRE(older.network(0).MakeMemory(kGpu) == nullptr);
   const auto alone =
       older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
   while (!alone->Ready().value()) std::this_thread::yield();
   REQUIRE(alone->Register({nullptr, 0}).code() == Code::kUnsupported);
+  REQUIRE(alone->RegisterTogether({nullptr, 0}).code() == Code::kUnsupported);
+}
+
+TEST_CASE("an NCCL without windows registers memory by each rank alone", "[nccl]") {
+  FakeGpus gpus({21903});
+  FakeNccl older(gpus, MemoryRegistration::kEach);
+  REQUIRE(older.network(0).registration() == MemoryRegistration::kEach);
+  REQUIRE(older.network(0).MakeMemory(kGpu) != nullptr);
+  const auto alone =
+      older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
+  while (!alone->Ready().value()) std::this_thread::yield();
+  REQUIRE(alone->RegisterTogether({nullptr, 0}).code() == Code::kUnsupported);
+}
+
+TEST_CASE("what all ranks register together waits for all of them, elsewhere", "[nccl]") {
+  Ranks ranks;
+  REQUIRE(ranks.nccl.network(0).registration() == MemoryRegistration::kTogether);
+  std::unique_ptr<Memory> memories[2];
+  std::byte* blocks[2];
+  for (const int rank : {0, 1}) {
+    memories[rank] = ranks.nccl.network(rank).MakeMemory(kGpu);
+    blocks[rank] = memories[rank]->Allocate(64).value();
+  }
+  const auto now_apart = [&] {
+    REQUIRE(ranks.Sum(0, ranks.Put(0)).ok());
+    return ranks.nccl.last_caller(0) != std::this_thread::get_id();
+  };
+  now_apart();
+  REQUIRE(!now_apart());
+  std::atomic<bool> registered = false;
+  Status first;
+  std::thread thread([&] {
+    first = ranks.groups[0]->RegisterTogether({blocks[0], 64});
+    registered = true;
+  });
+  ranks.Until([&] { return ranks.nccl.times(0, "CommWindowRegister") == 1; });
+  const bool too_soon = registered;
+  const Status second = ranks.groups[1]->RegisterTogether({blocks[1], 64});
+  thread.join();
+  REQUIRE(!too_soon);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  REQUIRE(ranks.nccl.last_caller(1) != std::this_thread::get_id());
+  REQUIRE(now_apart());  // it may choose another way with it
+  for (int sums = 0; sums < 3; ++sums) REQUIRE(ranks.Sum(1, ranks.Put(1)).ok());
+  for (const int rank : {0, 1}) ranks.streams[rank].Finish();
+  for (const int rank : {0, 1}) {
+    ranks.End(rank);  // nothing is given back before
+    memories[rank]->Free(blocks[rank], 64);
+    REQUIRE(ranks.nccl.times(rank, "CommDeregister") == 0);
+  }
+  REQUIRE(ranks.gpus.complaints() == Calls{});
+}
+
+TEST_CASE("a rank that does not come to register memory with all is an error", "[nccl]") {
+  Ranks ranks({.timeout = kSoon});
+  std::byte* const block = ranks.gpus.gpu(0).Take(64);
+  REQUIRE(Says(ranks.groups[0]->RegisterTogether({block, 64}),
+               "NCCL did not register memory with all ranks within 0.2 s: a rank is stuck"));
+  REQUIRE(ranks.groups[0]->stuck());
+  ranks.nccl.Answer(1, "CommWindowRegister", kNcclSystemError);
+  REQUIRE(Says(ranks.groups[1]->RegisterTogether({block, 64}),
+               "NCCL could not register memory with all ranks: unhandled system error"));
 }
 
 TEST_CASE("where nothing but NCCL will do, one that is not there is named", "[nccl]") {
