@@ -85,8 +85,7 @@ inline PyObject* GradientHookRemember(PyObject* self, PyObject* const* given, Py
     const auto request = py::make_tuple(py::handle(given[0])),
                tensor = py::make_tuple(py::handle(given[1]));
     auto known = std::make_unique<Known>(Known{Register(request, tensor, py::none())});
-    known->set = py::reinterpret_borrow<py::object>(given[2]);
-    known->set_number = known->set.attr(attribute::set_number);
+    known->Of(py::reinterpret_borrow<py::object>(given[2]));
     delete std::exchange(HookOf(self).known, known.release());
     return Py_NewRef(Py_None);
   });

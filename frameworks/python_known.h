@@ -59,6 +59,13 @@ struct Known {
   py::object keywords = {};  // the names of the last of them, a tuple; null: none
   Py_ssize_t name_at = -1;   // which of them is the tensor's name, by which this was found
   py::object set = {}, set_number = {};  // the process set, and what number it had
+  bool of_all = false;                   // set 0, which stays it
+
+  void Of(py::object process_set) {
+    set_number = process_set.attr(attribute::set_number);
+    of_all = PyLong_CheckExact(set_number.ptr()) && PyLong_AsLong(set_number.ptr()) == 0;
+    set = std::move(process_set);
+  }
 };
 
 // Sees what a call over one tensor needs.
@@ -122,7 +129,8 @@ inline bool Equal(PyObject* given, PyObject* known) {
 
 // A set that was removed has no number, and one that was made again has another.
 inline bool SameSet(const Known& known) {
-  return AttributeIs(known.set.ptr(), attribute::set_number, known.set_number.ptr());
+  return known.of_all ||
+         AttributeIs(known.set.ptr(), attribute::set_number, known.set_number.ptr());
 }
 
 inline bool Same(const Known& known, PyObject* const* given, Py_ssize_t count) {

@@ -76,7 +76,8 @@ inline PyObject* RepeatedCall(PyObject* self, PyObject* const* all, size_t flags
   const auto& repeated = *reinterpret_cast<Repeated*>(self);
   const Given given = {all, PyVectorcall_NARGS(flags), keywords};
   PyObject* const name = given.Name();
-  PyObject* const known = name == nullptr ? nullptr : PyDict_GetItem(repeated.names, name);
+  PyObject* const known =
+      name == nullptr ? nullptr : PyDict_GetItemWithError(repeated.names, name);
   if (known != nullptr && known != Py_None && Matches(KnownTo(known), given)) {
     const py::object kept = py::reinterpret_borrow<py::object>(known);
     if (!KnownTo(known).group) repeated.next->Come(AddressesOf(KnownTo(known), known, all[0]));
@@ -117,8 +118,7 @@ inline void Remember(const py::handle& repeated, const py::str& name, const py::
                      const py::object& process_set) {
   if (!NamesOf(repeated).contains(name)) return Forget(repeated, name);
   Known known = {Register(requests, tensors, group), !group.is_none()};
-  known.set = process_set;
-  known.set_number = process_set.attr(attribute::set_number);
+  known.Of(process_set);
   NamesOf(repeated)[name] = AsRepeat(std::move(known));
 }
 

@@ -184,3 +184,17 @@ def check_a_set_made_anew():
         hvd.remove_process_set(one)
         with pytest.raises(ValueError):
             hvd.allreduce_(mine(3), name="r.set", op=hvd.Sum, process_set=one)
+
+
+def check_the_same_object_under_another_number():
+    if hvd.size() == 1:
+        return
+    one, numbers = hvd.ProcessSet([0]), set()
+    for _ in range(3):
+        hvd.add_process_set(one)
+        numbers.add(one.process_set_id)
+        if hvd.rank() == 0:
+            for _ in range(3):
+                holds(hvd.allreduce_(mine(3), name="r.same", op=hvd.Sum, process_set=one), 1)
+        hvd.remove_process_set(one)
+    assert len(numbers) == 3
