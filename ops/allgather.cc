@@ -2,7 +2,10 @@
 // may differ between ranks. The output belongs to the Work. Any dtype. Direct exchange: every
 // tensor of a bucket in one message per peer, straight into the outputs.
 #include <cstring>
+#include <utility>
+#include <vector>
 
+#include "ops/gpu_nodes.h"
 #include "ops/rows.h"
 #include "runtime/op/gpu_stage.h"
 
@@ -28,8 +31,16 @@ class AllgatherOp final : public Op {
     return GatheredBytes(request, agreed);
   }
   Task Run(Stage& stage) override;
-  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
+  bool on_gpus(Stage&, bool) const override { return true; }
+  Task RunOnGpus(GpuStage& stage) override {
+    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
+    if (everyone) co_return Enqueue(stage);
+    co_return co_await RunOverNodes(stage);
+  }
   Status Enqueue(GpuStage& stage) override;
+
+ private:
+  static Task RunOverNodes(GpuStage& stage);
 };
 
 // Per rank, where its rows lie in each tensor's output.
@@ -95,6 +106,71 @@ Status AllgatherOp::Enqueue(GpuStage& stage) {
     }
   }
   return stage.group().Exchange(send, recv, stage.stream());
+}
+
+// Several tensors in one block, each rank's behind those of the one before: so one output lies,
+// too. Rows go to the ranks of the same place in other nodes, and with what came from there to the
+// ranks of this node.
+Task AllgatherOp::RunOverNodes(GpuStage& stage) {
+  const Result<Places> placed = PlaceOutputs(stage);
+  if (!placed.ok()) co_return placed.status();
+  const Places& places = placed.value();
+  const auto size = places.size(), me = static_cast<size_t>(stage.comm().rank());
+  const bool alone = stage.segments().size() == 1;
+  std::vector<int64_t> begin, length;  // in the block, by rank
+  int64_t bytes = 0;
+  for (const std::vector<Span>& of_rank : places) {
+    begin.push_back(bytes);
+    for (const Span& span : of_rank) bytes += alone ? span.bytes : AlignedForGpus(span.bytes);
+    length.push_back(bytes - begin.back());
+  }
+  if (bytes == 0) co_return Status::Ok();
+  std::byte* block = stage.segments()[0].output;
+  if (!alone) {
+    const Result<std::byte*> taken = stage.Block(bytes);
+    if (!taken.ok()) co_return taken.status();
+    block = taken.value();
+  }
+  std::vector<Piece> in, out;
+  for (size_t rank = 0; rank < size; ++rank) {
+    std::byte* at = block + begin[rank];
+    for (const Span& span : places[rank]) {
+      out.push_back({at, span.data, span.bytes});
+      at += AlignedForGpus(span.bytes);
+    }
+  }
+  std::byte* at = block + begin[me];
+  for (const Segment& segment : stage.segments()) {
+    const int64_t own = segment.count * SizeOf(stage.dtype());
+    if (own == 0) continue;
+    in.push_back({segment.input, at, own});
+    at += AlignedForGpus(own);
+  }
+  Stream& stream = stage.stream();
+  constexpr DataType kBytes = DataType::kUInt8;
+  HORON_CO_TRY(stream.Move(kBytes, kBytes, 1.0, in));
+  const auto rows = [&](size_t rank) { return Span{block + begin[rank], length[rank]}; };
+  const NodePlaces here(stage.comm());
+  std::vector<Span> send(size), recv(size);
+  for (size_t node = 0; node < here.nodes.size(); ++node) {
+    if (node == here.node) continue;
+    send[here.Peer(node)] = rows(me);
+    recv[here.Peer(node)] = rows(here.Peer(node));
+  }
+  Task exchange = stage.Exchange(std::move(send), std::move(recv));
+  HORON_CO_TRY(co_await exchange);
+  if (here.near() > 1) {
+    std::vector<Span> give, take;  // node by node, to and from each rank here
+    for (const std::vector<int>& node : here.nodes) {
+      for (size_t other = 0; other < here.near(); ++other) {
+        const bool own = other == here.local;
+        give.push_back(own ? Span{} : rows(static_cast<size_t>(node[here.local])));
+        take.push_back(own ? Span{} : rows(static_cast<size_t>(node[other])));
+      }
+    }
+    HORON_CO_TRY(stage.group().Exchange(give, take, stream));
+  }
+  co_return alone ? Status::Ok() : stream.Move(kBytes, kBytes, 1.0, out);
 }
 
 const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>};

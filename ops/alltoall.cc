@@ -5,6 +5,7 @@
 // Sent per rank: its rows for others, in one message each; large ones between ranks that share a
 // lane through its slots: one copy into shared memory and one out of it, chunk by chunk.
 #include <algorithm>
+#include <utility>
 
 #include "ops/rows.h"
 #include "runtime/device/kernels.h"
@@ -88,7 +89,14 @@ class AlltoallOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
-  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
+  bool on_gpus(Stage&, bool) const override { return true; }
+  Task RunOnGpus(GpuStage& stage) override {
+    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
+    if (everyone) co_return Enqueue(stage);
+    for (size_t i = 0; i < stage.segments().size(); ++i)
+      HORON_CO_TRY(co_await RunOverNodes(stage, i));
+    co_return Status::Ok();
+  }
   Status Enqueue(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) {
       HORON_ASSIGN(const Rows rows, PlaceRows(stage, i));
@@ -103,6 +111,7 @@ class AlltoallOp final : public Op {
   };
   static Result<Rows> PlaceRows(Stage& stage, size_t i);
   Task RunOne(Stage& stage, size_t i) const;
+  static Task RunOverNodes(GpuStage& stage, size_t i);
   static Task RunOverLane(Stage& stage, const Rows& rows);
 };
 
@@ -141,6 +150,17 @@ Task AlltoallOp::RunOne(Stage& stage, size_t i) const {
                   ? RunOverLane(stage, rows.value())
                   : Alltoall(stage.comm(), rows.value().send, rows.value().recv);
   co_return co_await swap;
+}
+
+Task AlltoallOp::RunOverNodes(GpuStage& stage, size_t i) {
+  Result<Rows> rows = PlaceRows(stage, i);
+  if (!rows.ok()) co_return rows.status();
+  const auto me = static_cast<size_t>(stage.comm().rank());
+  const Span from = std::exchange(rows.value().send[me], {});
+  const Span to = std::exchange(rows.value().recv[me], {});
+  if (to.bytes > 0) HORON_CO_TRY(stage.stream().Copy(to.data, from.data, to.bytes));
+  Task exchange = stage.Exchange(std::move(rows.value().send), std::move(rows.value().recv));
+  co_return co_await exchange;
 }
 
 // Two ranks go through it in step; more than that meet too often for it to pay, until what they

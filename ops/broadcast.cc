@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "ops/gpu_nodes.h"
 #include "ops/rows.h"
 #include "runtime/op/gpu_stage.h"
 #include "runtime/transport/lane.h"
@@ -68,7 +70,12 @@ class BroadcastOp final : public Op {
     co_return co_await Broadcast(comm, spans, root, copies);
   }
 
-  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
+  bool on_gpus(Stage&, bool) const override { return true; }
+  Task RunOnGpus(GpuStage& stage) override {
+    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
+    if (everyone) co_return Enqueue(stage);
+    co_return co_await RunOverNodes(stage);
+  }
   Status Enqueue(GpuStage& stage) override {
     std::vector<Span> spans;
     for (size_t i = 0; i < stage.segments().size(); ++i) {
@@ -83,6 +90,7 @@ class BroadcastOp final : public Op {
   }
 
  private:
+  Task RunOverNodes(GpuStage& stage);
   // A row that the root alone gives, and all others take out of its slots while it packs what
   // follows: both copies run at the same time and meet in the caches. The root copies it from there
   // to an output of its own, too.
@@ -110,6 +118,59 @@ class BroadcastOp final : public Op {
   }
   int64_t root_;
 };
+
+// Several tensors in one block: down a tree of nodes, then over each node's group.
+Task BroadcastOp::RunOverNodes(GpuStage& stage) {
+  const Communicator& comm = stage.comm();
+  const int root = RootIn(comm);
+  const NodePlaces here(comm);
+  const size_t nodes = here.nodes.size(), top = NodePlaces::NodeOf(comm, root);
+  const size_t place = NodePlaces::LocalOf(comm, root);
+  const size_t depth = (here.node + nodes - top) % nodes;  // nodes from the root's on
+  std::vector<Piece> in, out;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < stage.segments().size(); ++i) {
+    const Segment& segment = stage.segments()[i];
+    if (segment.output == nullptr) HORON_CO_TRY(stage.AllocateOutput(i, segment.request->shape));
+    bytes += AlignedForGpus(segment.count * SizeOf(stage.dtype()));
+  }
+  if (bytes == 0) co_return Status::Ok();
+  const bool alone = stage.segments().size() == 1;
+  std::byte* block = stage.segments()[0].output;
+  if (alone) {
+    bytes = stage.segments()[0].count * SizeOf(stage.dtype());
+  } else {
+    const Result<std::byte*> taken = stage.Block(bytes);
+    if (!taken.ok()) co_return taken.status();
+    block = taken.value();
+  }
+  std::byte* at = block;
+  for (const Segment& segment : stage.segments()) {
+    const int64_t length = segment.count * SizeOf(stage.dtype());
+    in.push_back({segment.input, at, length});
+    out.push_back({at, segment.output, length});
+    at += AlignedForGpus(length);
+  }
+  Stream& stream = stage.stream();
+  constexpr DataType kBytes = DataType::kUInt8;
+  const bool there = alone && in[0].from == block;
+  if (comm.rank() == root && !there) HORON_CO_TRY(stream.Move(kBytes, kBytes, 1.0, in));
+  for (size_t step = 1; step < nodes; step *= 2) {
+    std::vector<Span> send(static_cast<size_t>(comm.size())), recv(send.size());
+    const auto peer = [&](size_t of) { return here.Peer((of + top) % nodes); };
+    if (here.local == place && depth < step && depth + step < nodes)
+      send[peer(depth + step)] = {block, bytes};
+    if (here.local == place && depth >= step && depth < 2 * step)
+      recv[peer(depth - step)] = {block, bytes};
+    Task exchange = stage.Exchange(std::move(send), std::move(recv));
+    HORON_CO_TRY(co_await exchange);
+  }
+  if (here.near() > 1) {
+    const Span span{block, bytes};
+    HORON_CO_TRY(stage.group().Broadcast({&span, 1}, static_cast<int>(place), stream));
+  }
+  co_return alone ? Status::Ok() : stream.Move(kBytes, kBytes, 1.0, out);
+}
 
 Result<std::unique_ptr<Op>> MakeBroadcast(OpArguments& arguments) {
   HORON_ASSIGN(const int64_t root, arguments.Integer("root", std::nullopt));

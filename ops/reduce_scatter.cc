@@ -2,6 +2,10 @@
 // first dimension: rank p keeps the p-th part, in an output that belongs to the Work. Parts differ
 // by at most one row, the first ones have more. Default: sum. Direct exchange, added by ascending
 // rank.
+#include <utility>
+#include <vector>
+
+#include "ops/gpu_nodes.h"
 #include "ops/rows.h"
 #include "runtime/op/gpu_stage.h"
 
@@ -35,7 +39,16 @@ class ReduceScatterOp final : public Op {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_CO_TRY(co_await RunOne(stage, i));
     co_return Status::Ok();
   }
-  bool on_gpus(Stage&, bool everyone) const override { return everyone; }
+  bool on_gpus(Stage& stage, bool everyone) const override {
+    return everyone || stage.comm().nodes().size() <= Stream::kMostInputs;
+  }
+  Task RunOnGpus(GpuStage& stage) override {
+    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
+    if (everyone) co_return Enqueue(stage);
+    for (size_t i = 0; i < stage.segments().size(); ++i)
+      HORON_CO_TRY(co_await RunOverNodes(stage, i));
+    co_return Status::Ok();
+  }
   Status Enqueue(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i) HORON_TRY(EnqueueOne(stage, i));
     return Status::Ok();
@@ -43,6 +56,7 @@ class ReduceScatterOp final : public Op {
 
  private:
   Status EnqueueOne(GpuStage& stage, size_t i);
+  Task RunOverNodes(GpuStage& stage, size_t i);
   Reduction ReductionIn(const Stage& stage, int size) const {
     Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};
     if (average_) reduction.scale /= size;
@@ -99,6 +113,60 @@ Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
   const Piece out{mine, stage.segments()[i].output, rows * row_count};
   HORON_TRY(stream.Move(stage.dtype(), stage.dtype(), ReductionIn(stage, size).scale, {&out, 1}));
   return stage.Retire(std::move(block));
+}
+
+// Inside each node what the ranks of one place are to have goes to the rank of that place, as the
+// sum of the node; then each gets the other nodes' sums of its own part, and adds by ascending
+// node.
+Task ReduceScatterOp::RunOverNodes(GpuStage& stage, size_t i) {
+  const Segment& segment = stage.segments()[i];
+  const Shape& shape = segment.request->shape;
+  const int size = stage.comm().size(), me = stage.comm().rank();
+  const NodePlaces here(stage.comm());
+  const DataType dtype = stage.dtype();
+  const int64_t element = SizeOf(dtype), row_bytes = RowCount(shape) * element;
+  const auto parts = NearlyEqualParts(shape[0], size, size);  // rows
+  const auto bytes_of = [&](size_t rank) { return parts[rank].count * row_bytes; };
+  HORON_CO_TRY(stage.AllocateOutput(i, WithRows(shape, parts[static_cast<size_t>(me)].count)));
+  const auto nodes = static_cast<int64_t>(here.nodes.size());
+  const int64_t room = AlignedForGpus(parts[0].count * row_bytes), share = nodes * room;
+  if (room == 0) co_return Status::Ok();
+  const Result<std::byte*> block = stage.Block(share * static_cast<int64_t>(here.near() + 1));
+  if (!block.ok()) co_return block.status();
+  std::byte* const theirs = block.value();  // the other nodes' sums, behind which are all parts
+  std::byte* const all = theirs + share;
+  std::byte* const mine = all + static_cast<int64_t>(here.local) * share;
+  std::vector<Piece> pieces;
+  for (size_t node = 0; node < here.nodes.size(); ++node) {
+    for (size_t place = 0; place < here.near(); ++place) {
+      const Part& part = parts[static_cast<size_t>(here.nodes[node][place])];
+      std::byte* const at =
+          all + static_cast<int64_t>(place) * share + static_cast<int64_t>(node) * room;
+      pieces.push_back(
+          {segment.input + part.begin * row_bytes, at, part.count * RowCount(shape)});
+    }
+  }
+  Stream& stream = stage.stream();
+  HORON_CO_TRY(stream.Move(dtype, dtype, stage.prescale(), pieces));
+  if (here.near() > 1) {
+    HORON_CO_TRY(stage.group().ReduceScatter(dtype, ReduceKind::kSum, all, mine, share / element,
+                                             stream));
+  }
+  const auto own = static_cast<size_t>(me);
+  std::vector<Span> send(static_cast<size_t>(size)), recv(send.size());
+  std::vector<const std::byte*> inputs;
+  for (size_t node = 0; node < here.nodes.size(); ++node) {
+    const int64_t at = static_cast<int64_t>(node) * room;
+    inputs.push_back(node == here.node ? mine + at : theirs + at);
+    if (node == here.node) continue;
+    send[here.Peer(node)] = {mine + at, bytes_of(here.Peer(node))};
+    recv[here.Peer(node)] = {theirs + at, bytes_of(own)};
+  }
+  Task exchange = stage.Exchange(std::move(send), std::move(recv));
+  HORON_CO_TRY(co_await exchange);
+  if (bytes_of(own) == 0) co_return Status::Ok();
+  co_return stream.Reduce(ReduceKind::kSum, dtype, ReductionIn(stage, size).scale, inputs,
+                          stage.segments()[i].output, bytes_of(own) / element);
 }
 
 Result<std::unique_ptr<Op>> MakeReduceScatter(OpArguments& arguments) {

@@ -92,6 +92,25 @@ class GpuRank {
     HORON_TRY(me_.runtime().Submit(all, work, true));
     return work;
   }
+  // Tensors whose outputs the work owns, in one bucket where it holds them.
+  Result<std::shared_ptr<Work>> GatherTogether(const std::string& group, const std::string& op,
+                                               const std::vector<std::byte*>& tensors,
+                                               const std::vector<Shape>& shapes, DataType dtype) {
+    std::vector<Submission> all;
+    for (std::byte* const tensor : tensors) {
+      Request request = Of(group + std::to_string(all.size()), op, dtype, shapes[all.size()]);
+      request.group = group;
+      request.group_size = static_cast<int32_t>(tensors.size());
+      HORON_ASSIGN(Submission one, Make(std::move(request), tensor, nullptr));
+      all.push_back(std::move(one));
+    }
+    auto work = std::make_shared<Work>(static_cast<int>(all.size()));
+    HORON_TRY(me_.runtime().Submit(all, work, true));
+    Work* const plain = work.get();  // as Submit
+    return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {
+      if (dropped->done()) dropped->DropOutputs();
+    });
+  }
   // As synchronize does: this stream waits, not the caller.
   Status Synchronize(Work& work) {
     HORON_TRY(me_.Wait(work));

@@ -1,5 +1,7 @@
 // What comes out of buckets of GPU tensors, whichever way they go: every op, type and layout. Each
 // test ends with no complaint of any GPU about the order of its work.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -124,6 +126,8 @@ TEST_CASE("elementwise ops on GPUs, by NCCL's functions", "[gpu][nccl]") {
 std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
                              const std::function<void(int rank, Request&, Bytes&)>& fill) {
   std::vector<Values> results(static_cast<size_t>(layout.size));
+  const std::string way = layout.way;
+  std::atomic<int> this_way = 0;
   GpuWorld world(layout);
   world.Run([&](GpuRank& rank) {
     const int me = rank.me().rank();
@@ -136,8 +140,13 @@ std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
     const int64_t size = CountOf(output.shape()) * 4;
     results[static_cast<size_t>(me)] =
         test::Decode(DataType::kFloat32, rank.Get(output.data, size));
+    if (!way.empty() && rank.me().runtime().counters()[way].value() > 0) ++this_way;
   });
   world.Check();
+  // Not every rank has something for other nodes. Ops on one rank do not move anything.
+  INFO(op << ": " << this_way << " ranks went by " << way);
+  if (!way.empty() && layout.size > 1)
+    CHECK(this_way >= (way == "gpu.exchanges.direct" ? 1 : layout.size));
   return results;
 }
 
@@ -247,6 +256,120 @@ void CheckMoving(const Layout& layout) {
 
 TEST_CASE("ops on GPUs that move rows", "[gpu]") {
   for (const Layout& layout : kLayouts) CheckMoving(layout);
+}
+
+// Of different lengths, some of nothing: tensor i of rank r has `rows(r, i)` rows of three bytes.
+void CheckMovingTogether(const Layout& layout) {
+  INFO(layout.size << " ranks, " << layout.local_size << " a node, " << layout.way);
+  const int n = layout.size;
+  constexpr int kTensors = 5;
+  const auto rows = [](int rank, int tensor) { return (rank * 3 + tensor * 2) % 7; };
+  const auto bytes_of = [](int rank, int tensor, int64_t count) {
+    Bytes bytes;
+    for (int64_t i = 0; i < count; ++i)
+      bytes.push_back(static_cast<std::byte>(rank * 50 + tensor * 9 + i));
+    return bytes;
+  };
+  for (const int root : {0, n - 1}) {
+    GpuWorld world(layout);
+    world.Run([&](GpuRank& rank) {
+      const int me = rank.me().rank();
+      std::vector<std::byte*> inputs, outputs;
+      std::vector<int64_t> counts;
+      for (int i = 0; i < kTensors; ++i) {
+        counts.push_back(i * 13);
+        outputs.push_back(rank.Put(bytes_of(me, i, counts.back())));
+      }
+      const auto told = rank.SubmitTogether("b", "broadcast:root=" + std::to_string(root), outputs,
+                                            counts, DataType::kUInt8);
+      world.Expect(told.ok() && rank.Synchronize(*told.value()).ok(), "told");
+      for (int i = 0; i < kTensors; ++i) {
+        const int64_t count = counts[static_cast<size_t>(i)];
+        world.Expect(rank.Get(outputs[static_cast<size_t>(i)], count) == bytes_of(root, i, count),
+                     "broadcast tensor " + std::to_string(i));
+      }
+      std::vector<Shape> shapes;
+      for (int i = 0; i < kTensors; ++i) {
+        shapes.push_back({rows(me, i), 3});
+        inputs.push_back(rank.Put(bytes_of(me, i, rows(me, i) * 3)));
+      }
+      const auto gathered = rank.GatherTogether("g", "allgather", inputs, shapes, DataType::kUInt8);
+      const bool fine = gathered.ok() && rank.Synchronize(*gathered.value()).ok();
+      world.Expect(fine, "gathered");
+      if (!fine) return;
+      for (int i = 0; i < kTensors; ++i) {
+        Bytes expected;
+        for (int r = 0; r < n; ++r) {
+          const Bytes part = bytes_of(r, i, rows(r, i) * 3);
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        const Output& output = gathered.value()->outputs()[static_cast<size_t>(i)];
+        world.Expect(CountOf(output.shape()) == static_cast<int64_t>(expected.size()) &&
+                         rank.Get(output.data, CountOf(output.shape())) == expected,
+                     "gathered tensor " + std::to_string(i));
+      }
+      const uint64_t this_way = rank.me().runtime().counters()[layout.way].value();
+      world.Expect(n == 1 || this_way == 2, "other ways");
+    });
+    world.Check();
+  }
+}
+
+TEST_CASE("several tensors move together on GPUs, whichever way they go", "[gpu]") {
+  for (const Layout& layout : kLayouts) CheckMovingTogether(layout);
+  for (const auto& [size, local] : std::vector<std::pair<int, int>>{{6, 2}, {6, 3}, {5, 1}, {8, 2}})
+    CheckMovingTogether(test::LayoutOf(size, local, "gpu.buckets.nodes"));
+}
+
+TEST_CASE("rows go between many nodes out of the GPU's memory, or through the host", "[gpu]") {
+  for (const auto& [size, local] :
+       std::vector<std::pair<int, int>>{{6, 2}, {6, 3}, {5, 1}, {8, 2}}) {
+    CheckMoving(test::LayoutOf(size, local, "gpu.buckets.nodes"));
+    Layout direct = test::LayoutOf(size, local, "gpu.exchanges.direct");
+    direct.direct = {-1};
+    CheckMoving(direct);
+  }
+}
+
+// What is on the way fills several chunks of 4 MiB, and each link carries it once.
+TEST_CASE("large rows between nodes go in chunks, once to each node", "[gpu]") {
+  constexpr int64_t kRows = 600'001, kMost = kRows * 16;
+  for (const char* const op : {"allgather", "reduce_scatter", "broadcast:root=1"}) {
+    INFO(op);
+    GpuWorld world(test::LayoutOf(4, 2, ""));
+    const bool moves = std::string(op) != "reduce_scatter";
+    world.Run([&](GpuRank& rank) {
+      const int me = rank.me().rank();
+      std::vector<float> values(kRows * 4);
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>((i * 7 + static_cast<size_t>(me) * 13) % 1021);
+      const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+      std::byte* const tensor = rank.Put(Bytes(bytes, bytes + kMost));
+      const Request request = GpuRank::Of("large", op, DataType::kFloat32, {kRows, 4});
+      const auto work = rank.Submit(request, tensor, nullptr);
+      const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+      world.Expect(status.ok(), status.message());
+      if (!status.ok()) return;
+      const Output& output = work.value()->outputs()[0];
+      const Bytes got = rank.Get(output.data, CountOf(output.shape()) * 4);
+      const bool gathers = std::string(op) == "allgather";
+      const int64_t begin = moves ? 0 : (kRows / 4 * me + std::min<int64_t>(me, kRows % 4)) * 4;
+      int64_t wrong = 0;
+      for (size_t i = 0; i < got.size() / 4; ++i) {
+        float is = 0, expected = 0;
+        std::memcpy(&is, got.data() + i * 4, 4);
+        const size_t from = gathers ? i / values.size() : 1;
+        const size_t at = gathers ? i % values.size() : i + static_cast<size_t>(begin);
+        for (size_t r = 0; r < 4; ++r) {
+          if (!moves || r == from) expected += static_cast<float>((at * 7 + r * 13) % 1021);
+        }
+        wrong += is == expected ? 0 : 1;
+      }
+      world.Expect(wrong == 0, std::to_string(wrong) + " elements are wrong");
+      world.Expect(rank.me().runtime().counters()["gpu.buckets.nodes"].value() == 1, "another way");
+    });
+    world.Check();
+  }
 }
 
 TEST_CASE("ops on GPUs that move rows, by NCCL's functions", "[gpu][nccl]") {
