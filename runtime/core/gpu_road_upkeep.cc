@@ -58,7 +58,11 @@ Result<std::byte*> GpuRoad::BlockAlike(const GpuBucket& bucket, Share& share, in
   HORON_ASSIGN(Buffer block, registered_pool_->Take(static_cast<int64_t>(whole)));
   share.together.push_back(std::move(block));
   const Buffer& last = share.together.back();
-  HORON_TRY(share.group->RegisterTogether({last.data(), last.bytes()}));
+  HORON_ASSIGN(const MemoryRegistration done,
+               share.group->RegisterTogether({last.data(), last.bytes()}));
+  if (done != MemoryRegistration::kTogether && share.together.size() == 1)
+    Log(LogLevel::kWarn, "gpu",
+        "NCCL registers no memory with all ranks here: the GPUs do not all reach each other's");
   return last.data();
 }
 

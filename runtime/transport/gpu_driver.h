@@ -15,7 +15,8 @@
 
 namespace horon {
 
-inline constexpr int kCudaPluginVersion = 3;
+// One more whenever what is declared here or in what this includes changes.
+inline constexpr int kCudaPluginVersion = 4;
 
 // One per process; lives to its end. Any thread.
 class GpuDriver {

@@ -61,8 +61,9 @@ class GpuGroup {
   virtual Status Deregister(const std::byte* memory) = 0;
   // The same by all ranks together, of equally many bytes. Waits for the others; the memory stays
   // registered as long as the group lives. A collective is given it by all ranks, who begin it at
-  // the same distance from the beginning.
-  virtual Status RegisterTogether(const Span& memory) = 0;
+  // the same distance from the beginning. What it came to: kEach where the GPUs do not reach each
+  // other's memory.
+  virtual Result<MemoryRegistration> RegisterTogether(const Span& memory) = 0;
 
   // In place.
   virtual Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,

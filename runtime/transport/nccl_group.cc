@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -217,11 +218,11 @@ class NcclGroup final : public GpuGroup {
     HORON_TRY(Call("register memory", false, [&] {
       return nccl_.CommRegister(comm_, memory.data, Size(memory.bytes), &handle);
     }));
-    handles_[memory.data] = handle;
+    registered_[memory.data] = {memory.bytes, handle};
     used_.clear();  // it may choose other ways with it
     return Status::Ok();
   }
-  Status RegisterTogether(const Span& memory) override {
+  Result<MemoryRegistration> RegisterTogether(const Span& memory) override {
     if (!nccl_.makes_windows()) return Status::Unsupported("this NCCL makes no windows");
     // NCCL_COMM_BLOCKING=0 has it write there later.
     const auto& window = windows_.emplace_back(std::make_shared<void*>(nullptr));
@@ -229,21 +230,27 @@ class NcclGroup final : public GpuGroup {
       return nccl.CommWindowRegister(comm, memory.data, Size(memory.bytes), window.get(),
                                      kNcclWindowSymmetric);
     }));
+    if (*window == nullptr) {  // all is well, but these GPUs do not reach each other's memory
+      HORON_TRY(Register(memory));
+      return MemoryRegistration::kEach;
+    }
+    registered_[memory.data] = {memory.bytes, nullptr};
     used_.clear();
-    return Status::Ok();
+    return MemoryRegistration::kTogether;
   }
   Status Deregister(const std::byte* memory) override {
-    const auto found = handles_.find(memory);
-    if (found == handles_.end()) return Status::Ok();
-    void* const handle = found->second;
-    handles_.erase(found);
+    const auto found = registered_.find(memory);
+    if (found == registered_.end()) return Status::Ok();
+    void* const handle = found->second.handle;
+    registered_.erase(found);
     return Call("forget memory", false, [&] { return nccl_.CommDeregister(comm_, handle); });
   }
 
   Status Allreduce(DataType dtype, ReduceKind kind, std::byte* block, int64_t count,
                    Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Call("start an allreduce", First(kAllreduce, count * SizeOf(dtype), dtype, kind),
+    const Span whole{block, count * SizeOf(dtype)};
+    return Call("start an allreduce", First(kAllreduce, whole, dtype, kind),
                 [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
                   return nccl.AllReduce(block, block, Size(count), TypeOf(dtype), OpOf(dtype, kind),
                                         comm, on);
@@ -252,7 +259,8 @@ class NcclGroup final : public GpuGroup {
   Status ReduceScatter(DataType dtype, ReduceKind kind, const std::byte* block, std::byte* out,
                        int64_t count, Stream& stream) override {
     if (count == 0) return Status::Ok();
-    return Call("start a reduce-scatter", First(kReduceScatter, count * SizeOf(dtype), dtype, kind),
+    const Span whole{const_cast<std::byte*>(block), count * SizeOf(dtype)};
+    return Call("start a reduce-scatter", First(kReduceScatter, whole, dtype, kind),
                 [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
                   return nccl.ReduceScatter(block, out, Size(count), TypeOf(dtype),
                                             OpOf(dtype, kind), comm, on);
@@ -261,7 +269,7 @@ class NcclGroup final : public GpuGroup {
   Status Allgather(const std::byte* part, std::byte* block, int64_t bytes,
                    Stream& stream) override {
     if (bytes == 0) return Status::Ok();
-    return Call("start an allgather", First(kAllgather, bytes),
+    return Call("start an allgather", First(kAllgather, {block, bytes}),
                 [=, &nccl = nccl_, comm = comm_, on = stream.native()] {
                   return nccl.AllGather(part, block, Size(bytes), kByte, comm, on);
                 });
@@ -271,7 +279,7 @@ class NcclGroup final : public GpuGroup {
     Parts parts;
     for (const Span& span : spans) {
       if (span.bytes == 0) continue;
-      first = First(kBroadcast, span.bytes) || first;
+      first = First(kBroadcast, span) || first;
       parts.push_back({Part::kFromRoot, root, span});
     }
     return Together("a broadcast", first, std::move(parts), stream);
@@ -283,11 +291,11 @@ class NcclGroup final : public GpuGroup {
       Connected& to = connected_[i % connected_.size()];
       const auto peer = static_cast<int>(i % connected_.size());
       if (send[i].bytes > 0) {
-        first = !std::exchange(to.sends, true) || first;
+        first = !std::exchange(to.sends[IsRegistered(send[i]) ? 1 : 0], true) || first;
         parts.push_back({Part::kSend, peer, send[i]});
       }
       if (recv[i].bytes > 0) {
-        first = !std::exchange(to.receives, true) || first;
+        first = !std::exchange(to.receives[IsRegistered(recv[i]) ? 1 : 0], true) || first;
         parts.push_back({Part::kReceive, peer, recv[i]});
       }
     }
@@ -302,8 +310,12 @@ class NcclGroup final : public GpuGroup {
     Span span;
   };
   using Parts = std::vector<Part>;
-  struct Connected {
-    bool sends = false, receives = false;
+  struct Connected {  // of memory that is not registered, and that is
+    bool sends[2] = {}, receives[2] = {};
+  };
+  struct Registered {
+    int64_t bytes;
+    void* handle;
   };
 
   template <typename Call>
@@ -311,7 +323,7 @@ class NcclGroup final : public GpuGroup {
     ending_.emplace(InDevice(enter_, device_, std::move(call)), [] {});
     stuck_ = !ending_->started();
     comm_ = nullptr;
-    handles_.clear();  // they go with it
+    registered_.clear();  // they go with it
   }
   // On a thread of its own.
   static Answer Farewell(const NcclLibrary& nccl, NcclComm* comm, milliseconds limit) {
@@ -333,11 +345,18 @@ class NcclGroup final : public GpuGroup {
     HORON_TRY(nccl.Check(answer, what));
     return answer;
   }
-  // Whether NCCL may have to connect something: it chooses a way for each of these.
-  bool First(Function function, int64_t bytes, DataType dtype = DataType::kUInt8,
+  bool IsRegistered(const Span& memory) const {
+    const auto after = registered_.upper_bound(memory.data);
+    if (after == registered_.begin()) return false;
+    const auto& [begin, known] = *std::prev(after);
+    return memory.data + memory.bytes <= begin + known.bytes;
+  }
+  // Whether NCCL may have to connect something: it chooses a way for each of these. Some of
+  // registered memory connect nothing for the others.
+  bool First(Function function, const Span& memory, DataType dtype = DataType::kUInt8,
              ReduceKind kind = ReduceKind::kSum) {
-    const auto size = static_cast<int>(std::bit_width(static_cast<uint64_t>(bytes)));
-    return used_.insert({function, size, dtype, kind}).second;
+    const auto size = static_cast<int>(std::bit_width(static_cast<uint64_t>(memory.bytes)));
+    return used_.insert({function, size, dtype, kind, IsRegistered(memory)}).second;
   }
   // What has failed once is not finalized.
   Status Failed(Status status) {
@@ -445,9 +464,10 @@ class NcclGroup final : public GpuGroup {
   const NcclClock::time_point begun_ = NcclClock::now();
   bool met_ = false, failed_ = false;
   bool stuck_ = false;  // a call that was left behind is in it
-  std::set<std::tuple<Function, int, DataType, ReduceKind>> used_;  // int: the bits of the bytes
-  std::vector<Connected> connected_;           // by rank
-  std::map<const std::byte*, void*> handles_;  // of registered memory
+  // The bits of the bytes; whether it was registered memory.
+  std::set<std::tuple<Function, int, DataType, ReduceKind, bool>> used_;
+  std::vector<Connected> connected_;  // by rank
+  std::map<const std::byte*, Registered> registered_;
   std::vector<std::shared_ptr<void*>> windows_;
 };
 

@@ -93,9 +93,9 @@ class FakeGroup final : public GpuGroup {
     Keep(memory, kByEach);
     return Status::Ok();
   }
-  Status RegisterTogether(const Span& memory) override {
+  Result<MemoryRegistration> RegisterTogether(const Span& memory) override {
     Keep(memory, ++together_);
-    return Status::Ok();
+    return MemoryRegistration::kTogether;
   }
   Status Deregister(const std::byte* memory) override {
     const auto found = registered_.find(memory);

@@ -374,6 +374,11 @@ struct FakeNcclCalls {
       ++mail.windows[number].there;
     }
     std::unique_lock lock(live->mutex_);
+    for (const NcclComm* other : live->made_) {
+      if (other->of != comm->of || other == comm) continue;
+      if (std::count(other->windows.begin(), other->windows.end(), memory) > 0)
+        gpu.Complain("memory is a window of two communicators");
+    }
     comm->windows.push_back(memory);
     bool met = false;
     const bool told = WaitInside(lock, [&] {
@@ -382,8 +387,9 @@ struct FakeNcclCalls {
       return met || mail.aborted;
     });
     if (!told || !met) return kNcclRemoteError;
+    if (live->no_windows_) return kNcclSuccess;
     *window = memory;
-    return AnswerOf(comm->group->RegisterTogether(span));
+    return AnswerOf(comm->group->RegisterTogether(span).status());
   }
 
   static NcclLibrary Table(int version, MemoryRegistration most) {
@@ -474,6 +480,11 @@ void FakeNccl::SetState(int rank, NcclAnswer state) {
 void FakeNccl::Hold(int rank, const std::string& function) {
   std::lock_guard lock(mutex_);
   held_.insert({rank, function});
+}
+
+void FakeNccl::MakesNoWindows() {
+  std::lock_guard lock(mutex_);
+  no_windows_ = true;
 }
 
 void FakeNccl::AbortsWait() {

@@ -35,6 +35,8 @@ class FakeNccl {
   void Hold(int rank, const std::string& function);
   // From now on ncclCommAbort waits until the GPU rests, as freeing its memory does.
   void AbortsWait();
+  // From now on no memory is registered with all ranks, as where GPUs do not reach each other.
+  void MakesNoWindows();
   // What its communicators say of themselves from now on; kNcclSuccess: what is true.
   void SetState(int rank, NcclAnswer state);
   // Nothing goes wrong any more.
@@ -57,7 +59,7 @@ class FakeNccl {
   std::set<std::pair<int, std::string>> held_;
   std::map<int, std::thread::id> callers_;
   int inside_ = 0;  // calls that wait
-  bool closing_ = false, aborts_wait_ = false;
+  bool closing_ = false, aborts_wait_ = false, no_windows_ = false;
   std::map<int, std::map<std::string, std::deque<NcclAnswer>>> answers_;
   std::map<int, NcclAnswer> states_;
   std::map<int, std::vector<std::string>> calls_;

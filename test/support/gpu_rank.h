@@ -79,10 +79,11 @@ class GpuRank {
   Result<std::shared_ptr<Work>> SubmitTogether(const std::string& group, const std::string& op,
                                                const std::vector<std::byte*>& tensors,
                                                const std::vector<int64_t>& counts,
-                                               DataType dtype) {
+                                               DataType dtype, int process_set = 0) {
     std::vector<Submission> all;
     for (std::byte* const tensor : tensors) {
       Request request = Of(group + std::to_string(all.size()), op, dtype, {counts[all.size()]});
+      request.process_set = process_set;
       request.group = group;
       request.group_size = static_cast<int32_t>(tensors.size());
       HORON_ASSIGN(Submission one, Make(std::move(request), tensor, tensor));

@@ -359,19 +359,55 @@ TEST_CASE("what buckets are packed into is registered with NCCL, on all ranks or
       };
       GpuWorld world(layout);
       SumsAndMeans(world);
+      // Between nodes it goes through a block, too: larger than the threshold.
+      world.Run([&](GpuRank& rank) { ExpectSum(world, rank, "large", 100'000); });
       for (int rank = 0; rank < size; ++rank) {
         const size_t blocks = world.nccl->times(rank, "CommRegister");
         CHECK((blocks > 1) == (agreed == kEach));
         // Older ones were given back, when the device was done with them.
         CHECK((world.nccl->times(rank, "CommDeregister") > 0) == (agreed == kEach));
         const size_t windows = world.nccl->times(rank, "CommWindowRegister");
-        CHECK(windows == (agreed == kTogether ? 2 : 0));
+        CHECK(windows == (agreed != kTogether ? 0 : local_size == 0 ? 2 : 3));
         CHECK(world.nccl->times(rank, "MemAlloc") >= blocks + windows);
       }
       world.world.reset();  // memory goes after the communicators
       while (world.nccl->communicators() != 0) std::this_thread::yield();
       world.Check();
     }
+  }
+}
+
+TEST_CASE("sets that come and go register memory that no other one has", "[gpu][nccl]") {
+  for (const bool windows : {true, false}) {
+    GpuLayout layout = OverNccl(3);
+    layout.choices.groups.registration = MemoryRegistration::kTogether;
+    GpuWorld world(layout);
+    if (!windows) world.nccl->MakesNoWindows();
+    world.Run([&](GpuRank& rank) {
+      for (int life = 0; life < 10; ++life) {
+        const int set = rank.me().AddProcessSet({0, 1}).value();
+        for (const int process_set : {set, 0}) {
+          const bool member = process_set == 0 || rank.me().rank() < 2;
+          if (!member) continue;
+          const std::vector<std::byte*> tensors = {rank.Put(Counting(1, 8)),
+                                                   rank.Put(Counting(1, 8))};
+          const auto sums = rank.SubmitTogether("s" + std::to_string(process_set), "sum", tensors,
+                                                {8, 8}, DataType::kFloat32, process_set);
+          world.Expect(sums.ok() && rank.Synchronize(*sums.value()).ok(), "synchronized");
+          const double wanted = process_set == 0 ? 6 : 4;
+          for (const std::byte* tensor : tensors) {
+            world.Expect(test::Decode(DataType::kFloat32, rank.Get(tensor, 8))[1] == wanted,
+                         "the sum");
+          }
+        }
+        world.Expect(rank.me().RemoveProcessSet(set).ok(), "removed");
+      }
+    });
+    for (const int rank : {0, 1}) CHECK(world.nccl->times(rank, "CommWindowRegister") == 11);
+    CHECK(world.nccl->times(0, "CommRegister") == (windows ? 0 : 11));
+    world.world.reset();
+    while (world.nccl->communicators() != 0) std::this_thread::yield();
+    world.Check();
   }
 }
 

@@ -331,7 +331,7 @@ TEST_CASE("an NCCL without registration gives no memory for it, and says so", "[
       older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
   while (!alone->Ready().value()) std::this_thread::yield();
   REQUIRE(alone->Register({nullptr, 0}).code() == Code::kUnsupported);
-  REQUIRE(alone->RegisterTogether({nullptr, 0}).code() == Code::kUnsupported);
+  REQUIRE(alone->RegisterTogether({nullptr, 0}).status().code() == Code::kUnsupported);
 }
 
 TEST_CASE("an NCCL without windows registers memory by each rank alone", "[nccl]") {
@@ -342,7 +342,7 @@ TEST_CASE("an NCCL without windows registers memory by each rank alone", "[nccl]
   const auto alone =
       older.network(0).Connect(older.network(0).MakeId().value(), 1, 0, kGpu, {}).value();
   while (!alone->Ready().value()) std::this_thread::yield();
-  REQUIRE(alone->RegisterTogether({nullptr, 0}).code() == Code::kUnsupported);
+  REQUIRE(alone->RegisterTogether({nullptr, 0}).status().code() == Code::kUnsupported);
 }
 
 TEST_CASE("what all ranks register together waits for all of them, elsewhere", "[nccl]") {
@@ -361,18 +361,18 @@ TEST_CASE("what all ranks register together waits for all of them, elsewhere", "
   now_apart();
   REQUIRE(!now_apart());
   std::atomic<bool> registered = false;
-  Status first;
+  Result<MemoryRegistration> first = MemoryRegistration::kNone;
   std::thread thread([&] {
     first = ranks.groups[0]->RegisterTogether({blocks[0], 64});
     registered = true;
   });
   ranks.Until([&] { return ranks.nccl.times(0, "CommWindowRegister") == 1; });
   const bool too_soon = registered;
-  const Status second = ranks.groups[1]->RegisterTogether({blocks[1], 64});
+  const auto second = ranks.groups[1]->RegisterTogether({blocks[1], 64});
   thread.join();
   REQUIRE(!too_soon);
-  REQUIRE(first.ok());
-  REQUIRE(second.ok());
+  REQUIRE(first.value() == MemoryRegistration::kTogether);
+  REQUIRE(second.value() == MemoryRegistration::kTogether);
   REQUIRE(ranks.nccl.last_caller(1) != std::this_thread::get_id());
   REQUIRE(now_apart());  // it may choose another way with it
   for (int sums = 0; sums < 3; ++sums) REQUIRE(ranks.Sum(1, ranks.Put(1)).ok());
@@ -385,14 +385,53 @@ TEST_CASE("what all ranks register together waits for all of them, elsewhere", "
   REQUIRE(ranks.gpus.complaints() == Calls{});
 }
 
+TEST_CASE("GPUs that do not reach each other's memory register it by each rank", "[nccl]") {
+  Ranks ranks;
+  ranks.nccl.MakesNoWindows();
+  Result<MemoryRegistration> done[2] = {MemoryRegistration::kNone, MemoryRegistration::kNone};
+  std::byte* const blocks[2] = {ranks.gpus.gpu(0).Take(64), ranks.gpus.gpu(1).Take(64)};
+  std::thread thread([&] { done[0] = ranks.groups[0]->RegisterTogether({blocks[0], 64}); });
+  done[1] = ranks.groups[1]->RegisterTogether({blocks[1], 64});
+  thread.join();
+  for (const auto& one : done) REQUIRE(one.value() == MemoryRegistration::kEach);
+  REQUIRE(ranks.calls() == Calls{"CommWindowRegister", "CommRegister"});
+  REQUIRE(ranks.gpus.complaints() == Calls{});
+}
+
+TEST_CASE("each kind of memory has its own first call", "[nccl]") {
+  Ranks ranks;
+  std::byte* const block = ranks.gpus.gpu(0).Take(4096);
+  std::byte* const plain = ranks.gpus.gpu(0).Take(4096);
+  REQUIRE(ranks.groups[0]->Register({block, 4096}).ok());
+  const auto apart = [&](const Status& status) {
+    REQUIRE(status.ok());
+    return ranks.nccl.last_caller(0) != std::this_thread::get_id();
+  };
+  GpuGroup& group = *ranks.groups[0];
+  FakeStream& stream = ranks.streams[0];
+  for (std::byte* const at : {block, plain}) {
+    const auto sum = [&] {
+      return apart(group.Allreduce(DataType::kFloat32, ReduceKind::kSum, at, 100, stream));
+    };
+    const Span to_other[2] = {{}, {at, 4}}, to_self[2] = {{at, 4}, {}};
+    REQUIRE(sum());
+    REQUIRE(!sum());
+    REQUIRE(apart(group.Exchange(to_other, to_self, stream)));
+    REQUIRE(!apart(group.Exchange(to_other, to_self, stream)));
+    REQUIRE(apart(group.Allgather(at, at, 4, stream)));
+    REQUIRE(!apart(group.Allgather(at, at, 4, stream)));
+  }
+  group.Abort();  // nobody else takes part
+}
+
 TEST_CASE("a rank that does not come to register memory with all is an error", "[nccl]") {
   Ranks ranks({.timeout = kSoon});
   std::byte* const block = ranks.gpus.gpu(0).Take(64);
-  REQUIRE(Says(ranks.groups[0]->RegisterTogether({block, 64}),
+  REQUIRE(Says(ranks.groups[0]->RegisterTogether({block, 64}).status(),
                "NCCL did not register memory with all ranks within 0.2 s: a rank is stuck"));
   REQUIRE(ranks.groups[0]->stuck());
   ranks.nccl.Answer(1, "CommWindowRegister", kNcclSystemError);
-  REQUIRE(Says(ranks.groups[1]->RegisterTogether({block, 64}),
+  REQUIRE(Says(ranks.groups[1]->RegisterTogether({block, 64}).status(),
                "NCCL could not register memory with all ranks: unhandled system error"));
 }
 
