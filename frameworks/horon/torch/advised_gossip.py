@@ -8,11 +8,14 @@ import sys
 import time
 from statistics import median
 
+import torch
+
 from horon.errors import HoronUnsupported
 from horon.gossip import Gossip, advise
 from horon.process_sets import global_process_set
 from horon.runtime import rank
 
+_EXACT = {"algorithm": "dpsgd", "global_average_every": 1}
 _STEPS = 8  # that are timed; the first one, which is slow, is not
 
 
@@ -24,7 +27,7 @@ class AdvisedGossip:
             raise HoronUnsupported("topology='auto' is for all ranks: it has no process sets")
         self._param_groups = param_groups
         self._make = lambda op: make(op, param_groups, named_parameters, process_set)
-        self._chosen = self._make(Gossip("dpsgd", global_average_every=1))
+        self._chosen = self._make(Gossip(**_EXACT))
         self._advised = None  # {} means: go on like this; else the arguments of the chosen Gossip
         self._seconds = []
         self._since = None
@@ -55,8 +58,7 @@ class AdvisedGossip:
             self._decide()
 
     def _decide(self):
-        parameters = [p for group in self._param_groups for p in group["params"]]
-        advice = advise(parameters, median(self._seconds[1:]))
+        advice = advise(self._parameters(), median(self._seconds[1:]))
         if rank() == 0:
             print(advice, file=sys.stderr, flush=True)
         self._go_on_with(advice.chosen.arguments or {})
@@ -66,6 +68,27 @@ class AdvisedGossip:
         if arguments:
             self._chosen.finish()
             self._chosen = self._make(Gossip(**arguments))
+
+    def _runs_another(self, state) -> bool:
+        """Whether the job that saved this state ran another algorithm than this one does."""
+        return "advised" in state and (state["advised"] or {}) != (self._advised or {})
+
+    @torch.no_grad()
+    def _choose_as(self, state):
+        """The state's choice; without one, as it is."""
+        if self._runs_another(state):
+            # They may have been loaded already: what is under way must not change them.
+            loaded = [p.detach().clone() for p in self._parameters()]
+            self._chosen.close()
+            for parameter, value in zip(self._parameters(), loaded):
+                parameter.copy_(value)
+            self._chosen = self._make(Gossip(**(state["advised"] or _EXACT)))
+        if "advised" in state:
+            self._advised = state["advised"]
+            self._seconds, self._since = [], None
+
+    def _parameters(self) -> list:
+        return [p for group in self._param_groups for p in group["params"]]
 
     def finish(self, average=False, timeout=None) -> bool:
         return self._chosen.finish(average, timeout)
@@ -79,7 +102,13 @@ class AdvisedGossip:
     def state(self) -> dict:
         return {"advised": self._advised, **self._chosen.state()}
 
+    def check_state(self, state):
+        """As of others; one with a choice is the chosen algorithm's."""
+        if not self._runs_another(state):
+            self._chosen.check_state(state)
+
     def load(self, state):
-        if self._advised is None and state["advised"] is not None:
-            self._go_on_with(state["advised"])
+        """For all ranks; the model's parameters may be loaded before or after."""
+        self.check_state(state)
+        self._choose_as(state)
         self._chosen.load(state)

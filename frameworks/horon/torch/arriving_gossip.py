@@ -12,6 +12,7 @@ backward, one at a time.
 Source: combine then adapt, Sayed, Adaptation, Learning, and Optimization over Networks, 2014.
 """
 
+import contextlib
 import warnings
 import weakref
 
@@ -20,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from horon.gossip import fail_when_late
 from horon.torch.optimizer_base import NoReduction
-from horon.torch.parameter_gossip import WEIGHT, ParameterGossip, divisor
+from horon.torch.parameter_gossip import ParameterGossip, divisor
 from horon.torch.parameters import remove_with
 
 _USED_BEFORE = (
@@ -37,6 +38,7 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         super().__init__(op, param_groups, named_parameters, process_set)
         self._arriving = {}  # parameter: the handle of what it becomes
         self._weight_arriving = None
+        self._weight_sent = 1.0
         self._warned = False
         if self.push_sum:  # the weight and the parameters must not be of different rounds
             self._spec = fail_when_late(self._spec)
@@ -68,9 +70,25 @@ class ArrivingGossip(ParameterGossip, NoReduction):
             if weight is not None:
                 self.weight.copy_(weight.wait())
             parameter.copy_(handle.wait())
-        finally:  # if its exchange has failed it stays as it is
-            if self.push_sum:
-                parameter.div_(self.weight.item())
+        except BaseException as error:
+            self._leave_out(parameter, isinstance(error, Exception))
+            raise
+        if self.push_sum:
+            parameter.div_(self.weight.item())
+
+    def _leave_out(self, parameter, with_others):
+        """Its exchange has failed: it stays what was sent, as do those that have not arrived, which
+        must not be mixed by another round than the weight."""
+        left = [parameter]
+        if with_others:
+            others, self._arriving = self._arriving, {}
+            for handle in others.values():  # their tensors are lent
+                with contextlib.suppress(Exception):
+                    handle.wait()
+            left += others
+        if self.push_sum:
+            for one in left:
+                one.div_(self._weight_sent)
 
     def _arrive_late(self, parameter):
         """Its gradient is there already."""
@@ -102,7 +120,8 @@ class ArrivingGossip(ParameterGossip, NoReduction):
     def _send(self):
         """The weight first: with it any parameter can arrive."""
         if self.push_sum:
-            self._weight_arriving = self._call(WEIGHT, self.weight).start()
+            self._weight_sent = self.weight.item()
+            self._weight_arriving = self._call(self._weight_name, self.weight).start()
         for parameter in self._parameters():
             call = self._call(f"gossip.{self._names[parameter]}", parameter.detach())
             self._arriving[parameter] = call.start()

@@ -132,9 +132,16 @@ class AsyncGossip:
         self._flat.write(self._shown)
 
     def _mean(self) -> tuple:
-        means = [allreduce(window.tensor, op=fail_when_late("average"), name=f"{window.name}.mean")
-                 for window in self._windows]
-        return means, [1.0] * len(means)
+        """Of what is there: a part that a neighbor may have taken, or not, is on neither side until
+        it says so, and nor is its weight."""
+        average = fail_when_late("average")
+        weights = torch.tensor([window.push_sum_weight for window in self._windows],
+                               dtype=torch.float64)
+        weights = allreduce(weights, op=average, name=f"{self._windows[0].name}.mean of weights")
+        weights = torch.where((weights - 1).abs() < 1e-9, 1.0, weights).tolist()
+        means = [allreduce(window.tensor, op=average, name=f"{window.name}.mean").div_(weight)
+                 for window, weight in zip(self._windows, weights)]
+        return means, weights
 
     def mass(self) -> tuple:
         """What this rank holds, with nothing under way: ([x, ...], w)."""
@@ -153,14 +160,19 @@ class AsyncGossip:
         return {"round": self._round, "steps": self._steps,
                 "weights": [window.push_sum_weight for window in self._windows]}
 
+    def check_state(self, state):
+        """Any algorithm's will do."""
+
     def load(self, state):
         """For all ranks, like finish(); the model's parameters may be loaded before or after."""
         self._round, self._steps = state["round"], state["steps"]
         if not self._windows:
             return
-        values, weights = self._flat.new(), state["weights"]
+        values, weights = self._flat.new(), state.get("weights", [])
         self.finish()
         if len(weights) != len(self._windows):  # it was saved by a job of another kind
+            weights = [state.get("weight", 1.0)] * len(self._windows)
+        if not self.push_sum:
             weights = [1.0] * len(self._windows)
         self._set(values, weights)
         _why_not_all_are_here()

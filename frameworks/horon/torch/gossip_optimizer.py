@@ -42,6 +42,7 @@ from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
 _WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
                 "push_diging": PushDiging}
+_GROWING = (ParameterGossip, ArrivingGossip, LayeredGossip)
 
 
 class _GossipOptimizer(WrappedOptimizer):
@@ -128,6 +129,8 @@ class _GossipOptimizer(WrappedOptimizer):
         values, weight = self._horon_gossip.mass()
         both = torch.cat([*(v.detach().double().reshape(-1).cpu() for v in values),
                           torch.tensor([weight], dtype=torch.float64)])
+        if not self._horon_process_set.included():  # of this rank, which mixes with nobody
+            return both[:-1], weight
         with marked("gossip") as words:
             total = allreduce(both, op=fail_when_late("sum"), name="gossip.mass",
                               process_set=self._horon_process_set)
@@ -142,6 +145,20 @@ class _GossipOptimizer(WrappedOptimizer):
         where a rank does not come, with finish_gossip's timeout; then all may try again."""
         self._horon_gossip.close(timeout)
 
+    def add_param_group(self, param_group):
+        """torch's, on all ranks alike, between two steps: its parameters are mixed from the next
+        one on. HoronUnsupported, with nothing added, where all parameters must be known from the
+        start: with adpsgd, asgp, negotiated=False, gt, exact_diffusion, push_diging and
+        topology='auto'."""
+        gossip = self._horon_gossip
+        if type(gossip) not in _GROWING:
+            raise HoronUnsupported(
+                "parameters cannot be added to an optimizer with this kind of gossip: make it with "
+                "all parameters, those too that are trained later (requires_grad=False until then)")
+        gossip.finish()  # what is under way is of those until now
+        super().add_param_group(param_group)
+        gossip.take_new(self.param_groups)
+
     def state_dict(self):
         """Finishes the exchange under way first: take it before the model's. Where ranks wait for
         nobody, call finish_gossip() on all of them before."""
@@ -153,6 +170,10 @@ class _GossipOptimizer(WrappedOptimizer):
         return {**super().state_dict(), "horon_gossip": state}
 
     def load_state_dict(self, state_dict):
+        """For all ranks. Other algorithms' checkpoints will do; but those of adpsgd and asgp are
+        HoronInvalidArgument where all ranks count rounds alike, and nothing is loaded."""
+        if "horon_gossip" in state_dict:
+            self._horon_gossip.check_state(state_dict["horon_gossip"])
         super().load_state_dict(state_dict)
         if "horon_gossip" in state_dict:
             self._load_gossip(state_dict["horon_gossip"])

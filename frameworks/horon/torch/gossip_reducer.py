@@ -11,6 +11,10 @@ class GossipReducer(GradientReducer):
         super().__init__(param_groups, reduction, named_parameters, passes, groups)
         self._rounds = reduction.rounds = GradientRounds()
 
+    def _dense_anyway(self, parameter) -> bool:
+        """A sparse gradient is refused, so nobody is asked, whom all would wait for."""
+        return True
+
     @property
     def round(self) -> int:
         """The next one."""

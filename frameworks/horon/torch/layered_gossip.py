@@ -17,7 +17,6 @@ import torch
 from horon.errors import HoronUnsupported
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.calls import wait_all
-from horon.torch.parameter_gossip import WEIGHT
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
@@ -56,6 +55,10 @@ class LayeredGossip(ArrivingGossip):
                 self._hooked.add(parameter)
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._ready))
 
+    def take_new(self, param_groups):
+        super().take_new(param_groups)
+        self._hook_parameters()
+
     # --- during backward --------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -84,7 +87,7 @@ class LayeredGossip(ArrivingGossip):
             self._call(f"gossip.{self._names[parameter]}", parameter.detach()).start()
             if mixes else None)
         if mixes and self.push_sum and self._weight_under_way is None:
-            self._weight_under_way = self._call(WEIGHT, self.weight).start()
+            self._weight_under_way = self._call(self._weight_name, self.weight).start()
 
     def _averages_now(self) -> bool:
         every = self._op.global_average_every

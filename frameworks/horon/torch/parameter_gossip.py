@@ -8,15 +8,12 @@ import warnings
 
 import torch
 
-from horon.errors import HoronInvalidArgument
+from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.marks import took_in
 from horon.torch.meeting import NO_MEAN, met
 from horon.torch.parameters import name_parameters
 from horon.torch.participants import count_participants
-
-# No parameter has such a name.
-WEIGHT = "gossip push-sum weight"
 
 AVERAGE = "average:late=keep"
 
@@ -26,6 +23,16 @@ _LEAST_WEIGHT = 1e-6  # that parameters may be divided by
 DRIFT = (
     "gossip of gradients alone lets the ranks' parameters drift apart: give "
     "global_average_every, or what='both'"
+)
+
+_OF_NOBODY_WAITING = (
+    "this checkpoint was saved by adpsgd or asgp, whose ranks count rounds each by itself: make "
+    "the optimizer with that algorithm, or load the state without its 'horon_gossip', which begins "
+    "with round 0"
+)
+_ADDED_ELSEWHERE = (
+    "a parameter was added to the optimizer that hvd.DistributedOptimizer was given, so the ranks "
+    "do not mix it: call add_param_group() of the optimizer that it returned"
 )
 
 
@@ -40,6 +47,13 @@ def divisor(weight: float) -> float:
         "global_average_every")
 
 
+class _Names(dict):
+    """Of parameters."""
+
+    def __missing__(self, parameter):
+        raise HoronUnsupported(_ADDED_ELSEWHERE)
+
+
 class ParameterGossip:
     """Mixes an optimizer's parameters, at most one exchange at a time. On the training thread."""
 
@@ -49,14 +63,20 @@ class ParameterGossip:
         self._op = op
         self._spec = op.spec  # of each exchange
         self._param_groups = param_groups
-        self._names = name_parameters(param_groups, named_parameters)
+        self._names = _Names(name_parameters(param_groups, named_parameters))
         self._set = process_set
-        self._mixes = op.what != "gradients" and process_set.size() > 1
-        self._graph = op.graph(count_participants(process_set, op.hierarchical))
-        _check(op, self._graph)
+        self._outside = not process_set.included()  # then steps are local ones
+        self._mixes = op.what != "gradients" and process_set.size() > 1 and not self._outside
+        self._graph = None
+        if not (self._outside and op.hierarchical):  # whose nodes only the set's ranks can count
+            self._graph = op.graph(count_participants(process_set, op.hierarchical))
+            _check(op, self._graph)
         self.push_sum = op.push_sum and self._mixes and not self._graph.rows_sum_to_one
         self._weighs = self.push_sum  # also when it mixes no more
         self.weight = torch.ones(1, dtype=torch.float64)
+        # No parameter's name, and an optimizer's own: its rounds are those of the parameters.
+        beside = min(self._names.values(), default="")
+        self._weight_name = f"gossip push-sum weight beside {beside}"
         self._round = 0  # of every parameter: exchanges started
         self._first = True  # the next exchange says its round, so that all ranks prove it
         self._steps = 0
@@ -69,6 +89,17 @@ class ParameterGossip:
     def _parameters(self):
         for group in self._param_groups:
             yield from group["params"]
+
+    def take_new(self, param_groups):
+        """For all ranks, with nothing under way: parameters that were added to these, too, are
+        mixed from the next step on."""
+        self._param_groups = param_groups
+        # An optimizer's own: those of the others may have added as many.
+        beside = min(self._names.values(), default="")
+        new = name_parameters(param_groups, None, skip=self._names)
+        self._names.update((p, f"{name} beside {beside}") for p, name in new.items())
+        self._first = True  # the new ones must be at the round of the others
+        self._copies = None
 
     @torch.no_grad()
     def bias(self):
@@ -128,7 +159,7 @@ class ParameterGossip:
     def _travelling(self) -> list:
         """[(name, tensor), ...] of what an exchange mixes."""
         named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
-        return [*named, (WEIGHT, self.weight)] if self.push_sum else named
+        return [*named, (self._weight_name, self.weight)] if self.push_sum else named
 
     def _mixed(self, names, values, group, first=False):
         """A handle of the values as this round mixes them. first: they never were before."""
@@ -157,10 +188,12 @@ class ParameterGossip:
     def _average(self):
         """The exact mean of x, and of the weights, which is 1. Left out, as an exchange is, where a
         rank is too late."""
+        if self._outside:
+            return
         named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
         weights = self._weights_now()
         if self._weighs:
-            named.append((f"average of {WEIGHT}", weights))
+            named.append((f"average of {self._weight_name}", weights))
         calls = [reduce_call(name, AVERAGE, value, self._set, in_place=True)
                  for name, value in named]
         GroupCall(calls, "gossip.average").run()
@@ -181,6 +214,7 @@ class ParameterGossip:
     def finish(self, average=False, timeout=None) -> bool:
         """Takes in what is under way; afterwards no part of anybody's sum is in flight. False: the
         average was left out."""
+        average = average and not self._outside
         self.bias()
         try:
             self._take_all_in()
@@ -205,8 +239,14 @@ class ParameterGossip:
     def state(self) -> dict:
         return {"weight": self.weight.item(), "round": self._round, "steps": self._steps}
 
+    def check_state(self, state):
+        """HoronInvalidArgument for one that load() cannot go on from; nothing is changed."""
+        if "weight" not in state:
+            raise HoronInvalidArgument(_OF_NOBODY_WAITING)
+
     def load(self, state):
         """The model's parameters may be loaded before or after."""
+        self.check_state(state)
         self._discard()
         self.weight.fill_(state["weight"])
         self._round, self._steps = state["round"], state["steps"]

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from horon.errors import HoronUnsupported
+from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.process_sets import global_process_set
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
@@ -31,7 +31,8 @@ class RoundGossip(ParameterGossip):
         if process_set is not global_process_set:
             raise HoronUnsupported("negotiated=False is for all ranks: it has no process sets")
         super().__init__(op, param_groups, named_parameters, process_set)
-        self.push_sum = op.push_sum and self._mixes
+        # Where rows sum to 1, too: a part that a neighbor did not take comes back with its weight.
+        self._weighs = self.push_sum = op.push_sum and self._mixes
         self._flat = FlatParameters(param_groups, named_parameters, widened=False)
         self._weights = [1.0] * len(self._flat.dtypes())
         self._sent = self._flat.new() if self._mixes and op.overlap else None
@@ -57,6 +58,9 @@ class RoundGossip(ParameterGossip):
 
     def _start(self):
         """With overlap what was sent is kept, to find out what the exchange has changed."""
+        if not self._windows:
+            raise HoronInvalidArgument("a checkpoint was refused, so there is no round to go on "
+                                       "from: load one that all ranks have")
         overlap = self._sent is not None
         self._flat.read(self._sent if overlap else self._tensors())
         for window, weight in zip(self._windows, self._weights):
@@ -129,6 +133,6 @@ class RoundGossip(ParameterGossip):
         weights = state.get("weights", [])
         fits = len(weights) == len(self._weights)
         self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
-        if self._windows:
+        if self._mixes:
             free_all(self._windows)
             self._open(state["round"])

@@ -39,7 +39,7 @@ class _Remembering(ParameterGossip):
         owners = {"gradient": self._learning(), "y": self._learning()}
         self._kept = {name: [value.to(p.device) for p, value
                              in zip(owners.get(name, self._parameters()), values)]
-                      for name, values in state["kept"].items()}
+                      for name, values in state.get("kept", {}).items()}
 
     def _learning(self) -> list:
         """What has gradients to track; a frozen parameter must not get one."""

@@ -1,10 +1,11 @@
 """horon.advise and op=hvd.Gossip(topology="auto") on ranks: they measure, and choose alike."""
 
+import copy
 import time
 
 import torch
 from common import same
-from gossip_optimizer import data, flat, train
+from gossip_optimizer import begin, data, flat, load, train
 from optimizers import make_model, sgd
 
 import horon.torch as hvd
@@ -84,3 +85,42 @@ def check_auto_that_goes_on_by_gossip():
         assert again.state_dict()["horon_gossip"]["advised"] == state["horon_gossip"]["advised"]
         for each in (again, optimizer):
             each.close_gossip()
+
+
+def check_a_saved_choice_replaces_ones_own():
+    """Whichever of the parameters and the state is loaded first. None: the steps are timed anew."""
+    if hvd.size() == 1:
+        return
+    models = {name: advised(name) for name in (ALLREDUCE, "ring", ASYNCHRONOUS)}
+    models["none yet"] = begin(hvd.Gossip(topology="auto"))
+    saved = {}
+    for name, (model, optimizer) in models.items():
+        optimizer.finish_gossip()
+        saved[name] = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        hvd.barrier()
+    model, optimizer = models.pop("ring")
+    for parameters_first, name in enumerate(("none yet", "ring", ASYNCHRONOUS, ALLREDUCE, "ring",
+                                             ASYNCHRONOUS, "none yet", ASYNCHRONOUS, "ring")):
+        load(copy.deepcopy(saved[name]), optimizer, model, parameters_first % 2 == 0)
+        for key, value in saved[name][1].items():
+            same(model.state_dict()[key], value)
+        hvd.barrier()
+        for key in ("advised", "steps"):
+            want = saved[name][0]["horon_gossip"][key]
+            assert optimizer.state_dict()["horon_gossip"][key] == want, (name, key)
+        train(model, optimizer, data(1)[:3])
+    for _, each in (*models.values(), (model, optimizer)):
+        each.close_gossip()
+
+
+def check_a_state_without_a_choice():
+    """Of a job that named its algorithm: this one goes on choosing."""
+    model, optimizer = begin(hvd.Gossip("osgp"))
+    train(model, optimizer, data()[:3])
+    saved = optimizer.state_dict(), model.state_dict()
+    other, resumed = begin(hvd.Gossip(topology="auto"))
+    load(saved, resumed, other, parameters_first=True)
+    same(flat(other), flat(model))
+    train(other, resumed, data()[:2])
+    assert resumed.state_dict()["horon_gossip"]["advised"] is None
+    assert resumed.state_dict()["horon_gossip"]["steps"] == 5

@@ -8,7 +8,7 @@ import time
 
 import torch
 from common import close, raises, same
-from gossip_optimizer import Told, data, flat, load, put, train
+from gossip_optimizer import Told, by_turns, data, flat, load, put, train
 from optimizers import loss_of, make_model, sgd
 
 import horon.mixing as mixing
@@ -162,6 +162,44 @@ def check_checkpoints_lose_no_mass():
             close(over_ranks(flat(other) * weights), over_ranks(kept * weight), 1e-4)
             resumed.close_gossip()
         optimizer.close_gossip()
+
+
+def check_checkpoints_of_other_algorithms():
+    """What is known of push-sum weights goes on where there are some, so no mass is lost; averages
+    of pairs have none."""
+    saved = {}
+    for op in (hvd.Gossip("sgp", topology=by_turns(hvd.size())), hvd.Gossip("dpsgd"),
+               hvd.Gossip("asgp")):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:5])
+        optimizer.finish_gossip()
+        hvd.barrier()
+        state = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        saved[op.algorithm] = *state, optimizer.gossip_mass()
+        optimizer.close_gossip()
+    if hvd.size() > 1:  # or nothing would have to go on
+        weight = saved["sgp"][0]["horon_gossip"]["weight"]
+        apart = torch.tensor(abs(weight - 1))
+        assert hvd.allreduce(apart, op=hvd.Max, name="apart") > 0.1, weight
+        saved["asgp"][0]["horon_gossip"]["weights"] = [0.5]
+    for kind, (*states, mass) in saved.items():
+        for algorithm in ALGORITHMS:
+            model, optimizer = begin(hvd.Gossip(algorithm))
+            load(copy.deepcopy(states), optimizer, model, parameters_first=True)
+            want = flat(model)
+            hvd.barrier()
+            if algorithm == "asgp" and kind != "asgp":
+                total, weights = optimizer.gossip_mass()
+                close(total, mass[0], 1e-5)
+                assert abs(weights - hvd.size()) < 1e-12
+            elif algorithm == "adpsgd":
+                optimizer.param_groups[0].update(lr=0.0)
+                before = over_ranks(want)
+                train(model, optimizer, data()[:1])
+                optimizer.finish_gossip()
+                close(over_ranks(flat(model)), before, 1e-5)
+            train(model, optimizer, data()[5:])
+            optimizer.close_gossip()
 
 
 def check_nobody_waits_for_a_rank_that_stands_still():

@@ -296,6 +296,27 @@ def check_windows():
         assert bf.get_current_created_window_names() == []
 
 
+def check_parameters_that_are_added():
+    """Those of the model are mixed anyway; others would never be."""
+    if not CHECKED:
+        return
+    ring()
+    added = {"params": list(torch.nn.Linear(5, 5).parameters())}
+    for make in (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedWinPutOptimizer,
+                 bf.DistributedPushSumOptimizer):
+        model = start_models()[hvd.rank()]
+        head = list(model.parameters())[-2:]
+        optimizer = make(torch.optim.SGD(head, lr=0.1), model)
+        with raises(hvd.HoronUnsupported, words=["with all parameters"]):
+            optimizer.add_param_group(added)
+        assert len(optimizer.param_groups) == 1
+        if make is bf.DistributedAdaptThenCombineOptimizer:
+            optimizer.add_param_group({"params": list(model.parameters())[:-2]})
+            assert len(optimizer.param_groups) == 2
+        elif make is bf.DistributedWinPutOptimizer:
+            optimizer.unregister_window()
+
+
 def check_windows_wait_for_nobody():
     """Without any order between the ranks: values stay finite, and all approach each other."""
     if not CHECKED:

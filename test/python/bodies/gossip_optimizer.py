@@ -59,7 +59,7 @@ def step_on_z(optimizer, model, batch, x):
 def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1, sync_freq=0,
             make=make_model, make_optimizer=sgd, step_of=step_on_x):
     """Every rank's z after the steps, by the formulas: x <- C(x + u), or C(x) + u."""
-    size = hvd.size()
+    size = graph.n
     models = [make() for _ in range(size)]
     for rank, model in enumerate(models):  # not the same start: mixing has something to do
         put(model, flat(model) + apart * rank)
@@ -304,6 +304,31 @@ def total(model, optimizer):
     return hvd.allreduce(both, op=hvd.Sum)
 
 
+def check_two_optimizers_have_weights_of_their_own():
+    """On a graph whose rounds differ: a weight of other rounds than x moves what is the same."""
+    if hvd.size() == 1:
+        return
+    others = range(1, hvd.size())
+    push = topology.Custom(hvd.size(), [(0, r) for r in others], [(r, 0) for r in others],
+                           mixing=mixing.Push())
+    for options in ({}, {"overlap": True}, {"style": "cta"}, {"style": "atc"},
+                    {"global_average_every": 3}):
+        pairs = []
+        for i in range(2):
+            model = make_model()
+            put(model, torch.ones_like(flat(model)))
+            names = [(f"{i}.{name}", p) for name, p in model.named_parameters()]
+            pairs.append((model, hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.0), names,
+                op=hvd.Gossip("sgp", topology=push, **options))))
+        for batch in data(5):
+            for model, optimizer in pairs:
+                train(model, optimizer, [batch])
+        for model, optimizer in pairs:
+            optimizer.finish_gossip()
+            close(flat(model), torch.ones_like(flat(model)), 1e-5)
+
+
 def keeps_mass(op):
     """A learning rate of 0: only gossip moves the parameters. Model, optimizer, and the sums."""
     model, optimizer = begin(op)
@@ -502,6 +527,155 @@ def check_loading_drops_the_exchange_under_way():
             optimizer.finish_gossip()
             same(flat(model), want)
             assert optimizer.state_dict()["horon_gossip"] == saved[0]["horon_gossip"]
+
+
+def by_turns(size):
+    """Rank 0 gives to the others, then they to rank 0: of push-sum, with weights that change."""
+    others = range(1, size)
+    return topology.Custom(size, [(0, to) for to in others], [(other, 0) for other in others],
+                           mixing=mixing.Push())
+
+
+def check_a_state_of_another_algorithm():
+    model, optimizer = begin(hvd.Gossip("dpsgd"))
+    train(model, optimizer, data()[:3])
+    saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+    for op in (hvd.Gossip("gt"), hvd.Gossip("sgp"), hvd.Gossip("sgp", negotiated=False),
+               hvd.Gossip("dpsgd", style="cta")):
+        other, resumed = begin(op)
+        load(copy.deepcopy(saved), resumed, other, parameters_first=True)
+        train(other, resumed, data()[3:5])
+        assert resumed.state_dict()["horon_gossip"]["steps"] == 5
+        resumed.close_gossip()
+
+
+def check_a_state_with_rounds_of_each_rank_is_refused():
+    """Before anything is loaded. Without it the rest of the checkpoint will do."""
+    model, optimizer = begin(hvd.Gossip("asgp"))
+    train(model, optimizer, data()[:3])
+    optimizer.finish_gossip()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0]["lr"] = 0.01
+    optimizer.close_gossip()
+    for op in (hvd.Gossip("sgp"), hvd.Gossip("gt"), hvd.Gossip("osgp", negotiated=False),
+               hvd.Gossip(topology="auto")):
+        other, resumed = begin(op)
+        with raises(hvd.HoronInvalidArgument, words=["saved by adpsgd or asgp", "'horon_gossip'"]):
+            resumed.load_state_dict(copy.deepcopy(saved))
+        assert resumed.param_groups[0]["lr"] == 0.1 and not resumed.state
+        resumed.load_state_dict({name: value for name, value in saved.items()
+                                 if name != "horon_gossip"})
+        assert resumed.param_groups[0]["lr"] == 0.01
+        train(other, resumed, data()[3:5])
+        resumed.close_gossip()
+
+
+def grown(op, late):
+    """A model that gets one layer more after three steps: the optimizer has it from the start, or
+    is given it then. Between the two a state was loaded, which replaces the groups."""
+    model, more = make_model(), torch.nn.Linear(5, 5)
+    put(model, flat(model) + 0.1 * hvd.rank())
+    both = torch.nn.Sequential(model, more)
+    groups = [{"params": list(part.parameters())} for part in (model, more)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(groups[:1] if late else groups, lr=0.1, momentum=0.9),
+        (model if late else both).named_parameters(), op=op)
+    train(model, optimizer, data()[:3])
+    optimizer.load_state_dict(optimizer.state_dict())
+    if late:
+        train(model, optimizer, data()[3:4])  # with overlap an exchange is under way now
+        optimizer.add_param_group(groups[1])
+    else:
+        train(model, optimizer, data()[3:4])
+        optimizer.finish_gossip()
+    train(both, optimizer, data()[4:])
+    optimizer.finish_gossip()
+    return flat(both), optimizer
+
+
+def check_parameters_that_are_added():
+    """They are mixed as if they had been there from the start, without gradients."""
+    push = by_turns(hvd.size())
+    for op in (hvd.Gossip("dpsgd"), hvd.Gossip("dpsgd", overlap=True),
+               hvd.Gossip("sgp", topology=push), hvd.Gossip("osgp", topology=push, sync_freq=1),
+               hvd.Gossip("sgp", topology=push, global_average_every=3),
+               *(hvd.Gossip("sgp", topology=push, style=style, overlap=overlap) for style, overlap
+                 in (("atc", False), ("atc", True), ("cta", True))), *gradients_are_mixed()):
+        want, _ = grown(op, late=False)
+        got, optimizer = grown(op, late=True)
+        close(got, want, 1e-5)
+        assert len(optimizer.param_groups) == 2
+        assert abs(optimizer.gossip_mass()[1] - hvd.size()) < 1e-12
+
+
+def check_where_parameters_cannot_be_added():
+    more = torch.nn.Linear(5, 5)
+    for op in (hvd.Gossip("adpsgd"), hvd.Gossip("asgp"), hvd.Gossip("sgp", negotiated=False),
+               hvd.Gossip("gt"), hvd.Gossip("exact_diffusion"), hvd.Gossip("push_diging"),
+               hvd.Gossip(topology="auto")):
+        model, optimizer = begin(op)
+        with raises(hvd.HoronUnsupported, words=["make it with all parameters"]):
+            optimizer.add_param_group({"params": list(more.parameters())})
+        assert len(optimizer.param_groups) == 1
+        train(model, optimizer, data()[:1])
+        optimizer.close_gossip()
+
+
+def check_parameters_added_to_the_wrapped_optimizer():
+    """Which has the same groups."""
+    model, wrapped = make_model(), torch.nn.Linear(5, 5)
+    inner = sgd(model)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(),
+                                         op=hvd.Gossip("dpsgd", global_average_every=1))
+    inner.add_param_group({"params": list(wrapped.parameters())})
+    with raises(hvd.HoronUnsupported, words=["the optimizer that it returned"]):
+        train(model, optimizer, data()[:1])
+
+
+def check_ranks_outside_the_set_step_by_themselves():
+    """Those in it train as if they were all."""
+    if hvd.size() < 3:
+        return
+    pair = hvd.add_process_set([0, 1])
+    push = by_turns(2)
+    for op, graph, options in (
+        (hvd.Gossip("dpsgd"), topology.Topology(2), {}),
+        (hvd.Gossip("dpsgd", style="cta"), topology.Topology(2), {}),
+        (hvd.Gossip("sgp", topology=push, global_average_every=3), push, {"average_every": 3}),
+        (hvd.Gossip("osgp", topology=push), push, {"overlap": True}),
+        (hvd.Gossip("dpsgd", style="atc", global_average_every=2), topology.Topology(2),
+         {"average_every": 2}),
+        (hvd.Gossip("dpsgd", hierarchical=True), None, {}),
+        (hvd.Gossip("gossipgrad", global_average_every=2), None, {}),
+        (hvd.Gossip("gossipgrad", what="both"), None, {}),
+        (hvd.Gossip("gt"), None, {}),
+        (hvd.Gossip("push_diging"), None, {}),
+    ):
+        model, optimizer = begin(op, process_set=pair)
+        train(model, optimizer, data())
+        assert optimizer.finish_gossip()
+        if not pair.included():
+            alone = make_model()
+            put(alone, flat(alone) + 0.1 * hvd.rank())
+            train(alone, sgd(alone), data())
+            close(flat(model), flat(alone), 1e-6)
+        elif graph is not None:
+            close(flat(model), by_hand(graph, data(), **options)[0][hvd.rank()], 2e-5)
+        before = flat(model)
+        total, weights = optimizer.gossip_mass()
+        assert abs(weights - (2 if pair.included() else 1)) < 1e-12
+        assert optimizer.finish_gossip(average=True)
+        if pair.included():
+            rows = hvd.allgather(flat(model)[None], name="pair", process_set=pair)
+            same(rows, rows[:1].expand_as(rows))
+            close(total / 2, flat(model), 1e-5)
+        else:
+            same(flat(model), before)
+            same(total, before)
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.close_gossip()
+    hvd.barrier()
+    hvd.remove_process_set(pair)
 
 
 def check_gradients_are_mixed_before_the_step():

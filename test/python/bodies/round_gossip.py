@@ -181,6 +181,48 @@ def check_windows_mix_in_rounds_by_themselves():
         hvd.Window(x, "y", sources=[], destinations=[], in_rounds=True)
 
 
+def check_a_mean_counts_weights_that_a_fault_has_left():
+    """Also on a graph that leaves them 1 by itself: shares that were not taken came back."""
+    for algorithm in ("sgp", "osgp"):
+        model, optimizer = begin(hvd.Gossip(algorithm, negotiated=False))
+        train(model, optimizer, data()[:2])
+        optimizer.finish_gossip()
+        saved = optimizer.state_dict()
+        odd = 0.5 if hvd.rank() == 0 else 1.0
+        saved["horon_gossip"]["weights"] = [odd for _ in weights(optimizer)]
+        optimizer.load_state_dict(saved)
+        mass = hvd.allreduce(flat(model) * odd, op=hvd.Sum, name="mass of all")
+        optimizer.finish_gossip(average=True)
+        close(flat(model), mass / (hvd.size() - 0.5), 1e-5)
+        optimizer.close_gossip()
+
+
+def check_a_checkpoint_after_one_that_was_refused():
+    if hvd.size() == 1:
+        return
+    model, optimizer = begin(hvd.Gossip("sgp", negotiated=False))
+    train(model, optimizer, data()[:2])
+    optimizer.finish_gossip()
+    good = copy.deepcopy(optimizer.state_dict())
+    wrong = copy.deepcopy(good)
+    wrong["horon_gossip"]["round"] += hvd.rank()
+    with raises(ValueError, words=["from round"]):
+        optimizer.load_state_dict(wrong)
+    with raises(ValueError, words=["load one that all ranks have"]):
+        train(model, optimizer, data()[:1])
+    optimizer.load_state_dict(good)
+    put(model, torch.full_like(flat(model), float(hvd.rank())))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    apart = hvd.consensus_distance(model.parameters())
+    mixed = hvd.counter("round.mixed")
+    train(model, optimizer, data()[:2])
+    optimizer.finish_gossip()
+    assert hvd.counter("round.mixed") > mixed
+    assert hvd.consensus_distance(model.parameters()) < apart
+    optimizer.close_gossip()
+
+
 def check_ranks_that_disagree_all_hear_both_views():
     if hvd.size() == 1:
         return

@@ -43,6 +43,9 @@ class _Collective:
         self._parameters = named_parameters
         self._begun = []
 
+    def mixes(self, parameter) -> bool:
+        return any(parameter is mixed for _, mixed in self._parameters)
+
     def begin(self):
         kind = self._optimizer.communication_type
         if kind is not CommunicationType.empty:
@@ -133,6 +136,10 @@ class _Windowed:
                 raise hvd.HoronInvalidArgument(
                     f"there is a window '{name}' already: give each optimizer a window_prefix")
 
+    def mixes(self, parameter) -> bool:
+        """It has not been among those that the windows were made of."""
+        return False
+
     def begin(self):
         self._flat.read(self._values)
         self._handles = [self._start(values, name)
@@ -195,6 +202,15 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
     enable_topo_check = True  # lists are always checked
     force_barrier = False
     _bluefog_step = None
+
+    def add_param_group(self, param_group):
+        """torch's. HoronUnsupported, with nothing added, for parameters that would not be mixed:
+        with windows any, else those that are not of the model."""
+        super().add_param_group(param_group)
+        if not all(map(self._bluefog_way.mixes, self.param_groups[-1]["params"])):
+            self.param_groups.pop()
+            raise hvd.HoronUnsupported("parameters that are added now would not be mixed: make the "
+                                       "optimizer with all parameters, and of all models")
 
     def register_step_function(self, step_function):
         """step_function(parameter, gradient, parameter_group) is what a step does from now on, for
