@@ -121,6 +121,21 @@ def check_every_ranks_steps_reach_the_sum():
     optimizer.close_gossip()
 
 
+def check_a_mean_of_what_is_there():
+    """A part that is on neither side, as between a rank that was frozen and one that gave up, is
+    missing from both sums."""
+    model, optimizer = begin(hvd.Gossip("asgp"), lr=0.0)
+    optimizer.finish_gossip()
+    saved, odd = optimizer.state_dict(), 0.5 if hvd.rank() == 0 else 1.0
+    saved["horon_gossip"]["weights"] = [odd for _ in saved["horon_gossip"]["weights"]]
+    optimizer.load_state_dict(saved)
+    mass = over_ranks(flat(model) * odd)
+    optimizer.finish_gossip(average=True)
+    if hvd.size() > 1:
+        close(flat(model), mass / (hvd.size() - 0.5), 1e-5)
+        assert abs(optimizer.gossip_mass()[1] - (hvd.size() - 0.5)) < 1e-9
+
+
 def check_narrow_parameters_lose_nothing():
     """bfloat16 has 8 bits; sums are kept in float32, so small changes are not lost."""
     weight = torch.nn.Parameter(torch.full((8,), 1.0 + hvd.rank(), dtype=torch.bfloat16))

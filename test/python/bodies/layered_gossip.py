@@ -100,7 +100,9 @@ def check_each_layer_takes_in_its_own_right_before_it_runs():
 
 
 def check_a_step_waits_for_no_exchange():
-    """Rank 0 ends its step before the others begin theirs: the barrier is between them."""
+    """Rank 0 ends its step before the others begin theirs: the barrier is between them. Had it
+    waited, for HORON_GOSSIP_TIMEOUT, its round would be left out."""
+    kept = hvd.counter("gossip.kept")
     for op in (hvd.Gossip("dpsgd", style="cta"), hvd.Gossip("sgp", style="atc", overlap=True)):
         model, optimizer = begin(op)
         if hvd.rank() > 0:
@@ -109,6 +111,7 @@ def check_a_step_waits_for_no_exchange():
         if hvd.rank() == 0:
             hvd.barrier()
         optimizer.finish_gossip()
+    assert hvd.counter("gossip.kept") == kept
 
 
 def check_who_trains_past_the_modules_is_warned_once():
