@@ -146,7 +146,7 @@ class AsyncGossip:
     def mass(self) -> tuple:
         """What this rank holds, with nothing under way: ([x, ...], w)."""
         if not self._windows:
-            return self._shown, 1.0
+            return self._flat.new(), 1.0
         return ([window.tensor for window in self._windows],
                 sum(window.push_sum_weight for window in self._windows) / len(self._windows))
 
