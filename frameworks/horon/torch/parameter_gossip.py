@@ -75,7 +75,7 @@ class ParameterGossip:
         self._weighs = self.push_sum  # also when it mixes no more
         self.weight = torch.ones(1, dtype=torch.float64)
         # No parameter's name, and an optimizer's own: its rounds are those of the parameters.
-        beside = min(self._names.values(), default="")
+        beside = self._least_name()
         self._weight_name = f"gossip push-sum weight beside {beside}"
         self._round = 0  # of every parameter: exchanges started
         self._first = True  # the next exchange says its round, so that all ranks prove it
@@ -90,12 +90,16 @@ class ParameterGossip:
         for group in self._param_groups:
             yield from group["params"]
 
+    def _least_name(self) -> str:
+        """Of those that are trained here: names may have been given of a whole model."""
+        return min((self._names[p] for p in self._parameters() if p in self._names), default="")
+
     def take_new(self, param_groups):
         """For all ranks, with nothing under way: parameters that were added to these, too, are
         mixed from the next step on."""
         self._param_groups = param_groups
         # An optimizer's own: those of the others may have added as many.
-        beside = min(self._names.values(), default="")
+        beside = self._least_name()
         new = name_parameters(param_groups, None, skip=self._names)
         self._names.update((p, f"{name} beside {beside}") for p, name in new.items())
         self._first = True  # the new ones must be at the round of the others

@@ -318,13 +318,15 @@ def check_two_optimizers_have_weights_of_their_own():
             model = make_model()
             put(model, torch.ones_like(flat(model)))
             names = [(f"{i}.{name}", p) for name, p in model.named_parameters()]
+            if pairs:  # names of a whole model, of which each trains a part
+                names += pairs[0][2]
             pairs.append((model, hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=0.0), names,
-                op=hvd.Gossip("sgp", topology=push, **options))))
+                op=hvd.Gossip("sgp", topology=push, **options)), names))
         for batch in data(5):
-            for model, optimizer in pairs:
+            for model, optimizer, _ in pairs:
                 train(model, optimizer, [batch])
-        for model, optimizer in pairs:
+        for model, optimizer, _ in pairs:
             optimizer.finish_gossip()
             close(flat(model), torch.ones_like(flat(model)), 1e-5)
 

@@ -126,21 +126,22 @@ def check_weights_that_travel_alone_fail_instead():
 def check_what_has_not_arrived_is_left_out_with_its_weight():
     """A rank that is late for the weight, and not for what is sent later."""
     push = topology.Star(hvd.size(), mixing=mixing.Push())
-    model, optimizer = begin(hvd.Gossip("sgp", topology=push, style="cta"))
-    train(model, optimizer, data()[:1])
-    optimizer.finish_gossip()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    before, (_, weights) = flat(model), optimizer.gossip_mass()
-    with others_first():
-        with raises(hvd.HoronLate, words=[f"rank {late()} has not come for"]):
-            train(model, optimizer, data()[1:2])
-            optimizer.finish_gossip()
-    close(flat(model), before, 1e-6)
-    assert abs(optimizer.gossip_mass()[1] - weights) < 1e-9
-    sums = total(model, optimizer)
-    optimizer.finish_gossip(average=True)
-    close(flat(model), sums[:-1] / hvd.size(), 1e-5)
+    for options in ({"style": "cta"}, {"style": "atc", "overlap": True}):
+        model, optimizer = begin(hvd.Gossip("sgp", topology=push, **options))
+        train(model, optimizer, data()[:1])
+        optimizer.finish_gossip()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        before, (_, weights) = flat(model), optimizer.gossip_mass()
+        with others_first():
+            with raises(hvd.HoronLate, words=[f"rank {late()} has not come for"]):
+                train(model, optimizer, data()[1:2])
+                optimizer.finish_gossip()
+        close(flat(model), before, 1e-6)
+        assert abs(optimizer.gossip_mass()[1] - weights) < 1e-9
+        sums = total(model, optimizer)
+        optimizer.finish_gossip(average=True)
+        close(flat(model), sums[:-1] / hvd.size(), 1e-5)
 
 
 def check_gossip_of_gradients_from_the_first_step_on():
