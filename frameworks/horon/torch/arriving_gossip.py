@@ -38,7 +38,7 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         super().__init__(op, param_groups, named_parameters, process_set)
         self._arriving = {}  # parameter: the handle of what it becomes
         self._weight_arriving = None
-        self._weight_sent = 1.0
+        self._weight_sent = 1.0  # with what has not arrived yet
         self._warned = False
         if self.push_sum:  # the weight and the parameters must not be of different rounds
             self._spec = fail_when_late(self._spec)
@@ -68,6 +68,7 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         weight, self._weight_arriving = self._weight_arriving, None
         try:
             if weight is not None:
+                self._weight_sent = self.weight.item()
                 self.weight.copy_(weight.wait())
             parameter.copy_(handle.wait())
         except BaseException as error:
@@ -120,7 +121,6 @@ class ArrivingGossip(ParameterGossip, NoReduction):
     def _send(self):
         """The weight first: with it any parameter can arrive."""
         if self.push_sum:
-            self._weight_sent = self.weight.item()
             self._weight_arriving = self._call(self._weight_name, self.weight).start()
         for parameter in self._parameters():
             call = self._call(f"gossip.{self._names[parameter]}", parameter.detach())

@@ -87,7 +87,6 @@ class LayeredGossip(ArrivingGossip):
             self._call(f"gossip.{self._names[parameter]}", parameter.detach()).start()
             if mixes else None)
         if mixes and self.push_sum and self._weight_under_way is None:
-            self._weight_sent = self.weight.item()
             self._weight_under_way = self._call(self._weight_name, self.weight).start()
 
     def _averages_now(self) -> bool:
