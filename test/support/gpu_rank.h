@@ -63,11 +63,7 @@ class GpuRank {
     auto work = std::make_shared<Work>(1);
     if (blocks) work->WillBlock();
     HORON_TRY(me_.runtime().Submit({&one, 1}, work, !blocks));
-    // A handle like the C API's: its last reference drops the outputs while the stream is there.
-    Work* const plain = work.get();
-    return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {
-      if (dropped->done()) dropped->DropOutputs();
-    });
+    return HandleOf(std::move(work));
   }
   // Tensors (floats) that are each their own output, in one bucket where it holds them.
   Result<std::shared_ptr<Work>> SubmitTogether(const std::string& group, const std::string& op,
@@ -80,37 +76,17 @@ class GpuRank {
                                                const std::vector<std::byte*>& tensors,
                                                const std::vector<int64_t>& counts,
                                                DataType dtype, int process_set = 0) {
-    std::vector<Submission> all;
-    for (std::byte* const tensor : tensors) {
-      Request request = Of(group + std::to_string(all.size()), op, dtype, {counts[all.size()]});
-      request.process_set = process_set;
-      request.group = group;
-      request.group_size = static_cast<int32_t>(tensors.size());
-      HORON_ASSIGN(Submission one, Make(std::move(request), tensor, tensor));
-      all.push_back(std::move(one));
-    }
-    auto work = std::make_shared<Work>(static_cast<int>(all.size()));
-    HORON_TRY(me_.runtime().Submit(all, work, true));
-    return work;
+    std::vector<Shape> shapes;
+    for (const int64_t count : counts) shapes.push_back({count});
+    return SubmitGroup(group, op, tensors, tensors, shapes, dtype, process_set);
   }
   // Tensors whose outputs the work owns, in one bucket where it holds them.
   Result<std::shared_ptr<Work>> GatherTogether(const std::string& group, const std::string& op,
                                                const std::vector<std::byte*>& tensors,
                                                const std::vector<Shape>& shapes, DataType dtype) {
-    std::vector<Submission> all;
-    for (std::byte* const tensor : tensors) {
-      Request request = Of(group + std::to_string(all.size()), op, dtype, shapes[all.size()]);
-      request.group = group;
-      request.group_size = static_cast<int32_t>(tensors.size());
-      HORON_ASSIGN(Submission one, Make(std::move(request), tensor, nullptr));
-      all.push_back(std::move(one));
-    }
-    auto work = std::make_shared<Work>(static_cast<int>(all.size()));
-    HORON_TRY(me_.runtime().Submit(all, work, true));
-    Work* const plain = work.get();  // as Submit
-    return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {
-      if (dropped->done()) dropped->DropOutputs();
-    });
+    const std::vector<std::byte*> owned(tensors.size(), nullptr);
+    HORON_ASSIGN(auto work, SubmitGroup(group, op, tensors, owned, shapes, dtype, 0));
+    return HandleOf(std::move(work));
   }
   // As synchronize does: this stream waits, not the caller.
   Status Synchronize(Work& work) {
@@ -119,6 +95,31 @@ class GpuRank {
   }
 
  private:
+  // Like the C API's: its last reference drops the outputs while the stream is there.
+  static std::shared_ptr<Work> HandleOf(std::shared_ptr<Work> work) {
+    Work* const plain = work.get();
+    return std::shared_ptr<Work>(plain, [work = std::move(work)](Work* dropped) {
+      if (dropped->done()) dropped->DropOutputs();
+    });
+  }
+  Result<std::shared_ptr<Work>> SubmitGroup(const std::string& group, const std::string& op,
+                                            const std::vector<std::byte*>& inputs,
+                                            const std::vector<std::byte*>& outputs,
+                                            const std::vector<Shape>& shapes, DataType dtype,
+                                            int process_set) {
+    std::vector<Submission> all;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Request request = Of(group + std::to_string(i), op, dtype, shapes[i]);
+      request.process_set = process_set;
+      request.group = group;
+      request.group_size = static_cast<int32_t>(inputs.size());
+      HORON_ASSIGN(Submission one, Make(std::move(request), inputs[i], outputs[i]));
+      all.push_back(std::move(one));
+    }
+    auto work = std::make_shared<Work>(static_cast<int>(all.size()));
+    HORON_TRY(me_.runtime().Submit(all, work, true));
+    return work;
+  }
   Result<Submission> Make(Request request, const std::byte* input, std::byte* output) {
     HORON_TRY(me_.runtime().GpuOf(request.device).status());
     HORON_ASSIGN(SharedEvent ready, gpu_.Record(&stream_));
