@@ -32,15 +32,8 @@ class AllgatherOp final : public Op {
   }
   Task Run(Stage& stage) override;
   bool on_gpus(Stage&, bool) const override { return true; }
-  Task RunOnGpus(GpuStage& stage) override {
-    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
-    if (everyone) co_return Enqueue(stage);
-    co_return co_await RunOverNodes(stage);
-  }
   Status Enqueue(GpuStage& stage) override;
-
- private:
-  static Task RunOverNodes(GpuStage& stage);
+  Task RunOverNodes(GpuStage& stage) override;
 };
 
 // Per rank, where its rows lie in each tensor's output.
@@ -125,12 +118,9 @@ Task AllgatherOp::RunOverNodes(GpuStage& stage) {
     length.push_back(bytes - begin.back());
   }
   if (bytes == 0) co_return Status::Ok();
-  std::byte* block = stage.segments()[0].output;
-  if (!alone) {
-    const Result<std::byte*> taken = stage.Block(bytes);
-    if (!taken.ok()) co_return taken.status();
-    block = taken.value();
-  }
+  const Result<std::byte*> taken = OneBlock(stage, bytes);
+  if (!taken.ok()) co_return taken.status();
+  std::byte* const block = taken.value();
   std::vector<Piece> in, out;
   for (size_t rank = 0; rank < size; ++rank) {
     std::byte* at = block + begin[rank];

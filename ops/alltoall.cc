@@ -90,11 +90,9 @@ class AlltoallOp final : public Op {
     co_return Status::Ok();
   }
   bool on_gpus(Stage&, bool) const override { return true; }
-  Task RunOnGpus(GpuStage& stage) override {
-    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
-    if (everyone) co_return Enqueue(stage);
+  Task RunOverNodes(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i)
-      HORON_CO_TRY(co_await RunOverNodes(stage, i));
+      HORON_CO_TRY(co_await RunOneOverNodes(stage, i));
     co_return Status::Ok();
   }
   Status Enqueue(GpuStage& stage) override {
@@ -111,7 +109,7 @@ class AlltoallOp final : public Op {
   };
   static Result<Rows> PlaceRows(Stage& stage, size_t i);
   Task RunOne(Stage& stage, size_t i) const;
-  static Task RunOverNodes(GpuStage& stage, size_t i);
+  static Task RunOneOverNodes(GpuStage& stage, size_t i);
   static Task RunOverLane(Stage& stage, const Rows& rows);
 };
 
@@ -152,7 +150,7 @@ Task AlltoallOp::RunOne(Stage& stage, size_t i) const {
   co_return co_await swap;
 }
 
-Task AlltoallOp::RunOverNodes(GpuStage& stage, size_t i) {
+Task AlltoallOp::RunOneOverNodes(GpuStage& stage, size_t i) {
   Result<Rows> rows = PlaceRows(stage, i);
   if (!rows.ok()) co_return rows.status();
   const auto me = static_cast<size_t>(stage.comm().rank());

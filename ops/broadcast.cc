@@ -71,16 +71,11 @@ class BroadcastOp final : public Op {
   }
 
   bool on_gpus(Stage&, bool) const override { return true; }
-  Task RunOnGpus(GpuStage& stage) override {
-    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
-    if (everyone) co_return Enqueue(stage);
-    co_return co_await RunOverNodes(stage);
-  }
+  Task RunOverNodes(GpuStage& stage) override;
   Status Enqueue(GpuStage& stage) override {
     std::vector<Span> spans;
-    for (size_t i = 0; i < stage.segments().size(); ++i) {
-      const Segment& segment = stage.segments()[i];
-      if (segment.output == nullptr) HORON_TRY(stage.AllocateOutput(i, segment.request->shape));
+    HORON_TRY(PrepareOutputs(stage));
+    for (const Segment& segment : stage.segments()) {
       const int64_t bytes = segment.count * SizeOf(stage.dtype());
       spans.push_back({segment.output, bytes});
       if (stage.comm().rank() == RootIn(stage.comm()) && segment.output != segment.input)
@@ -90,7 +85,6 @@ class BroadcastOp final : public Op {
   }
 
  private:
-  Task RunOverNodes(GpuStage& stage);
   // A row that the root alone gives, and all others take out of its slots while it packs what
   // follows: both copies run at the same time and meet in the caches. The root copies it from there
   // to an output of its own, too.
@@ -127,24 +121,18 @@ Task BroadcastOp::RunOverNodes(GpuStage& stage) {
   const size_t nodes = here.nodes.size(), top = NodePlaces::NodeOf(comm, root);
   const size_t place = NodePlaces::LocalOf(comm, root);
   const size_t depth = (here.node + nodes - top) % nodes;  // nodes from the root's on
-  std::vector<Piece> in, out;
+  HORON_CO_TRY(PrepareOutputs(stage));
+  const bool alone = stage.segments().size() == 1;
   int64_t bytes = 0;
-  for (size_t i = 0; i < stage.segments().size(); ++i) {
-    const Segment& segment = stage.segments()[i];
-    if (segment.output == nullptr) HORON_CO_TRY(stage.AllocateOutput(i, segment.request->shape));
-    bytes += AlignedForGpus(segment.count * SizeOf(stage.dtype()));
+  for (const Segment& segment : stage.segments()) {
+    const int64_t length = segment.count * SizeOf(stage.dtype());
+    bytes += alone ? length : AlignedForGpus(length);
   }
   if (bytes == 0) co_return Status::Ok();
-  const bool alone = stage.segments().size() == 1;
-  std::byte* block = stage.segments()[0].output;
-  if (alone) {
-    bytes = stage.segments()[0].count * SizeOf(stage.dtype());
-  } else {
-    const Result<std::byte*> taken = stage.Block(bytes);
-    if (!taken.ok()) co_return taken.status();
-    block = taken.value();
-  }
-  std::byte* at = block;
+  const Result<std::byte*> taken = OneBlock(stage, bytes);
+  if (!taken.ok()) co_return taken.status();
+  std::byte *const block = taken.value(), *at = block;
+  std::vector<Piece> in, out;
   for (const Segment& segment : stage.segments()) {
     const int64_t length = segment.count * SizeOf(stage.dtype());
     in.push_back({segment.input, at, length});

@@ -10,9 +10,6 @@
 
 namespace horon {
 
-// Where a GPU moves 16 bytes at once.
-inline int64_t AlignedForGpus(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-
 struct NodePlaces {
   explicit NodePlaces(const Communicator& comm)
       : nodes(comm.nodes()), node(NodeOf(comm, comm.rank())), local(LocalOf(comm, comm.rank())) {}
@@ -30,5 +27,11 @@ struct NodePlaces {
   const std::vector<std::vector<int>>& nodes;
   size_t node, local;
 };
+
+// Where a bucket's tensors lie one behind the other: the output of the only one, or the block.
+inline Result<std::byte*> OneBlock(GpuStage& stage, int64_t bytes) {
+  if (stage.segments().size() == 1) return stage.segments()[0].output;
+  return stage.Block(bytes);
+}
 
 }  // namespace horon

@@ -42,11 +42,9 @@ class ReduceScatterOp final : public Op {
   bool on_gpus(Stage& stage, bool everyone) const override {
     return everyone || stage.comm().nodes().size() <= Stream::kMostInputs;
   }
-  Task RunOnGpus(GpuStage& stage) override {
-    const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
-    if (everyone) co_return Enqueue(stage);
+  Task RunOverNodes(GpuStage& stage) override {
     for (size_t i = 0; i < stage.segments().size(); ++i)
-      HORON_CO_TRY(co_await RunOverNodes(stage, i));
+      HORON_CO_TRY(co_await RunOneOverNodes(stage, i));
     co_return Status::Ok();
   }
   Status Enqueue(GpuStage& stage) override {
@@ -56,7 +54,7 @@ class ReduceScatterOp final : public Op {
 
  private:
   Status EnqueueOne(GpuStage& stage, size_t i);
-  Task RunOverNodes(GpuStage& stage, size_t i);
+  Task RunOneOverNodes(GpuStage& stage, size_t i);
   Reduction ReductionIn(const Stage& stage, int size) const {
     Reduction reduction{stage.dtype(), ReduceKind::kSum, stage.postscale()};
     if (average_) reduction.scale /= size;
@@ -118,7 +116,7 @@ Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
 // Inside each node what the ranks of one place are to have goes to the rank of that place, as the
 // sum of the node; then each gets the other nodes' sums of its own part, and adds by ascending
 // node.
-Task ReduceScatterOp::RunOverNodes(GpuStage& stage, size_t i) {
+Task ReduceScatterOp::RunOneOverNodes(GpuStage& stage, size_t i) {
   const Segment& segment = stage.segments()[i];
   const Shape& shape = segment.request->shape;
   const int size = stage.comm().size(), me = stage.comm().rank();

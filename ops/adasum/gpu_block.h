@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/device/batch.h"
 #include "runtime/op/op.h"
 
 namespace horon::adasum {
@@ -21,7 +22,7 @@ class GpuBlock {
       counts_.push_back(segment.count);
       lengths_.push_back(length);
       places_.push_back(piece_bytes_);
-      piece_bytes_ += (length * element + kAlignment - 1) / kAlignment * kAlignment;
+      piece_bytes_ += AlignedForGpus(length * element);
     }
   }
 
@@ -38,7 +39,6 @@ class GpuBlock {
   int64_t PlaceOf(size_t tensor) const { return places_[tensor]; }
 
  private:
-  static constexpr int64_t kAlignment = 16;  // what a GPU moves at once
   int64_t pieces_, piece_bytes_ = 0;
   std::vector<int64_t> counts_, lengths_, places_;
 };

@@ -35,7 +35,7 @@ Status GpuTree::Reserve() {
   const bool folds = !first_fold_.empty() || !inside_fold_.empty() || !between_fold_.empty();
   const int64_t half = pieces_.bytes() / 2, scratch = folds ? pieces_.bytes() : half;
   const int64_t dots = pieces_.pieces() * pieces_.tensors() * kDots;
-  const int64_t aligned = (scratch + 15) / 16 * 16;
+  const int64_t aligned = AlignedForGpus(scratch);
   HORON_ASSIGN(block_,
                stage_.Block(pieces_.bytes() + aligned + dots + pieces_.tensors() * kWeight));
   scratch_ = block_ + pieces_.bytes();

@@ -206,7 +206,7 @@ Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* bloc
     return Span{block + parts[of].begin * element, parts[of].count * element};
   };
   const Span mine = place(me);
-  const int64_t room = (mine.bytes + 15) / 16 * 16;  // a GPU moves 16 bytes at once
+  const int64_t room = AlignedForGpus(mine.bytes);
   auto scratch = device_pool_->Take(room * static_cast<int64_t>(size));
   if (!scratch.ok()) co_return scratch.status();
   std::vector<Span> send(size), recv(size);

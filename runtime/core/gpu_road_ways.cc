@@ -10,11 +10,7 @@ namespace {
 
 // Between nodes a chunk is sent while the next one is copied to the host.
 constexpr int64_t kGpuChunkBytes = 4 << 20;
-// A segment begins where a GPU can move 16 bytes at once.
-constexpr int64_t kAlignment = 16;
 constexpr int kPlainLevel = 6, kNodeLevel = 3, kAcrossLevel = 4;
-
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 Reduction ReductionOf(GpuBucket& bucket) {
   const Elementwise kind = *bucket.op().elementwise();
@@ -32,7 +28,7 @@ struct BucketPlaces {
     int64_t bytes = 0;
     for (const Segment& segment : bucket.segments()) {
       at.push_back(bytes);
-      bytes += Aligned(segment.count * element);
+      bytes += AlignedForGpus(segment.count * element);
     }
     count = bytes / element;
   }
@@ -130,7 +126,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const auto local = static_cast<size_t>(comm.Sub(mine, kNodeLevel).rank());
   const BucketPlaces places(bucket);
   const auto owners = static_cast<int64_t>(mine.size());
-  const int64_t part_bytes = Aligned((places.count * element + owners - 1) / owners);
+  const int64_t part_bytes = AlignedForGpus((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
   HORON_CO_TRY(OwnOutputs(bucket));
   const Result<std::byte*> reserved = BlockAlike(bucket, share, part_bytes * owners);
@@ -197,7 +193,8 @@ Task GpuRoad::RunOnHost(GpuBucket& bucket, Share& share) {
     co_return co_await bucket.op().Run(bucket);
   }
   int64_t bytes = 0;
-  for (const Segment& s : bucket.segments()) bytes += Aligned(s.count * SizeOf(bucket.dtype()));
+  for (const Segment& s : bucket.segments())
+    bytes += AlignedForGpus(s.count * SizeOf(bucket.dtype()));
   auto staging = pinned_pool_->Take(bytes);
   if (!staging.ok()) co_return staging.status();
   HORON_CO_TRY(Begin(bucket, *share.down));
@@ -209,7 +206,7 @@ Task GpuRoad::RunOnHost(GpuBucket& bucket, Share& share) {
       s.input = at;
     }
     if (s.output != nullptr) s.output = at;  // in place, as ops allow
-    at += Aligned(length);
+    at += AlignedForGpus(length);
   }
   auto copied = share.down->Record();
   if (!copied.ok()) co_return copied.status();

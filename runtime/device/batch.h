@@ -13,6 +13,9 @@
 
 namespace horon {
 
+// A segment of a block begins where a GPU moves 16 bytes at once.
+inline int64_t AlignedForGpus(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
 // A segment on its way into a fused buffer, or out of it.
 struct Piece {
   const std::byte* from = nullptr;

@@ -1,5 +1,7 @@
 #include "runtime/op/op.h"
 
+#include "runtime/op/gpu_stage.h"
+
 namespace horon {
 
 Result<Agreement> Op::Check(std::span<const Request* const> by_rank,
@@ -22,7 +24,15 @@ Task Op::Run(Stage&) {
   co_return Status::Internal("an elementwise op is run by the engine, not step by step");
 }
 
-Task Op::RunOnGpus(GpuStage& stage) { co_return Enqueue(stage); }
+Task Op::RunOverNodes(GpuStage&) {
+  co_return Status::Unsupported("this op has no way between the GPUs of several nodes");
+}
+
+Task Op::RunOnGpus(GpuStage& stage) {
+  const bool everyone = stage.near().size() == static_cast<size_t>(stage.comm().size());
+  if (everyone) co_return Enqueue(stage);
+  co_return co_await RunOverNodes(stage);
+}
 
 Status PrepareOutputs(Stage& stage) {
   for (size_t i = 0; i < stage.segments().size(); ++i) {

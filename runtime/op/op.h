@@ -138,10 +138,12 @@ class Op {
   // those of each node, of which all have as many. Elsewhere the tensors are copied to the host,
   // where Run works on them. Must come out the same on every rank.
   virtual bool on_gpus(Stage&, bool /*everyone*/) const { return false; }
-  // Enqueues the whole op and returns.
+  // Enqueues the whole op and returns, where the group joins all ranks.
   virtual Status Enqueue(GpuStage&) { return Status::Unsupported("this op has no way on GPUs"); }
-  // The same of an op that may have to wait for messages between nodes. Default: Enqueue. `stage`
-  // outlives the Task.
+  // The same where it joins those of each node: waits for messages between nodes. `stage` outlives
+  // the Task.
+  virtual Task RunOverNodes(GpuStage& stage);
+  // Either, by default. `stage` outlives the Task.
   virtual Task RunOnGpus(GpuStage& stage);
 
   // Check sees such a rank's request with `joined` set; the functions for Check pass over it.
