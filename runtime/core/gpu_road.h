@@ -123,6 +123,7 @@ class GpuRoad {
   Task RunStaged(GpuBucket& bucket, Share& share);
   Task Exchange(Communicator& comm, Share& share, std::span<const int> near, std::vector<Span> send,
                 std::vector<Span> recv);
+  Task MeetNode(Communicator& comm, const Share& share);
   Task ExchangeFar(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,
                    std::vector<Span> recv);
   Task ExchangeDirect(Communicator& comm, Share& share, SharedEvent before, std::vector<Span> send,

@@ -7,6 +7,7 @@
 
 #include "runtime/core/gpu_road.h"
 #include "runtime/core/gpu_waits.h"
+#include "runtime/transport/collectives.h"
 
 namespace horon {
 namespace {
@@ -123,13 +124,23 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
     before = std::move(event).value();
   }
   if (share.group) HORON_CO_TRY(share.group->Exchange(to_near, from_near, *share.stream));
-  if (!far) co_return Status::Ok();
-  if (share.direct) {
+  if (far && share.direct) {
     Task direct = ExchangeDirect(comm, share, std::move(before), std::move(send), std::move(recv));
-    co_return co_await direct;
+    HORON_CO_TRY(co_await direct);
+  } else if (far) {
+    Task rest = ExchangeFar(comm, share, std::move(before), std::move(send), std::move(recv));
+    HORON_CO_TRY(co_await rest);
   }
-  Task rest = ExchangeFar(comm, share, std::move(before), std::move(send), std::move(recv));
-  co_return co_await rest;
+  Task meeting = MeetNode(comm, share);
+  co_return co_await meeting;
+}
+
+// What the group does next may be its first call of a kind, in which ranks wait for each other with
+// the baton, and not for long: behind messages, which may take longer, they come to it together.
+Task GpuRoad::MeetNode(Communicator& comm, const Share& share) {
+  if (!share.group || share.way == Way::kGroup) co_return Status::Ok();
+  Communicator node = comm.Sub(comm.own_node(), kGpuNodeLevel);
+  co_return co_await Barrier(node);
 }
 
 // MPI knows no streams: the device has to be done with what comes before, and what is enqueued

@@ -10,7 +10,7 @@ namespace {
 
 // Between nodes a chunk is sent while the next one is copied to the host.
 constexpr int64_t kGpuChunkBytes = 4 << 20;
-constexpr int kPlainLevel = 6, kNodeLevel = 3, kAcrossLevel = 4;
+constexpr int kPlainLevel = 6, kAcrossLevel = 4;
 
 Reduction ReductionOf(GpuBucket& bucket) {
   const Elementwise kind = *bucket.op().elementwise();
@@ -123,7 +123,7 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const int64_t element = SizeOf(dtype);
   const auto& nodes = comm.nodes();
   const auto& mine = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
-  const auto local = static_cast<size_t>(comm.Sub(mine, kNodeLevel).rank());
+  const auto local = static_cast<size_t>(comm.Sub(mine, kGpuNodeLevel).rank());
   const BucketPlaces places(bucket);
   const auto owners = static_cast<int64_t>(mine.size());
   const int64_t part_bytes = AlignedForGpus((places.count * element + owners - 1) / owners);
@@ -146,6 +146,8 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   Task between = direct ? ReduceDirectly(across, share, part, part_count, reduction)
                         : ExchangeBetween(across, share, part, part_count, reduction);
   HORON_CO_TRY(co_await between);
+  Task meeting = MeetNode(comm, share);
+  HORON_CO_TRY(co_await meeting);
   if (share.group) HORON_CO_TRY(share.group->Allgather(part, block, part_bytes, stream));
   HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, places.Out(bucket, block)));
   co_return FinishGroup(bucket, share, *share.stream);

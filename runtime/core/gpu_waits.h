@@ -11,6 +11,8 @@
 
 namespace horon {
 
+inline constexpr int kGpuNodeLevel = 3;  // of a bucket's messages among a node's ranks
+
 // A rank that is stuck, or a network that is gone, without anybody noticing: the device waits.
 inline Status GpuTooLong(std::chrono::milliseconds limit) {
   return Status::Unavailable(

@@ -1,6 +1,7 @@
 // Whole runtimes over NCCL's functions: what NCCL notices, or does not, ends the job with an error
 // on every rank, and the next one begins anew. Each rank's GPU checks the order of its work.
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <string>
@@ -136,6 +137,84 @@ TEST_CASE("a call of NCCL's that does not return ends the job", "[gpu][nccl]") {
   CHECK(world.nccl->times(0, "CommAbort") == 0);  // it would pull away what that call uses
   while (world.nccl->times(1, "CommAbort") == 0) std::this_thread::yield();
   world.world.reset();  // and it is left
+  world.Check();
+}
+
+// Holds back what buckets of a rank send to, and hear from, those before rank 2 while it is closed.
+class Gate final : public test::WrappedTransport {
+ public:
+  Gate(std::unique_ptr<Transport> inner, const std::atomic<bool>& closed)
+      : WrappedTransport(std::move(inner)), closed_(closed) {}
+  Status Post(Transfer& transfer) override {
+    if (!closed_ || transfer.peer >= 2 || transfer.tag < Communicator::kTags)
+      return WrappedTransport::Post(transfer);
+    transfer.status = Status::Ok();
+    transfer.bytes = 0;
+    transfer.transport = this;
+    transfer.done = false;
+    held_.push_back(&transfer);
+    return Status::Ok();
+  }
+  Result<bool> Progress() override {
+    if (!closed_) {
+      for (Transfer* transfer : std::exchange(held_, {}))
+        HORON_TRY(WrappedTransport::Post(*transfer));
+    }
+    return WrappedTransport::Progress();
+  }
+  void Cancel(Transfer& transfer) override {
+    if (std::erase(held_, &transfer) == 0) return WrappedTransport::Cancel(transfer);
+    transfer.done = true;
+    transfer.transport = nullptr;
+  }
+  std::chrono::microseconds poll_interval() const override {
+    return held_.empty() ? WrappedTransport::poll_interval() : std::chrono::microseconds{50};
+  }
+
+ private:
+  const std::atomic<bool>& closed_;
+  std::vector<Transfer*> held_;
+};
+
+TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", "[gpu][nccl]") {
+  std::atomic<bool> closed{false};
+  GpuLayout layout = OverNccl(4, 2);
+  layout.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 2) return inner;
+    return std::make_unique<Gate>(std::move(inner), closed);
+  };
+  GpuWorld world(layout);
+  std::barrier<> meeting(4);
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    const int node = rank.me().AddProcessSet({2, 3}).value();
+    ExpectSum(world, rank, "before", 100);
+    for (const auto& [op, function] : std::vector<std::pair<std::string, std::string>>{
+             {"sum", "AllGather"}, {"broadcast:root=0", "Broadcast"}, {"allgather", "Send"}}) {
+      meeting.arrive_and_wait();
+      closed = true;
+      meeting.arrive_and_wait();
+      const int before = world.nccl->times(3, function);
+      std::byte* const tensor = rank.Put(Counting(1, 5000));
+      const Request request = GpuRank::Of(op, op, DataType::kFloat32, {5000});
+      const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
+      world.Expect(work.ok(), op + ": " + work.status().message());
+      std::vector<float> values(1, 1);  // of the host, behind it: rank 3 has come as far as it can
+      Request near;
+      near.name = "host " + op;
+      near.op = "sum";
+      near.shape = {1};
+      near.process_set = node;
+      if (me >= 2)
+        world.Expect(rank.me().Run(near, values.data(), values.data()).ok(), "the host's");
+      if (me == 3)
+        world.Expect(world.nccl->times(3, function) == before, op + ": NCCL was called early");
+      meeting.arrive_and_wait();
+      closed = false;
+      if (work.ok()) world.Expect(rank.Synchronize(*work.value()).ok(), op);
+      world.Expect(world.nccl->times(3, function) > before || me != 3, op + ": another way");
+    }
+  });
   world.Check();
 }
 
