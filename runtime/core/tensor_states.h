@@ -1,7 +1,7 @@
-// TensorStates: what ops remember of tensors from call to call, for one process set. A state that
-// was not asked for during the last kAge calls is dropped: names that never come again must not
-// fill the memory. Members of the set call for the same tensors in the same order, so they forget
-// alike. Holder of the baton only.
+// TensorStates: what ops remember of tensors from call to call, for one process set. Of more than
+// kMost the one unused for longest is dropped: names that never come again must not fill the
+// memory. Members of the set call for the same tensors in the same order, so they forget alike.
+// Holder of the baton only.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,17 @@ namespace horon {
 
 class TensorStates {
  public:
-  static constexpr uint64_t kAge = 65536;
+  static constexpr size_t kMost = 65536;
 
   // Null at first. The reference holds until the next call.
   std::unique_ptr<TensorState>& Of(const std::string& op, const std::string& key) {
-    ++calls_;
     const auto [known, fresh] = places_.try_emplace(op + "\n" + key);
     if (fresh) {
-      known->second = lines_.insert(lines_.end(), {known->first, 0, nullptr});
+      known->second = lines_.insert(lines_.end(), {known->first, nullptr});
     } else {
       lines_.splice(lines_.end(), lines_, known->second);
     }
-    known->second->used = calls_;
-    while (calls_ - lines_.front().used >= kAge) {
+    if (lines_.size() > kMost) {
       places_.erase(lines_.front().name);
       lines_.pop_front();
     }
@@ -39,12 +37,10 @@ class TensorStates {
  private:
   struct Line {
     std::string name;
-    uint64_t used;
     std::unique_ptr<TensorState> state;
   };
   std::list<Line> lines_;  // the one unused for longest first
   std::unordered_map<std::string, std::list<Line>::iterator> places_;
-  uint64_t calls_ = 0;
 };
 
 }  // namespace horon

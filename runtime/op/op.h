@@ -74,7 +74,7 @@ class Stage {
   // Rows received from each rank, handed to the user beside the output (alltoall).
   virtual void SetReceivedSplits(size_t i, std::vector<int64_t> splits) = 0;
   // Empty at the tensor's first call with this op spec; the op fills it and finds it again, unless
-  // 65,536 other calls lie between. Hold the reference across no co_await.
+  // 65,536 other tensors came between. Hold the reference across no co_await.
   virtual std::unique_ptr<TensorState>& State(size_t i) = 0;
 };
 
