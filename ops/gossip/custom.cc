@@ -46,6 +46,8 @@ Result<WeightedEdge> ReadEdge(const std::string& text, int size) {
   edge.weighted = star != std::string::npos;
   if (edge.weighted && (!Parse(text.substr(star + 1), &edge.weight) || !std::isfinite(edge.weight)))
     return Wrong("the weight in '" + text + "' is not a finite number");
+  if (edge.weight < 0)
+    return Wrong("the weight in '" + text + "' is negative: values would move apart");
   if (!edge.weighted && edge.from == edge.to)
     return Wrong("'" + text + "' leads from a participant to itself");
   return edge;
@@ -81,6 +83,7 @@ Result<Round> ReadRound(const std::string& text, int size, bool weighted) {
     HORON_TRY(Put(round, edge, owns));
   }
   for (Neighbors& from : round.from) {
+    std::erase_if(from, [](const Neighbor& n) { return n.weight == 0; });  // no link
     std::sort(from.begin(), from.end(),
               [](const Neighbor& a, const Neighbor& b) { return a.rank < b.rank; });
   }

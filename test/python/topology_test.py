@@ -213,6 +213,14 @@ def test_specs():
 
 def test_the_six_numbered_graphs():
     assert [topology.graph_by_id(i, 8).period for i in range(6)] == [5, 4, 4, 4, 1, 3]
+    kinds = (topology.DynamicDirectedExponential, topology.DynamicBipartiteExponential,
+             topology.DynamicDirectedLinear, topology.DynamicBipartiteLinear, topology.Ring,
+             topology.MPeerExponential)
+    graphs = [kind(16, **({"k": 1} if i == 5 else {})) for i, kind in enumerate(kinds)]
+    rounds = [[graph.edges(t) for t in range(9)] for graph in graphs]
+    by_id = [topology.graph_by_id(i, 16) for i in range(6)]
+    assert [[graph.edges(t) for t in range(9)] for graph in by_id] == rounds
+    assert all(rounds.count(one) == 1 for one in rounds)
 
 
 def test_networkx_there_and_back():

@@ -382,6 +382,9 @@ TEST_CASE("weights of every kind on a star, and lazy ones", "[gossip]") {
   CHECK(push.from[3][0].weight == 0.2);
   CHECK(push.self[0] == 0.2);
   CHECK((!StochasticOf(push).rows && StochasticOf(push).columns));
+  const Round other = MakeGraph("graph=star,centre=3,mixing=uniform", 5).At(0);
+  CHECK(other.from[3] == Neighbors{{0, 0.2}, {1, 0.2}, {2, 0.2}, {4, 0.2}});
+  for (const size_t leaf : {0, 1, 2, 4}) CHECK(other.from[leaf] == Neighbors{{3, 0.5}});
   const Round lazy = MakeGraph("graph=star,lazy=1", 5).At(0);
   CHECK(lazy.from[0][0].weight == 0.1);
   CHECK(lazy.self[0] == Approx(0.6));

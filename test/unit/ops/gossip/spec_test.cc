@@ -73,6 +73,8 @@ TEST_CASE("a user's graph that is wrong", "[gossip]") {
     return Refusal("graph=custom,n=3,edges=" + edges, 3);
   };
   CHECK(Says(Refusal("graph=custom,n=3", 3), "a custom graph needs n and edges"));
+  CHECK(Says(custom("0>0*3;1>1*3;2>2*1;0>1*-2;1>0*-2"), "'0>1*-2' is negative"));
+  CHECK(Says(custom("0>0*1;1>1*1;2>2*1;0>1*0;1>2*0;2>0*0"), "not everybody's value reaches"));
   CHECK(Says(Refusal("graph=custom,edges=0>1", 3), "a custom graph needs n and edges"));
   CHECK(Says(custom("0>1;1-2"), "'1-2' is not from>to or from>to*weight"));
   CHECK(Says(custom("0>1;1>2;2>0;;"), "'' is not from>to"));
