@@ -92,7 +92,13 @@ class PyWindow {
   py::object keep_;
 };
 
+inline void RefuseWindow(const py::str& name, const std::string& why) {
+  const char* const text = CText(name.ptr(), "a window's name");
+  CheckReleased([&] { return horon_window_refuse(text, why.c_str()); });
+}
+
 inline void DefineWindow(py::module_& module) {
+  module.def("refuse_window", &RefuseWindow);
   py::class_<PyWindow>(module, "Window")
       .def(py::init<const py::str&, int, int, const std::vector<int64_t>&, uintptr_t, uintptr_t,
                     const std::vector<int>&, const std::vector<int>&, bool, bool,

@@ -200,6 +200,7 @@ Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape,
     mine.out = window.value()->shape().out;
     mine.address = window.value()->memory()->address();
   }
+  mine.why_not = window.status().message();
   const auto rows = Agree(runtime, name, mine);
   HORON_TRY(window.status());
   if (!rows.ok()) {
@@ -208,6 +209,15 @@ Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape,
   }
   MapNear(runtime, *window.value(), rows.value());
   return window;
+}
+
+Status RefuseWindow(Runtime& runtime, const std::string& name, const Status& why) {
+  WindowRow mine;
+  mine.made = false;
+  mine.why_not = why.message();
+  runtime.peers().NextEpoch(name);  // as on the ranks that make theirs
+  const auto rows = Agree(runtime, name, mine);
+  return why;
 }
 
 Status FreeWindow(Runtime& runtime, const std::shared_ptr<Window>& window) {

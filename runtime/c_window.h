@@ -18,6 +18,8 @@ struct WindowTensor {
 // Collective over all ranks; blocks. `zero`: slots begin as zeros, not as copies of the values.
 Result<std::shared_ptr<Window>> MakeWindow(Runtime& runtime, WindowShape shape,
                                            const WindowTensor& tensor, bool zero);
+// In its place on a rank that cannot make its part: gives `why`, which all others are told.
+Status RefuseWindow(Runtime& runtime, const std::string& name, const Status& why);
 // Collective over all ranks; blocks. kInvalidArgument, and the window stays, where a rank still has
 // orders under way.
 Status FreeWindow(Runtime& runtime, const std::shared_ptr<Window>& window);

@@ -80,13 +80,22 @@ extern "C" {
 
 int horon_window_create(const horon_window_spec* spec, horon_window** window) {
   return Command([&](Runtime& runtime) -> Status {
-    HORON_ASSIGN(WindowShape shape, ReadShape(*spec));
-    HORON_TRY(ReadRounds(runtime, *spec, &shape));
+    Result<WindowShape> read = ReadShape(*spec);
+    const Status rounds = read.ok() ? ReadRounds(runtime, *spec, &read.value()) : read.status();
+    if (!rounds.ok() && spec->name != nullptr) return RefuseWindow(runtime, spec->name, rounds);
+    HORON_TRY(rounds);
+    WindowShape shape = std::move(read).value();
     WindowTensor tensor{static_cast<std::byte*>(spec->values), DeviceOf(spec->device)};
     tensor.ready = ReadyOn(runtime, tensor.device, spec->stream, "the window", shape.name);
     HORON_ASSIGN(auto made, MakeWindow(runtime, std::move(shape), tensor, spec->zero != 0));
     *window = new horon_window{std::move(made), tensor.device};
     return Status::Ok();
+  });
+}
+
+int horon_window_refuse(const char* name, const char* why) {
+  return Command([&](Runtime& runtime) -> Status {
+    return RefuseWindow(runtime, name, Status::InvalidArgument(why));
   });
 }
 

@@ -76,6 +76,30 @@ std::shared_ptr<Window> PeerEngine::Find(const std::string& name) const {
   return at != windows_.end() ? at->second : nullptr;
 }
 
+namespace {
+
+// What other ranks have of the values counts on what this does with them later.
+bool Changes(const Order& order) {
+  const bool gives = order.kind == OrderKind::kPut || order.kind == OrderKind::kAdd;
+  return order.kind == OrderKind::kRound || (gives && order.self_weight != 1);
+}
+
+// Whether it reads or changes the values of a host's tensor. Orders to others follow each other.
+bool NeedsRest(const Order& order) {
+  const bool elsewhere = order.kind == OrderKind::kUpdate && order.output != nullptr;
+  const bool works = order.kind == OrderKind::kPut || order.kind == OrderKind::kAdd ||
+                     order.kind == OrderKind::kUpdate || order.kind == OrderKind::kPair ||
+                     order.kind == OrderKind::kStep || order.kind == OrderKind::kRound;
+  return works && !elsewhere && order.window->staged() == nullptr;
+}
+
+void CountOver(const Order& order) {
+  if (Changes(order)) order.window->changing.fetch_sub(1);
+  order.window->pending.fetch_sub(1);
+}
+
+}  // namespace
+
 uint64_t PeerEngine::NextEpoch(const std::string& name) {
   MutexLock lock(mutex_);
   return ++epochs_[name];
@@ -84,16 +108,22 @@ uint64_t PeerEngine::NextEpoch(const std::string& name) {
 // Counted before it is looked at whether the window is closed, and the other way round in who
 // closes it: one of the two sees the other.
 Status PeerEngine::Submit(Order order) {
-  order.window->pending.fetch_add(1);
+  Window& window = *order.window;
+  window.pending.fetch_add(1);
   Status refused;
-  if (order.window->closed.load())
-    refused = Status::InvalidArgument("the window '" + order.window->shape().name + "' was freed");
+  if (window.closed.load())
+    refused = Status::InvalidArgument("the window '" + window.shape().name + "' was freed");
   MutexLock lock(mutex_);
   if (refused.ok()) refused = over_;
+  if (refused.ok() && window.changing.load() > 0 && NeedsRest(order))
+    refused = Status::InvalidArgument(
+        "an order that changes the values of the window '" + window.shape().name +
+        "' is under way, a round or a part that is given away: wait for it before the next one");
   if (!refused.ok()) {
-    order.window->pending.fetch_sub(1);
+    window.pending.fetch_sub(1);
     return refused;
   }
+  if (Changes(order)) window.changing.fetch_add(1);
   order.begun = Stamp();
   ordered_.push_back(std::move(order));
   news_.store(true, std::memory_order_release);
@@ -165,7 +195,7 @@ bool PeerEngine::AdvanceOrders() {
     if (over->order.begun > 0)
       Note(over->window(), DescribeOrder(over->order, over->unreached), over->order.begun);
     const auto done = std::move(over->order.done);
-    over->order.window->pending.fetch_sub(1);
+    CountOver(over->order);
     done(status, std::move(over->unreached), std::move(over->order.written));
   }
   return moved;
@@ -249,7 +279,7 @@ void PeerEngine::FailAll(const Status& why) {
     waiting.push_back(std::move(over->order));
   }
   for (Order& order : waiting) {
-    order.window->pending.fetch_sub(1);
+    CountOver(order);
     order.done(why, {}, nullptr);
   }
 }

@@ -62,6 +62,7 @@ class Window {
 
   std::atomic<double> share{1};  // push-sum weight of the values
   std::atomic<int> pending{0};   // orders that are not done
+  std::atomic<int> changing{0};  // those of them that change the values after others got them
   std::atomic<bool> closed{false};
 
   // The window's mutex of this rank: who has it (-1: nobody), and who asks, in order.

@@ -41,6 +41,7 @@ Status JudgeEdges(const std::string& name, const std::vector<WindowRow>& rows) {
 }  // namespace
 
 std::vector<int64_t> Encode(const WindowRow& row) {
+  const std::string& text = row.made ? row.rounds : row.why_not;
   std::vector<int64_t> numbers = {row.made ? 1 : 0,
                                   static_cast<int64_t>(row.dtype),
                                   row.address.pid,
@@ -49,12 +50,12 @@ std::vector<int64_t> Encode(const WindowRow& row) {
                                   static_cast<int64_t>(row.shape.size()),
                                   static_cast<int64_t>(row.in.size()),
                                   static_cast<int64_t>(row.out.size()),
-                                  static_cast<int64_t>(row.rounds.size()),
+                                  static_cast<int64_t>(text.size()),
                                   row.gets ? 1 : 0};
   numbers.insert(numbers.end(), row.shape.begin(), row.shape.end());
   numbers.insert(numbers.end(), row.in.begin(), row.in.end());
   numbers.insert(numbers.end(), row.out.begin(), row.out.end());
-  numbers.insert(numbers.end(), row.rounds.begin(), row.rounds.end());
+  numbers.insert(numbers.end(), text.begin(), text.end());
   return numbers;
 }
 
@@ -79,8 +80,8 @@ Result<WindowRow> DecodeWindowRow(std::span<const int64_t> numbers) {
   take(row.shape, numbers[5]);
   take(row.in, numbers[6]);
   take(row.out, numbers[7]);
-  for (int64_t count = numbers[8]; count > 0; --count)
-    row.rounds.push_back(static_cast<char>(*at++));
+  std::string& text = row.made ? row.rounds : row.why_not;
+  for (int64_t count = numbers[8]; count > 0; --count) text.push_back(static_cast<char>(*at++));
   return row;
 }
 
@@ -89,7 +90,7 @@ Status JudgeWindow(const std::string& name, const std::vector<WindowRow>& rows) 
     if (rows[rank].made) continue;
     return Status::InvalidArgument("rank " + std::to_string(rank) +
                                    " could not make its part of the window '" + name +
-                                   "'; its own error says why");
+                                   "': " + rows[rank].why_not);
   }
   for (size_t rank = 1; rank < rows.size(); ++rank) {
     if (rows[rank].dtype == rows[0].dtype && rows[rank].shape == rows[0].shape &&

@@ -13,7 +13,8 @@
 namespace horon {
 
 struct WindowRow {
-  bool made = true;  // false: this rank's call was wrong
+  bool made = true;
+  std::string why_not;  // where it was not
   DataType dtype = DataType::kFloat32;
   Shape shape;
   std::vector<int> in, out;  // ascending

@@ -4,12 +4,12 @@ Making and freeing are for all ranks together; all else one rank does alone: nob
 nobody is waited for longer than HORON_GOSSIP_TIMEOUT. docs/gossip.md says what to expect.
 """
 
-from contextlib import contextmanager
+import contextlib
 
 import torch
 
 from horon import _core
-from horon.errors import HoronInvalidArgument, HoronUnavailable
+from horon.errors import HoronError, HoronInvalidArgument, HoronUnavailable
 from horon.gossip import graph_of
 from horon.runtime import rank, size, when_left
 from horon.torch.calls import Handle
@@ -27,6 +27,18 @@ def weighted(given, ranks, weight) -> dict:
     if hasattr(given, "items"):
         return {int(r): float(w) for r, w in given.items()}
     return {int(r): float(weight) for r in given}
+
+
+def _neighbors(name, topology, sources, destinations, in_rounds) -> tuple:
+    """(the spec of its rounds or "", sources, destinations)"""
+    if in_rounds and not (sources is destinations is None):
+        raise HoronInvalidArgument(f"window '{name}': its rounds have neighbors of their own: give "
+                                   "a topology alone")
+    if in_rounds:
+        return f"gossip:{graph_of(topology, size()).parameters}", (), ()
+    if sources is None or destinations is None:
+        destinations, sources = graph_of(topology, size()).peers(rank())
+    return "", sources, destinations
 
 
 def _unreached(work, index) -> tuple:
@@ -50,20 +62,17 @@ class Window:
 
     def __init__(self, tensor, name, topology=None, sources=None, destinations=None,
                  zero_init=False, gets=True, in_rounds=False, push_sum=False, first_round=0):
-        spec = ""
-        if in_rounds:
-            if sources is not None or destinations is not None:
-                raise HoronInvalidArgument(f"window '{name}': its rounds have neighbors of their "
-                                           "own: give a topology alone")
-            spec = f"gossip:{graph_of(topology, size()).parameters}"
-            sources = destinations = ()
-        elif sources is None or destinations is None:
-            graph = graph_of(topology, size())
-            destinations, sources = graph.peers(rank())
-        self._kind = dtype, self._device = dtype_and_device(tensor, name)
-        if not tensor.is_contiguous():
-            raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
-        works_with(tensor.device)
+        try:
+            spec, sources, destinations = _neighbors(name, topology, sources, destinations,
+                                                     in_rounds)
+            self._kind = dtype, self._device = dtype_and_device(tensor, name)
+            if not tensor.is_contiguous():
+                raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
+            works_with(tensor.device)
+        except HoronError as error:
+            with contextlib.suppress(HoronError):
+                _core.refuse_window(name, str(error))  # to the others
+            raise
         self.name, self.tensor = name, tensor.detach()
         self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),
@@ -134,7 +143,7 @@ class Window:
         """What others get from now on; every other call but versions() publishes, too."""
         self._start(_PUBLISH, waits=True).wait()
 
-    @contextmanager
+    @contextlib.contextmanager
     def mutex(self, ranks):
         """Holds the windows' mutexes of these ranks, which are advisory."""
         weights = dict.fromkeys(ranks, 1.0)

@@ -348,6 +348,9 @@ typedef struct horon_window_spec {
 /* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them where they disagree. On
  * success *window is the caller's to free, and then to release. */
 HORON_API int horon_window_create(const horon_window_spec* spec, horon_window** window);
+/* In its place on a rank that cannot make the window: the others' horon_window_create says which
+ * rank, and `why`. HORON_INVALID_ARGUMENT; blocks as the other does. */
+HORON_API int horon_window_refuse(const char* name, const char* why);
 /* Collective over all ranks; blocks. HORON_INVALID_ARGUMENT on all of them, and the window stays,
  * where a rank has not waited for all that it ordered. */
 HORON_API int horon_window_free(horon_window* window);

@@ -61,7 +61,12 @@ def check_neighbor_allreduce():
         close(bf.pair_gossip(mine, rank ^ 1), torch.full((4,), (rank + (rank ^ 1)) / 2))
     close(bf.allreduce(mine), torch.full((4,), (size - 1) / 2))
     bf.set_machine_topology(topology_util.RingGraph(bf.machine_size()))
-    bf.hierarchical_neighbor_allreduce(mine)
+    machine, machines = bf.machine_rank(), bf.machine_size()
+    means = [sum(range(m * bf.local_size(), (m + 1) * bf.local_size())) / bf.local_size()
+             for m in range(machines)]
+    beside = {(machine + step) % machines for step in (-1, 0, 1)}
+    close(bf.hierarchical_neighbor_allreduce(mine),
+          torch.full((4,), sum(means[m] for m in beside) / len(beside)))
 
 
 def lists_agree(rounds, size):

@@ -55,6 +55,32 @@ def check_get():
     window.free()
 
 
+def check_what_one_rank_refuses_no_rank_makes():
+    """All hear why, and can make it anew."""
+    n, last = hvd.size(), hvd.size() - 1
+    if n == 1:
+        return
+    odd = hvd.rank() == last
+    ring = topology.Ring(n)
+    gaps = torch.zeros(3, 2).t() if odd else torch.zeros(2, 3)
+    whole = torch.zeros(3)
+    for values, graph, in_rounds, why in (
+            (whole, topology.Ring(n + 1) if odd else ring, False, f"for {n + 1} participants"),
+            (whole, topology.Ring(n + 1) if odd else ring, True, f"for {n + 1} participants"),
+            (gaps, ring, False, "must be contiguous"),
+            (torch.zeros(3, dtype=torch.int32) if odd else whole, ring, False, "floating")):
+        told = [] if odd else [f"rank {last} could not make its part"]
+        with raises(hvd.HoronError, words=[why, *told], of=why):
+            hvd.Window(values, "refused", graph, in_rounds=in_rounds)
+    window = hvd.Window(torch.full((3,), float(hvd.rank())), "refused", ring)
+    assert window.put() == ()
+    hvd.barrier()
+    window.update()
+    close(window.tensor, torch.full((3,), sum([hvd.rank(), *window.sources]) /
+                                    (1 + len(window.sources))))
+    window.free()
+
+
 def check_push_sum_on_a_star():
     """Irregular: weights differ from 1, and the mean is reached all the same."""
     rank, size = hvd.rank(), hvd.size()
@@ -137,6 +163,37 @@ def check_errors():
     window.free()
 
 
+def check_values_that_are_given_away_are_left_alone():
+    """Until that is done: what has been sent of them would not be what stays."""
+    if hvd.size() != 2:
+        return
+    me, other = hvd.rank(), 1 - hvd.rank()
+    window = ring("given", torch.ones(3), zero_init=True)
+    with window.mutex([me]):
+        hvd.barrier()  # both hold their own, so neither is served
+        given = window.accumulate_async({other: 0.5}, 0.5, mutex=True)
+        for refused in (lambda: window.accumulate({other: 0.5}, 0.5), window.collect, window.put,
+                        window.update, lambda: window.step(torch.ones(3))):
+            with raises(hvd.HoronInvalidArgument, words=["under way", "wait for it"]):
+                refused()
+        close(window.held(), torch.ones(3))  # but it may be looked at
+        hvd.barrier()
+    assert hvd.synchronize(given) == ()
+    hvd.barrier()
+    assert window.collect() == ()
+    close(window.tensor, torch.ones(3))
+    window.free()
+    window = hvd.Window(torch.full((3,), float(me)), "rounds", topology.Ring(2), in_rounds=True)
+    if me == 0:
+        first = window.mix_async()
+        with raises(hvd.HoronInvalidArgument, words=["under way"]):
+            window.mix_async()
+    hvd.barrier()
+    hvd.synchronize(first if me == 0 else window.mix_async())
+    close(window.tensor, torch.full((3,), 0.5))
+    window.free()
+
+
 def check_bluefog():
     if networkx is None:
         return
@@ -162,6 +219,37 @@ def check_bluefog():
         pass
     bf.barrier()
     assert bf.win_get("bf") and bf.win_free("bf") and not bf.win_free("bf")
+
+
+def check_bluefogs_calls_without_waiting():
+    if networkx is None:
+        return
+    bf.init()
+    rank, size = bf.rank(), bf.size()
+    bf.set_topology(topology_util.RingGraph(size))
+    tensor = torch.full((5,), rank + 1.0)
+    assert bf.win_create(tensor, "aside", zero_init=True)
+    with raises(hvd.HoronInvalidArgument, words=["or neither"]):
+        bf.win_update("aside", self_weight=0.5)
+    with raises(hvd.HoronInvalidArgument, words=["or neither"]):
+        bf.win_update("aside", neighbor_weights={})
+    heard = bf.in_neighbor_ranks()
+    bf.barrier()
+    for _ in range(2):
+        handle = bf.win_accumulate_nonblocking(tensor, "aside")
+        assert bf.win_wait(handle) and bf.win_poll(handle)
+    bf.barrier()
+    sums = torch.full((5,), 2.0 * sum(r + 1 for r in heard))
+    close(bf.win_update("aside", 0.0, dict.fromkeys(heard, 1.0), reset=True), sums)
+    with bf.win_lock("aside"):
+        tensor.fill_(10.0 * (rank + 1))
+    bf.barrier()
+    handle = bf.win_get_nonblocking("aside", dict.fromkeys(heard, 0.5))
+    assert bf.win_wait(handle) and bf.win_poll(handle)
+    bf.barrier()
+    half = torch.full((5,), 5.0 * sum(r + 1 for r in heard))
+    close(bf.win_update("aside", 0.0, dict.fromkeys(heard, 1.0), clone=True), half)
+    bf.win_free("aside")
 
 
 def check_bluefog_push_sum():
