@@ -1,6 +1,10 @@
 """GossipReducer: GradientReducer for gradients that are mixed, with their round to be saved."""
 
+import weakref
+
 from horon.torch.gradient_rounds import GradientRounds
+from horon.torch.meeting import meet
+from horon.torch.parameters import name_added
 from horon.torch.reducer import GradientReducer
 
 
@@ -8,12 +12,19 @@ class GossipReducer(GradientReducer):
     """Each synchronize() is a round of all gradients."""
 
     def __init__(self, param_groups, reduction, named_parameters, passes, groups):
+        members = reduction.process_set
+        if isinstance(groups, int) and groups and members.included() and members.size() > 1:
+            meet(members)  # groups of equal size are made by all ranks together, who would wait
         super().__init__(param_groups, reduction, named_parameters, passes, groups)
-        self._rounds = reduction.rounds = GradientRounds()
+        me = weakref.WeakMethod(self._say_rounds)
+        self._rounds = reduction.rounds = GradientRounds(lambda: (me() or _gone)())
 
     def _dense_anyway(self, parameter) -> bool:
         """A sparse gradient is refused, so nobody is asked, whom all would wait for."""
         return True
+
+    def _names_of_added(self) -> dict:
+        return name_added(self._param_groups, self._names)
 
     @property
     def round(self) -> int:
@@ -23,11 +34,19 @@ class GossipReducer(GradientReducer):
     def go_on_at(self, round_) -> None:
         """On all ranks alike, with nothing under way."""
         self._rounds.go_on_at(round_)
+        self._say_rounds()
+
+    def _say_rounds(self):
+        """In the next step: hooks that start reductions by themselves say none."""
         for hook in self._hooks.values():
-            hook.forget()  # by itself it would say no round
+            hook.forget()
 
     def synchronize(self) -> None:
         try:
             super().synchronize()
         finally:
             self._rounds.round += 1
+
+
+def _gone():
+    """In the place of a method whose object is gone."""

@@ -12,8 +12,9 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.marks import took_in
 from horon.torch.meeting import NO_MEAN, met
-from horon.torch.parameters import name_parameters
+from horon.torch.parameters import least_name, name_added, name_parameters
 from horon.torch.participants import count_participants
+from horon.torch.round_owners import takes_over
 
 AVERAGE = "average:late=keep"
 
@@ -42,9 +43,9 @@ def divisor(weight: float) -> float:
         return weight
     raise HoronInvalidArgument(
         f"the push-sum weight of this rank has become {weight:.1e}: it has given away nearly all "
-        "that it had and heard too little since, so its parameters cannot be told from rounding "
-        "errors. Choose a graph on which each rank hears more often (horon.topology), or give "
-        "global_average_every")
+        "that it had and heard too little since, so its values cannot be told from rounding "
+        "errors. Choose a graph on which each rank hears more often (horon.topology), or give an "
+        "optimizer global_average_every")
 
 
 class _Names(dict):
@@ -70,12 +71,12 @@ class ParameterGossip:
         self._graph = None
         if not (self._outside and op.hierarchical):  # whose nodes only the set's ranks can count
             self._graph = op.graph(count_participants(process_set, op.hierarchical))
-            _check(op, self._graph)
+            self._check_graph()
         self.push_sum = op.push_sum and self._mixes and not self._graph.rows_sum_to_one
         self._weighs = self.push_sum  # also when it mixes no more
         self.weight = torch.ones(1, dtype=torch.float64)
         # No parameter's name, and an optimizer's own: its rounds are those of the parameters.
-        beside = self._least_name()
+        beside = least_name(param_groups, self._names)
         self._weight_name = f"gossip push-sum weight beside {beside}"
         self._round = 0  # of every parameter: exchanges started
         self._first = True  # the next exchange says its round, so that all ranks prove it
@@ -86,22 +87,18 @@ class ParameterGossip:
         self._pending = None  # (handle, what was sent)
         self._copies = None  # what is sent while parameters change: used again, kept
 
+    def _check_graph(self):
+        _check(self._op, self._graph)
+
     def _parameters(self):
         for group in self._param_groups:
             yield from group["params"]
-
-    def _least_name(self) -> str:
-        """Of those that are trained here: names may have been given of a whole model."""
-        return min((self._names[p] for p in self._parameters() if p in self._names), default="")
 
     def take_new(self, param_groups):
         """For all ranks, with nothing under way: parameters that were added to these, too, are
         mixed from the next step on."""
         self._param_groups = param_groups
-        # An optimizer's own: those of the others may have added as many.
-        beside = self._least_name()
-        new = name_parameters(param_groups, None, skip=self._names)
-        self._names.update((p, f"{name} beside {beside}") for p, name in new.items())
+        self._names.update(name_added(param_groups, self._names))
         self._first = True  # the new ones must be at the round of the others
         self._copies = None
 
@@ -148,7 +145,7 @@ class ParameterGossip:
         """With overlap copies go, so that parameters may change meanwhile; all arrive as one."""
         names, values = zip(*self._travelling())
         sent = self._copies_of(values) if self._op.overlap else values
-        self._pending = self._mixed(names, sent, "gossip"), sent
+        self._pending = self._mixed(names, sent, self._spec), sent
         self._round += 1
         self._first = False
         self._age, self._begun, self._begun_at = 0, self._steps, time.monotonic_ns()
@@ -165,15 +162,19 @@ class ParameterGossip:
         named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
         return [*named, (self._weight_name, self.weight)] if self.push_sum else named
 
-    def _mixed(self, names, values, group, first=False):
-        """A handle of the values as this round mixes them. first: they never were before."""
-        calls = [self._call(name, value, first) for name, value in zip(names, values)]
+    def _mixed(self, names, values, group):
+        """A handle of the values as this round mixes them."""
+        calls = [self._call(name, value) for name, value in zip(names, values)]
         return GroupCall(calls, group).start()
 
-    def _call(self, name, value, first=False):
+    def _call(self, name, value):
         """This round's mixing of one value."""
-        round_ = (self._round or -1) if self._first or first else 0
+        taken = takes_over(self, name, self._spec, self._set)
+        round_ = (self._round or -1) if self._first or taken else 0
         return reduce_call(name, self._spec, value, self._set, round=round_)
+
+    def lost(self):
+        """Another optimizer's parameter has had a name of this one's: see takes_over()."""
 
     @torch.no_grad()
     def _collect(self):
@@ -274,4 +275,4 @@ def _check(op, graph):
             "local_op='sum' would multiply the parameters by a node's ranks in each step: leave it "
             "out; it is for what='gradients'")
     if op.what == "gradients" and not op.global_average_every:
-        warnings.warn(DRIFT, stacklevel=4)
+        warnings.warn(DRIFT, stacklevel=7)

@@ -27,6 +27,20 @@ def _remove(handles):
         handle.remove()
 
 
+def least_name(param_groups, names) -> str:
+    """Of those that are trained here: names may have been given of a whole model."""
+    trained = (p for group in param_groups for p in group["params"])
+    return min((names[p] for p in trained if p in names), default="")
+
+
+def name_added(param_groups, names) -> dict:
+    """{parameter: name} for those that were added since `names` were given; an optimizer's own, for
+    those of the others may have added as many."""
+    beside = least_name(param_groups, names)
+    added = name_parameters(param_groups, None, skip=names)
+    return {parameter: f"{name} beside {beside}" for parameter, name in added.items()}
+
+
 def name_parameters(param_groups, named_parameters, skip=()) -> dict:
     """{parameter: name}. Without names: noname.<group>.<index>, for those not in `skip`."""
     if named_parameters is None:

@@ -261,9 +261,12 @@ class GradientReducer:
         else:
             parameter.grad = torch.zeros_like(parameter, requires_grad=False)
 
+    def _names_of_added(self) -> dict:
+        return name_parameters(self._param_groups, None, skip=self._names)
+
     def _name(self, parameter):
         if parameter not in self._names:
-            self._names.update(name_parameters(self._param_groups, None, skip=self._names))
+            self._names.update(self._names_of_added())
         return f"{self.prefix}.{self._names[parameter]}"
 
 

@@ -66,8 +66,6 @@ class _Remembering(ParameterGossip):
 
 
 class GradientTracking(_Remembering):
-    _mixed_before = False  # any y
-
     @torch.no_grad()
     def before_step(self):
         if not self._mixes:
@@ -76,8 +74,7 @@ class GradientTracking(_Remembering):
         tracked = self._track()
         if not begins:
             names = [f"gossip.y.{self._names[p]}" for p in self._learning()]
-            first, self._mixed_before = not self._mixed_before, True
-            tracked = self._mixed(names, tracked, "gossip.y", first).wait()
+            tracked = self._mixed(names, tracked, "gossip.y").wait()
         self._use(tracked)
 
 
@@ -94,8 +91,8 @@ class PushDiging(_Remembering):
 
 
 class ExactDiffusion(_Remembering):
-    def __init__(self, op, param_groups, named_parameters, process_set):
-        super().__init__(op, param_groups, named_parameters, process_set)
+    def _check_graph(self):
+        super()._check_graph()
         if self._mixes and (self._graph.period != 1 or not self._graph.is_symmetric):
             raise HoronInvalidArgument(
                 f"{self._graph!r} changes from round to round or is not symmetric, which "

@@ -9,6 +9,7 @@ from collections import Counter
 
 import torch
 from common import close, raises, same
+from edges import on_alarm
 from optimizers import batches, loss_of, make_model, sgd
 
 import horon.mixing as mixing
@@ -269,15 +270,20 @@ def check_a_rank_that_has_nothing_left_is_told():
     others = range(1, hvd.size())
     away = topology.Custom(hvd.size(), *[[(0, to) for to in others]] * steps,
                            [(other, 0) for other in others], mixing=mixing.Push())
-    for options in ({}, {"style": "atc"}, {"negotiated": False}):
+    for options in ({}, {"style": "atc"}, {"negotiated": False}, {"style": "cta"},
+                    {"style": "atc", "overlap": True}):
         model, optimizer = begin(hvd.Gossip("sgp", topology=away, **options))
+        arrives = options.get("style") == "cta" or "overlap" in options
         for step in range(steps):
             model.zero_grad()
             loss_of(model, data(1)[0][hvd.rank()]).backward()
-            if step < steps - 1 or hvd.rank() > 0:
-                optimizer.step()
-                continue
-            with raises(hvd.HoronInvalidArgument, words=["push-sum weight", "hears more often"]):
+            if step == steps - 1 and hvd.rank() == 0:
+                if arrives:
+                    optimizer.step()
+                nothing_left = ["push-sum weight", "hears more often"]
+                with raises(hvd.HoronInvalidArgument, words=nothing_left, of=f"{options}"):
+                    optimizer.finish_gossip() if arrives else optimizer.step()
+            else:
                 optimizer.step()
         hvd.barrier()
 
@@ -329,6 +335,36 @@ def check_two_optimizers_have_weights_of_their_own():
         for model, optimizer, _ in pairs:
             optimizer.finish_gossip()
             close(flat(model), torch.ones_like(flat(model)), 1e-5)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def check_an_interrupted_forward_pass():
+    """Ctrl-C while it waits for what the neighbors send; the next one waits again, and what comes
+    is mixed by one round, the weight's."""
+    push = by_turns(hvd.size())
+    for op in (hvd.Gossip("sgp", topology=push, style="cta"),
+               hvd.Gossip("sgp", topology=push, style="atc", overlap=True)):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:2])
+        told = Told()
+        told.wait()  # the last rank's part
+        train(model, optimizer, data()[2:3])
+        if not told.late and hvd.size() > 1:
+            try:
+                with on_alarm(interrupt):
+                    optimizer.finish_gossip()
+                raise AssertionError("nothing was waited for")
+            except KeyboardInterrupt:
+                pass
+        told.tell()
+        told.free()
+        train(model, optimizer, data()[3:])
+        optimizer.finish_gossip()
+        want, _ = by_hand(push, data())
+        close(flat(model), want[hvd.rank()], 2e-5)
 
 
 def keeps_mass(op):
@@ -608,6 +644,41 @@ def check_parameters_that_are_added():
         close(got, want, 1e-5)
         assert len(optimizer.param_groups) == 2
         assert abs(optimizer.gossip_mass()[1] - hvd.size()) < 1e-12
+
+
+def trained_beside(numbers, op, grows=False):
+    """Models by number, whose parameters have the same names, or of layers that were added, and
+    which train by turns: what becomes of each."""
+    pairs = {}
+    for i in numbers:
+        model, more = make_model(), torch.nn.Linear(5, 5)
+        put(model, flat(model) + 0.1 * (hvd.rank() + i))
+        names = [(f"{i if grows else 0}.{name}", p) for name, p in model.named_parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), names,
+                                             op=op)
+        if grows:
+            optimizer.add_param_group({"params": list(more.parameters())})
+            model = torch.nn.Sequential(model, more)
+        pairs[i] = model, optimizer
+    for batch in data():
+        for model, optimizer in pairs.values():
+            train(model, optimizer, [batch])
+    return {i: flat(model) for i, (model, _) in pairs.items()}
+
+
+def check_two_optimizers_have_rounds_of_their_own():
+    """Where the graph changes from round to round: also when parameters have the same names, as two
+    models of one class have."""
+    turns = {"topology": topology.OnePeerExponential(hvd.size())}
+    for options, grows in (
+            (turns, False), ({"algorithm": "sgp", "topology": by_turns(hvd.size())}, False),
+            ({"style": "atc", **turns}, False), ({"algorithm": "gt", **turns}, False),
+            ({"algorithm": "push_diging", **turns}, False), ({"what": "both", **turns}, False),
+            ({"algorithm": "gossipgrad"}, False), ({"algorithm": "gossipgrad"}, True)):
+        op = hvd.Gossip(**options)
+        together = trained_beside((0, 1), op, grows)
+        for i in together:
+            close(together[i], trained_beside((i,), op, grows)[i], 1e-6)
 
 
 def check_where_parameters_cannot_be_added():

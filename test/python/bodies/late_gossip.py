@@ -181,6 +181,7 @@ def check_what_all_do_together_fails_in_time():
         "the distance": lambda: hvd.consensus_distance(model.parameters()),
         "advice": lambda: hvd.advise(model, 0.01),
         "an optimizer": lambda: begin(hvd.Gossip("adpsgd")),
+        "groups": lambda: begin(hvd.Gossip(what="gradients"), groups=2),
         "a module": lambda: SimpleGossipDataParallel(model),
         "neighbors": lambda: bf.InferSourceFromDestinationRanks([]),
     }
