@@ -62,34 +62,33 @@ class ArrivingGossip(ParameterGossip, NoReduction):
 
     @torch.no_grad()
     def _arrive(self, parameter):
-        handle = self._arriving.pop(parameter, None)
+        """An interrupt (Ctrl-C in a notebook) changes nothing: it can be waited for again."""
+        handle = self._arriving.get(parameter)
         if handle is None:
             return
-        weight, self._weight_arriving = self._weight_arriving, None
         try:
-            if weight is not None:
+            if self._weight_arriving is not None:
                 self._weight_sent = self.weight.item()
-                self.weight.copy_(weight.wait())
+                self.weight.copy_(self._weight_arriving.wait())
+                self._weight_arriving = None
             parameter.copy_(handle.wait())
-        except BaseException as error:
-            self._leave_out(parameter, isinstance(error, Exception))
+        except Exception:
+            self._leave_out()
             raise
         if self.push_sum:
-            parameter.div_(self.weight.item())
+            parameter.div_(divisor(self.weight.item()))
+        del self._arriving[parameter]
 
-    def _leave_out(self, parameter, with_others):
-        """Its exchange has failed: it stays what was sent, as do those that have not arrived, which
-        must not be mixed by another round than the weight."""
-        left = [parameter]
-        if with_others:
-            others, self._arriving = self._arriving, {}
-            for handle in others.values():  # their tensors are lent
-                with contextlib.suppress(Exception):
-                    handle.wait()
-            left += others
+    def _leave_out(self):
+        """An exchange has failed: what has not arrived stays what was sent, and must not be mixed
+        by another round than the weight."""
+        left, self._arriving, self._weight_arriving = self._arriving, {}, None
+        for handle in left.values():  # their tensors are lent
+            with contextlib.suppress(Exception):
+                handle.wait()
         if self.push_sum:
-            for one in left:
-                one.div_(self._weight_sent)
+            for parameter in left:
+                parameter.div_(self._weight_sent)
 
     def _arrive_late(self, parameter):
         """Its gradient is there already."""

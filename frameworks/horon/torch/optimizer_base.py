@@ -120,9 +120,11 @@ class WrappedOptimizer:
         return super().step(**closure)
 
     def _step_of(self, parameter):
-        """The wrapped optimizer's step for this parameter alone."""
+        """The wrapped optimizer's step for this parameter alone; none for one that it has not."""
         groups = self.param_groups
-        group = next(g for g in groups if any(p is parameter for p in g["params"]))
+        group = next((g for g in groups if any(p is parameter for p in g["params"])), None)
+        if group is None:
+            return
         all_of_it, group["params"] = group["params"], [parameter]
         self.param_groups = [group]
         try:

@@ -30,10 +30,12 @@ class RoundGossip(ParameterGossip):
     def __init__(self, op, param_groups, named_parameters, process_set):
         if process_set is not global_process_set:
             raise HoronUnsupported("negotiated=False is for all ranks: it has no process sets")
+        # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
+        self._flat = FlatParameters(param_groups, named_parameters, f"{op.algorithm} of {op.spec}",
+                                    widened=False)
         super().__init__(op, param_groups, named_parameters, process_set)
         # Where rows sum to 1, too: a part that a neighbor did not take comes back with its weight.
         self._weighs = self.push_sum = op.push_sum and self._mixes
-        self._flat = FlatParameters(param_groups, named_parameters, widened=False)
         self._weights = [1.0] * len(self._flat.dtypes())
         self._sent = self._flat.new() if self._mixes and op.overlap else None
         self._number = next(_numbers)

@@ -122,6 +122,31 @@ def check_steps_during_backward():
         optimizer.step()
 
 
+def check_steps_during_backward_of_a_part():
+    """Of a model of which the optimizer has but the first layer: the rest is mixed and not trained,
+    whether it had gradients from the start or gets them later."""
+    if not CHECKED:
+        return
+    ring()
+    for thawed in (False, True):
+        results = []
+        for during in (False, True):
+            model = start_models()[bf.rank()]
+            layers = [p for p in model.parameters() if p.requires_grad]
+            for parameter in layers[2:]:
+                parameter.requires_grad_(not thawed)
+            optimizer = bf.DistributedAdaptThenCombineOptimizer(
+                torch.optim.SGD(layers[:2], lr=0.1), model=model, during_backward=during)
+            for batch in data():
+                optimizer.zero_grad()
+                loss_of(model, batch[bf.rank()]).backward()
+                optimizer.step()
+                for parameter in layers[2:]:
+                    parameter.requires_grad_(True)
+            results.append(flat(model))
+        same(results[1], results[0])
+
+
 def check_a_step_function_of_ones_own():
     """SGD's in place of Adam's is SGD."""
     if not CHECKED:
