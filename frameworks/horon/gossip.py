@@ -6,6 +6,9 @@
 The round belongs to the tensor: each call under a name is its next one, so give names.
 """
 
+import functools
+
+from horon import _core
 from horon.errors import HoronInvalidArgument
 from horon.mixing import Lazy, Natural
 from horon.specs import Op
@@ -197,6 +200,22 @@ def fail_when_late(spec: str) -> str:
     """The spec of gossip whose round fails on all ranks, with an error that names the late one,
     where it would be left out: for what has nothing to keep."""
     return f"{spec}{',' if ':' in spec else ':'}late=fail"
+
+
+@functools.lru_cache(maxsize=256)
+def rounds_differ(spec: str, n: int) -> bool:
+    """Whether each call of this spec among n ranks mixes by another round than the one before."""
+    kind, _, parameters = spec.partition(":")
+    links = [p for p in parameters.split(",") if p and p.partition("=")[0] not in _OF_A_CALL]
+    given = next((int(p[2:]) for p in links if p.startswith("n=")), n)
+    try:
+        graph = ":".join(filter(None, ("gossip", ",".join(links))))
+        return kind == "gossip" and _core.Graph(graph, given).period != 1
+    except HoronInvalidArgument:
+        return False  # the call will say what is wrong
+
+
+_OF_A_CALL = ("hierarchical", "inside", "rounds", "late")  # of a spec, beside its graph
 
 
 def graph_of(topology, n: int, mixing=None) -> Topology:

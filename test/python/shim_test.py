@@ -69,7 +69,7 @@ def test_pretended_nodes(launch, needs_mpi):
            env={"HORON_LOCAL_SIZE": "2"})
 
 
-@pytest.mark.parametrize("np, each", [(3, 2), (4, 3)])
+@pytest.mark.parametrize("np, each", [(3, 2), (4, 3), (5, 2)])
 def test_pretended_nodes_of_different_sizes(launch, needs_mpi, np, each):
     launch(np, "gossip_by_nodes", launcher="mpirun", env={"HORON_LOCAL_SIZE": str(each)})
 

@@ -8,7 +8,7 @@ they do not, all get an error that shows both views.
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.gossip import Gossip, fail_when_late, graph_of
+from horon.gossip import Gossip, fail_when_late, graph_of, rounds_differ
 from horon.mixing import Natural, Push
 from horon.names import full_name
 from horon.process_sets import global_process_set
@@ -21,6 +21,7 @@ from horon.torch.gossip_modules import (  # noqa: F401
     SimpleGossipDataParallel,
 )
 from horon.torch.gossipers import BilatPushPull, PushPull, PushSum  # noqa: F401
+from horon.torch.parameter_gossip import divisor
 from horon.torch.participants import count_participants, nodes_are_even
 
 _MOST_EXACT = 128  # ranks whose automatic topology is exact whatever their number (spec.cc)
@@ -44,12 +45,16 @@ def _participant(process_set, hierarchical) -> int:
 
 def _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hierarchical, sums,
                    name, process_set, in_place):
+    by_topology = src_weights is None and dst_weights is None
+    spec = Gossip(topology=topology, hierarchical=hierarchical).spec if by_topology else ""
+    if name is None and rounds_differ(spec, process_set.size()):
+        raise HoronInvalidArgument("each call is another round of this topology, and which one "
+                                   "belongs to the tensor: give the tensor a name")
     name = full_name("neighbor_allreduce", name, set_id(process_set))
-    if src_weights is None and dst_weights is None:
+    if by_topology:
         if self_weight is not None or sums != "any":
             raise HoronInvalidArgument("self_weight and sums go with src_weights and dst_weights: "
                                        "without these the topology has the weights")
-        spec = Gossip(topology=topology, hierarchical=hierarchical).spec
         return reduce_call(name, spec, tensor, process_set, in_place=in_place)
     if src_weights is None or dst_weights is None or topology is not None:
         raise HoronInvalidArgument(
@@ -71,7 +76,8 @@ def neighbor_allreduce(tensor, *, self_weight=None, src_weights=None, dst_weight
     theirs. Blocking; the result is new.
 
     src_weights, dst_weights: {rank: weight}, or lists of ranks (then 1 / (sources + 1), and 1).
-    Without them: one round of `topology` (None: an exact one). sums: "rows", "columns" or "both"
+    Without them: the next round of `topology` (None: an exact one) of the tensor of this name,
+    which is needed where rounds differ. sums: "rows", "columns" or "both"
     claims that the weights everybody hears, or sends, sum to 1, and has it checked.
     hierarchical: the neighbors are nodes, whose ranks average first.
     """
@@ -144,10 +150,10 @@ def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, pro
     if graph.rows_sum_to_one:
         return call
     weight = torch.ones(1, dtype=torch.float64)
-    weights = reduce_call(f"{name}.weight", spec, weight, process_set, round=-1)
+    weights = reduce_call(f"{name}.weight", spec, weight, process_set, share, round=-1)
     # Element types may differ, so each is its own bucket.
     return GroupCall([call, weights], name).then(
-        lambda mixed: mixed[0].div_(mixed[1].to(mixed[0].dtype)))
+        lambda mixed: mixed[0].div_(divisor(mixed[1].item())))
 
 
 def gossip_average(tensor, rounds=None, tol=None, topology=None, mixing=None, hierarchical=False,

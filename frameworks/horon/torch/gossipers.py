@@ -17,6 +17,7 @@ from horon.gossip import Gossip, graph_of
 from horon.mixing import Push
 from horon.process_sets import global_process_set
 from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.parameter_gossip import divisor
 
 _numbers = itertools.count()
 
@@ -52,7 +53,7 @@ class _Gossiper:
 
     def estimate(self, x):
         """The mean, as far as the rounds have brought it."""
-        return x / self.weight.to(x.dtype)
+        return x / divisor(self.weight.item())
 
 
 class PushSum(_Gossiper):

@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument
-from horon.gossip import Gossip
+from horon.gossip import Gossip, rounds_differ
 from horon.names import full_name
 from horon.process_sets import global_process_set
 from horon.specs import Average, Sum, spec_of
@@ -37,7 +37,8 @@ def reduction_spec(op, average=None) -> str:
 
 
 def _name(kind, name, spec, process_set) -> str:
-    if name is None and spec.partition(":")[0] in _GO_ON:
+    if name is None and (spec.partition(":")[0] in _GO_ON
+                         or rounds_differ(spec, process_set.size())):
         raise HoronInvalidArgument(
             f"op '{spec}' goes on where its last call with this tensor ended: "
             "give the tensor a name"

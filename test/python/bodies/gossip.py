@@ -10,6 +10,7 @@ import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
 from horon.torch import hooks
+from horon.torch.gossip import PushSum
 from horon.torch.gossip import _check_exact as refuse_inexact
 
 
@@ -227,6 +228,42 @@ def check_disagreement_shows_both_views():
         with raises(ValueError, words=["go with src_weights and dst_weights"]):
             hvd.neighbor_allreduce(value, topology="ring", name="more", **more)
     close(hvd.gossip_average(value), value)  # and on it goes
+
+
+def check_a_tensor_without_a_name_has_no_rounds():
+    """Each call would be round 0; where all rounds are alike it is."""
+    x, ring = torch.full((3,), float(hvd.rank())), topology.Ring(hvd.size())
+    calls = (lambda graph: hvd.allreduce(x, op=hvd.Gossip(topology=graph)),
+             lambda graph: hvd.grouped_allreduce([x], op=hvd.Gossip(topology=graph))[0],
+             lambda graph: hvd.neighbor_allreduce(x, topology=graph))
+    by_turns = (topology.RandomMatching(hvd.size()), topology.Base(hvd.size(), k=1),
+                *([None, "one_peer_exponential"] if hvd.size() > 2 else []))
+    for call in calls:
+        close(call(ring), predicted(ring, torch.arange(hvd.size())[:, None].expand(-1, 3).double(),
+                                    1)[hvd.rank()].float(), 1e-6)
+        for graph in by_turns:
+            if not isinstance(graph, topology.Topology) or graph.period != 1:
+                with raises(hvd.HoronInvalidArgument, words=["give the tensor a name"]):
+                    call(graph)
+    with raises(hvd.HoronInvalidArgument, words=["give the tensor a name"]):
+        hvd.allreduce(x, op="gossip:graph=random_matching")
+
+
+def check_a_weight_that_is_given_away_is_told():
+    if hvd.size() != 2:
+        return
+    away = topology.Custom(2, [(0, 1, 1.0), (1, 1, 1.0)], [(1, 0, 0.5), (1, 1, 0.5), (0, 0, 1.0)])
+    words = ["push-sum weight", "hears more often"]
+    x = torch.full((3,), float(hvd.rank()))
+    gossiper = PushSum(away, mixing.Natural())
+    gossiper.mix(x)
+    for call in (lambda: hvd.gossip_average(x, rounds=1, topology=away, name="away"),
+                 lambda: gossiper.estimate(x)):
+        if hvd.rank() == 0:
+            with raises(hvd.HoronInvalidArgument, words=words):
+                call()
+        else:
+            call()
 
 
 def check_what_only_optimizers_do_is_refused():

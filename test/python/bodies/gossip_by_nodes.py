@@ -81,12 +81,24 @@ def check_exact_diffusion():
 def check_gossip_average_is_the_ranks_mean():
     """However many ranks a node has."""
     mean = (hvd.size() - 1) / 2
-    star = {"topology": "star", "mixing": mixing.Push(), "rounds": 8}
-    for options in ({}, {"topology": "base"}, {"topology": "random_matching", "rounds": 8},
+    star = {"topology": "star", "mixing": mixing.Push(), "rounds": 80}
+    for options in ({}, {"topology": "base"}, {"topology": "random_matching", "rounds": 80},
                     {"tol": 1e-6}, star):
         for _ in range(2):  # a name comes again
             got = hvd.gossip_average(mine(), hierarchical=True, name="mean", **options)
             close(got, torch.full((3,), mean, dtype=torch.float64), 1e-6)
+
+
+def check_gossip_average_is_the_mean_of_a_process_set():
+    members = list(range(max(1, hvd.size() - 1)))
+    some = hvd.add_process_set(members)
+    if some.included():
+        for options in ({}, {"topology": "star", "mixing": mixing.Push(), "rounds": 80}):
+            got = hvd.gossip_average(mine(), hierarchical=True, name="of a set", process_set=some,
+                                     **options)
+            mean = torch.full((3,), (len(members) - 1) / 2, dtype=torch.float64)
+            close(got, mean, 1e-6)
+    hvd.remove_process_set(some)
 
 
 def check_one_round():
