@@ -32,8 +32,11 @@ class Pictures:
     def __init__(self):
         self.plain = torch.randn(CLASSES, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
-    def draw(self, count, generator):
+    def draw(self, count, generator, own=False):
+        """own: only of this rank's half of the classes."""
         labels = torch.randint(CLASSES, (count,), generator=generator)
+        if own:
+            labels = labels // 2 + hvd.rank() % 2 * (CLASSES // 2)
         noise = torch.randn(count, 1, 8, 8, generator=generator)
         return self.plain[labels] + 2.0 * noise, labels
 
@@ -45,16 +48,18 @@ def small_network():
         torch.nn.Linear(72, CLASSES))
 
 
-def loss_after_training(op) -> float:
-    """The mean over the ranks, each with its own parameters, on the same pictures never seen."""
+def loss_after_training(op, own=False) -> float:
+    """The mean over the ranks, each with its own parameters, on the same pictures never seen. None:
+    each rank trains alone."""
     pictures, model = Pictures(), small_network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
-                                         model.named_parameters(), op=op)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if op is not None:
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=op)
     generator = torch.Generator().manual_seed(100 + hvd.rank())
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = 0.1 * (1 - step / STEPS)
-        inputs, labels = pictures.draw(BATCH, generator)
+        inputs, labels = pictures.draw(BATCH, generator, own)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
@@ -74,3 +79,16 @@ def check_every_op_ends_near_the_loss_of_averaged_gradients():
         bound = 1.6 if getattr(op, "waits_for_nobody", False) else 1.15
         loss = loss_after_training(op)
         assert loss <= bound * best, (name, loss, best)
+
+
+def check_every_op_learns_what_only_other_ranks_see():
+    """Each sees half of the classes, and alone learns no more: where all see the same, who mixes
+    nothing ends near the others, too."""
+    if hvd.size() == 1:
+        return
+    best, alone = (loss_after_training(op, own=True) for op in (hvd.Average, None))
+    assert alone > 5 * best, (alone, best)
+    for name, op in OPS.items():
+        bound = alone / 2 if getattr(op, "waits_for_nobody", False) else 2 * best
+        loss = loss_after_training(op, own=True)
+        assert loss <= bound, (name, loss, best, alone)
