@@ -288,6 +288,7 @@ int horon_run(const horon_request* request, horon_work** work) {
   return Command([&](Runtime& runtime) -> Status {
     HORON_ASSIGN(std::shared_ptr<Work> made, Submit(runtime, {request, 1}, nullptr, false));
     HORON_TRY(runtime.WaitToEnd(*made));
+    if (request->device >= 0) HORON_TRY(made->HoldBack(request->stream));
     if (work != nullptr) *work = Handle(made);
     return Status::Ok();
   });

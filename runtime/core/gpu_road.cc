@@ -200,13 +200,14 @@ GpuRoad::Way GpuRoad::WayOf(GpuBucket& bucket, const Share& share) const {
 Status GpuRoad::Begin(GpuBucket& bucket, Stream& stream) const {
   std::map<const void*, uint64_t> begun;  // the last recording, by stream
   for (const Entry& entry : bucket.entries()) {
-    if (!entry.ready) continue;
+    if (!entry.ready || !entry.ready->one_stream) continue;
     uint64_t& last = begun[entry.ready->stream];
     last = std::max(last, entry.ready->begun);
   }
   std::set<const Event*> held;
   for (const Entry& entry : bucket.entries()) {
-    if (!entry.ready || entry.ready->over < begun[entry.ready->stream]) continue;
+    if (!entry.ready) continue;
+    if (entry.ready->one_stream && entry.ready->over < begun[entry.ready->stream]) continue;
     if (held.insert(entry.ready.get()).second) HORON_TRY(entry.ready->HoldBack(stream.native()));
   }
   return Status::Ok();

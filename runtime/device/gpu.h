@@ -35,6 +35,8 @@ class Gpu {
   // An event after all that the framework has enqueued on its stream (a cudaStream_t) so far.
   // kUnsupported while that stream is captured into a graph.
   virtual Result<SharedEvent> Record(void* framework_stream) = 0;
+  // The same on another thread than the one that has used the stream.
+  virtual Result<SharedEvent> RecordOfAnyThread(void* framework_stream) = 0;
 };
 
 }  // namespace horon

@@ -134,6 +134,7 @@ Result<SharedEvent> RecordOn(const std::shared_ptr<Events>& events, void* stream
   HORON_ASSIGN(const cudaEvent_t event, events->Take());
   auto made = std::make_shared<CudaEvent>(events, event);
   made->stream = stream;
+  made->one_stream = stream != cudaStreamPerThread;
   made->begun = events->Tick();
   HORON_TRY(Check(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), "record an event",
                   events->index()));
@@ -296,6 +297,10 @@ class CudaGpu final : public Gpu {
     const OnDevice current(index_);
     HORON_TRY(RefuseCaptured(static_cast<cudaStream_t>(framework_stream), index_));
     return RecordOn(events_, framework_stream);
+  }
+  // The legacy stream waits for those of all threads.
+  Result<SharedEvent> RecordOfAnyThread(void* framework_stream) override {
+    return Record(framework_stream == cudaStreamPerThread ? cudaStreamLegacy : framework_stream);
   }
 
  private:

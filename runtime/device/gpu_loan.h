@@ -54,7 +54,7 @@ class GpuLoan {
     std::vector<SharedEvent> over;
     if (written_) over.push_back(std::move(written_));
     for (void* const stream : readers_) {
-      auto event = gpu_->Record(stream);
+      auto event = gpu_->RecordOfAnyThread(stream);
       over.push_back(event.ok() ? std::move(event).value() : nullptr);
     }
     returns_->Add(std::move(over), std::move(buffer_));

@@ -22,9 +22,11 @@ class Event {
   // What is enqueued on `stream` (a cudaStream_t) from now on starts after this point.
   virtual Status HoldBack(void* stream) = 0;
 
-  // The stream it was recorded on, and when on its GPU's clock its recording began and was over: of
-  // two on one stream the later one is known, unless two threads recorded them at the same time.
+  // The stream it was recorded on (the framework's name of it), and whether that is one stream: not
+  // where it is another one on each thread. When on its GPU's clock its recording began and was
+  // over: of two on one stream the later one is known, unless two threads recorded them at once.
   void* stream = nullptr;
+  bool one_stream = true;
   uint64_t begun = 0, over = 0;
 };
 using SharedEvent = std::shared_ptr<Event>;

@@ -117,6 +117,13 @@ std::byte* FakeGpu::Inside(std::byte* device) const {
 }
 
 std::unique_ptr<Memory> FakeGpu::MakeMemory() { return std::make_unique<RegionMemory>(*this); }
+int64_t FakeGpu::pinned() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [data, length] : pinned_) bytes += length;
+  return bytes;
+}
+
 std::unique_ptr<Memory> FakeGpu::MakePinnedMemory() {
   return std::make_unique<FakePinnedMemory>(*this);
 }

@@ -41,10 +41,14 @@ class FakeGpu final : public Gpu {
   std::shared_ptr<Stream> Borrow(void* framework_stream) override;
   Status Attach() override { return Status::Ok(); }
   Result<SharedEvent> Record(void* framework_stream) override;
+  Result<SharedEvent> RecordOfAnyThread(void* framework_stream) override {
+    return Record(framework_stream);
+  }
 
   // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
   std::byte* Take(int64_t bytes);
   int64_t taken() const;  // bytes of it, by tests and pools; none is given back
+  int64_t pinned() const;
   // Where that memory can be read and written: for work on streams alone.
   std::byte* Inside(std::byte* device) const;
   const std::byte* Inside(const std::byte* device) const {

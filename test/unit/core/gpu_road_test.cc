@@ -33,6 +33,67 @@ TEST_CASE("nobody waits for the device", "[gpu]") {
   world.Check();
 }
 
+TEST_CASE("nobody waits for the device, whatever the op, on one rank or several", "[gpu]") {
+  for (const int size : {1, 2}) {
+    GpuWorld world(test::LayoutOf(size, 0, "gpu.buckets.group"));
+    world.Run([&](GpuRank& rank) {
+      const Bytes input = Counting(1, 8);
+      std::vector<std::shared_ptr<Work>> works;
+      // The group meets while nothing is held.
+      for (const char* op : {"sum", "broadcast:root=0", "allgather", "alltoall", "reduce_scatter",
+                             "adasum", "gossip:graph=ring"}) {
+        rank.stream().Hold();
+        const bool owned = op[0] == 'a' || op[0] == 'r';
+        Request request = GpuRank::Of(op, op, DataType::kFloat32, {4, 2});
+        if (std::string(op) == "alltoall") request.splits = {4 / size, 4 / size};
+        if (std::string(op) == "alltoall" && size == 1) request.splits = {4};
+        std::byte* const tensor = rank.Put(input);
+        const bool own_output = owned && std::string(op) != "adasum";
+        const auto work = rank.Submit(request, tensor, own_output ? nullptr : tensor);
+        world.Expect(work.ok(), std::string(op) + ": " + work.status().message());
+        if (!work.ok()) continue;
+        const Status finished = rank.Synchronize(*work.value());
+        world.Expect(finished.ok(), std::string(op) + ": " + finished.message());
+        world.Expect(!work.value()->Settled().value(), std::string(op) + " has waited");
+        rank.stream().Release();
+        works.push_back(work.value());
+      }
+      rank.stream().Finish();
+      auto& counters = rank.me().runtime().counters();
+      world.Expect(counters["gpu.buckets.host"].value() == 0, "some went through the host");
+    });
+    world.Check();
+  }
+}
+
+TEST_CASE("equal parts are reduced and scattered without memory of their own", "[gpu]") {
+  GpuWorld world(test::LayoutOf(2, 0, "gpu.buckets.group"));
+  constexpr int64_t kRows = 1 << 16, kBytes = kRows * 4;
+  world.Run([&](GpuRank& rank) {
+    std::vector<std::byte*> tensors;
+    for (int i = 0; i < 4; ++i) tensors.push_back(rank.Put(Counting(1, kRows)));
+    const int64_t before = rank.gpu().taken();
+    rank.stream().Hold();
+    std::vector<std::shared_ptr<Work>> works;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Request request = GpuRank::Of(std::to_string(i), "reduce_scatter:op=average",
+                                          DataType::kFloat32, {kRows});
+      works.push_back(rank.Submit(request, tensors[i], nullptr).value());
+      world.Expect(rank.me().Wait(*works.back()).ok(), "reduced");
+    }
+    world.Expect(rank.gpu().taken() - before == 4 * kBytes / 2, "more than the outputs");
+    rank.stream().Release();
+    for (auto& work : works) {
+      world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+      const Bytes got = rank.Get(work->outputs()[0].data, kBytes / 2);
+      const Bytes all = Counting(1, kRows);
+      const auto half = rank.me().rank() * kBytes / 2;
+      world.Expect(got == Bytes(all.begin() + half, all.begin() + half + kBytes / 2), "the mean");
+    }
+  });
+  world.Check();
+}
+
 // Between calls that block others do not, of several tensors, too: on the share's stream.
 TEST_CASE("a call that blocks works on its caller's stream", "[gpu]") {
   const int ranks = GENERATE(1, 2);
@@ -241,6 +302,34 @@ TEST_CASE("of events that two threads record at the same time all are waited for
     world.Expect(rank.me().runtime().Submit(all, work, true).ok(), "submitted");
     world.Expect(rank.Synchronize(*work).ok(), "synchronized");
     rank.stream().Finish();
+  });
+  world.Check();
+}
+
+TEST_CASE("of streams that have one name on several threads all are waited for", "[gpu]") {
+  GpuWorld world({1, 0, {kNccl}, ""});
+  world.Run([&](GpuRank& rank) {
+    test::FakeStream other(rank.gpu());
+    std::vector<Submission> all;
+    for (test::FakeStream* stream : {&rank.stream(), &other}) {
+      std::byte* const tensor = rank.gpu().Take(32);
+      stream->Enqueue("a thread's kernel", {}, {Span{tensor, 32}}, [] {});
+      Request request =
+          GpuRank::Of(stream == &other ? "b" : "a", "sum", DataType::kFloat32, {8});
+      request.group = "both";
+      request.group_size = 2;
+      world.Expect(rank.me().runtime().GpuOf(request.device).ok(), "there is a GPU");
+      SharedEvent ready = rank.gpu().Record(stream).value();
+      ready->stream = &rank.stream();
+      ready->one_stream = false;
+      all.push_back({rank.me().runtime().registry().Of(std::move(request)).value(), tensor, tensor,
+                     std::move(ready)});
+    }
+    const auto work = std::make_shared<Work>(2);
+    world.Expect(rank.me().runtime().Submit(all, work, true).ok(), "submitted");
+    world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+    rank.stream().Finish();
+    other.Finish();
   });
   world.Check();
 }
