@@ -87,7 +87,8 @@ Task ReduceScatterOp::RunOne(Stage& stage, size_t i) {
   co_return co_await ReduceScatter(comm, block, parts, output, reduction);
 }
 
-// The parts of a group are equally long: they are moved apart to the length of the first.
+// The parts of a group are equally long: where rows do not divide evenly they are moved apart to
+// the length of the first.
 Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
   const Segment& segment = stage.segments()[i];
   const Shape& shape = segment.request->shape;
@@ -96,21 +97,29 @@ Status ReduceScatterOp::EnqueueOne(GpuStage& stage, size_t i) {
   const auto parts = NearlyEqualParts(shape[0], size, size);  // rows
   const int64_t rows = parts[static_cast<size_t>(me)].count, longest = parts[0].count * row_count;
   HORON_TRY(stage.AllocateOutput(i, WithRows(shape, rows)));
-  HORON_ASSIGN(Buffer block, stage.Scratch(longest * element * size));
+  std::byte* const output = stage.segments()[i].output;
+  Stream& stream = stage.stream();
+  const double scale = ReductionIn(stage, size).scale;
+  if (shape[0] % size == 0 && stage.prescale() == 1.0) {
+    HORON_TRY(stage.group().ReduceScatter(stage.dtype(), ReduceKind::kSum, segment.input, output,
+                                          longest, stream));
+    if (scale == 1.0) return Status::Ok();
+    const Piece whole{output, output, longest};
+    return stream.Move(stage.dtype(), stage.dtype(), scale, {&whole, 1});
+  }
+  HORON_ASSIGN(std::byte* const block, stage.Block(longest * element * size));
   std::vector<Piece> pieces;
   for (int64_t r = 0; r < size; ++r) {
     const Part& part = parts[static_cast<size_t>(r)];
     pieces.push_back({segment.input + part.begin * row_count * element,
-                      block.data() + r * longest * element, part.count * row_count});
+                      block + r * longest * element, part.count * row_count});
   }
-  Stream& stream = stage.stream();
   HORON_TRY(stream.Move(stage.dtype(), stage.dtype(), stage.prescale(), pieces));
-  std::byte* const mine = block.data() + me * longest * element;
-  HORON_TRY(stage.group().ReduceScatter(stage.dtype(), ReduceKind::kSum, block.data(), mine,
-                                        longest, stream));
-  const Piece out{mine, stage.segments()[i].output, rows * row_count};
-  HORON_TRY(stream.Move(stage.dtype(), stage.dtype(), ReductionIn(stage, size).scale, {&out, 1}));
-  return stage.Retire(std::move(block));
+  std::byte* const mine = block + me * longest * element;
+  HORON_TRY(stage.group().ReduceScatter(stage.dtype(), ReduceKind::kSum, block, mine, longest,
+                                        stream));
+  const Piece out{mine, output, rows * row_count};
+  return stream.Move(stage.dtype(), stage.dtype(), scale, {&out, 1});
 }
 
 // Inside each node what the ranks of one place are to have goes to the rank of that place, as the

@@ -49,6 +49,9 @@ class Gossip final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
+  int64_t MostFused(int64_t threshold, DeviceKind where) const override {
+    return gossip::MostFused(threshold, where);
+  }
   std::vector<WhenLate> late_choices() const override {
     return {WhenLate::kKeep, WhenLate::kFail};
   }

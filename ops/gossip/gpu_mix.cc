@@ -3,39 +3,50 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/device/batch.h"
+
 namespace horon::gossip {
 namespace {
 
-constexpr int64_t kSlice = 8 << 20;    // bytes, which each peer heard takes once more
-constexpr int64_t kGpuAlignment = 16;  // what a GPU moves at once
+// Bytes: of a slice, which each peer heard takes once more; and of those of all peers.
+constexpr int64_t kMostSlice = 8 << 20, kRoom = 16 << 20;
 
-int64_t OnGpu(int64_t bytes) { return (bytes + kGpuAlignment - 1) / kGpuAlignment * kGpuAlignment; }
+// The same on all ranks, who hear differently many.
+int64_t SliceOf(const std::vector<GpuRounds>& mixes) {
+  size_t heard = 1;
+  for (const GpuRounds& mix : mixes) {
+    for (const Row& row : mix.rows) heard = std::max(heard, row.most_heard);
+  }
+  return std::min(kMostSlice, AlignedForGpus(kRoom / static_cast<int64_t>(heard)));
+}
 
 // Where each mix's tensors lie in one block of the device, and room behind them for what comes.
 struct GpuLayout {
   std::vector<Piece> in, out;
   std::vector<Span> runs;  // by mix
   std::byte* room = nullptr;
+  int64_t slice = 0;
 };
 
 // Every run is `parts` parts of equal length.
 Result<GpuLayout> LayOut(GpuStage& stage, const std::vector<GpuRounds>& mixes, int64_t parts) {
-  const int64_t element = SizeOf(stage.dtype());
+  const int64_t element = SizeOf(stage.dtype()), slice = SliceOf(mixes);
   std::vector<int64_t> lengths;
   int64_t total = 0, longest = 0;
   size_t heard = 0;
   for (const GpuRounds& mix : mixes) {
     int64_t bytes = 0;
-    for (const size_t i : mix.which) bytes += OnGpu(stage.segments()[i].count * element);
-    const int64_t part = OnGpu((bytes + parts - 1) / parts);
+    for (const size_t i : mix.which) bytes += AlignedForGpus(stage.segments()[i].count * element);
+    const int64_t part = AlignedForGpus((bytes + parts - 1) / parts);
     lengths.push_back(part * parts);
     total += part * parts;
     longest = std::max(longest, part);
     for (const Row& row : mix.rows) heard = std::max(heard, row.from.size());
   }
   HORON_ASSIGN(std::byte* const block,
-               stage.Block(total + static_cast<int64_t>(heard) * std::min(kSlice, longest)));
+               stage.Block(total + static_cast<int64_t>(heard) * std::min(slice, longest)));
   GpuLayout layout;
+  layout.slice = slice;
   std::byte* run = block;
   for (size_t m = 0; m < mixes.size(); ++m) {
     std::byte* at = run;
@@ -43,7 +54,7 @@ Result<GpuLayout> LayOut(GpuStage& stage, const std::vector<GpuRounds>& mixes, i
       const Segment& segment = stage.segments()[i];
       layout.in.push_back({segment.input, at, segment.count});
       layout.out.push_back({at, segment.output, segment.count});
-      at += OnGpu(segment.count * element);
+      at += AlignedForGpus(segment.count * element);
     }
     layout.runs.push_back({run, lengths[m]});
     run += lengths[m];
@@ -74,13 +85,13 @@ Task MixSlice(GpuStage& stage, const Row& row, double factor, Span own, std::byt
                                own.bytes / SizeOf(stage.dtype()));
 }
 
-// All rounds of a run of the block. `rows` outlive it.
+// All rounds of a run of the block. `rows` and `layout` outlive it.
 Task MixRun(GpuStage& stage, const std::vector<Row>& rows, double factor, Span run,
-            std::byte* room) {
+            const GpuLayout& layout) {
   for (const Row& row : rows) {
-    for (int64_t begin = 0; begin < run.bytes; begin += kSlice) {
-      const Span slice{run.data + begin, std::min(kSlice, run.bytes - begin)};
-      Task mix = MixSlice(stage, row, factor, slice, room);
+    for (int64_t begin = 0; begin < run.bytes; begin += layout.slice) {
+      const Span slice{run.data + begin, std::min(layout.slice, run.bytes - begin)};
+      Task mix = MixSlice(stage, row, factor, slice, layout.room);
       HORON_CO_TRY(co_await mix);
     }
     factor = 1;
@@ -94,6 +105,10 @@ void ToRanks(Neighbors& neighbors, const Communicator& comm, size_t place) {
 }
 
 }  // namespace
+
+int64_t MostFused(int64_t threshold, DeviceKind where) {
+  return where == DeviceKind::kHost ? threshold : threshold / 16 * 13;
+}
 
 bool MixesOnGpus(const Communicator& comm, bool between_nodes, bool everyone) {
   const size_t most = Stream::kMostInputs;
@@ -109,7 +124,7 @@ Task MixOnGpus(GpuStage& stage, std::vector<GpuRounds> mixes, double factor) {
   const GpuLayout& layout = laid.value();
   HORON_CO_TRY(stage.stream().Move(dtype, dtype, 1.0, layout.in));
   for (size_t m = 0; m < mixes.size(); ++m) {
-    Task mix = MixRun(stage, mixes[m].rows, factor, layout.runs[m], layout.room);
+    Task mix = MixRun(stage, mixes[m].rows, factor, layout.runs[m], layout);
     HORON_CO_TRY(co_await mix);
   }
   co_return stage.stream().Move(dtype, dtype, 1.0, layout.out);
@@ -141,7 +156,7 @@ Task MixNodesOnGpus(GpuStage& stage, std::vector<GpuRounds> mixes, bool average)
     if (width > 1)
       HORON_CO_TRY(stage.group().ReduceScatter(dtype, ReduceKind::kSum, run.data, part.data,
                                                bytes / SizeOf(dtype), stage.stream()));
-    Task mix = MixRun(stage, mixes[m].rows, factor, part, layout.room);
+    Task mix = MixRun(stage, mixes[m].rows, factor, part, layout);
     HORON_CO_TRY(co_await mix);
     if (width > 1)
       HORON_CO_TRY(stage.group().Allgather(part.data, run.data, bytes, stage.stream()));

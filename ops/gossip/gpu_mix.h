@@ -4,7 +4,7 @@
 // The weighted sum is that of the host but for rounding: products are rounded and added left to
 // right, own value first. Sent per rank and round: S for each peer; between nodes its part of S,
 // after a reduce-scatter inside the node and before an allgather there. Memory: the tensors, and a
-// slice for each peer heard. Called from the gossip ops' RunOnGpus, by all ranks alike.
+// slice for each peer heard, 16 MiB in all. Called from the gossip ops' RunOnGpus, by all ranks alike.
 #pragma once
 
 #include <vector>
@@ -20,6 +20,10 @@ struct GpuRounds {
   std::vector<Row> rows;
   std::vector<size_t> which;  // segments of the bucket
 };
+
+// Bytes of a bucket at most: on a GPU it fits into a block of the threshold (128 MiB) with the room
+// for what is heard.
+int64_t MostFused(int64_t threshold, DeviceKind where);
 
 // Whether peers are few enough for one launch, whatever the graph; between nodes a group has to be
 // that of one node. `everyone`: as in Op::on_gpus.

@@ -117,8 +117,9 @@ Round Lazy(Round round) {
 }
 
 Row RowOf(const Round& round, int participant) {
-  Row row{round.self[At(participant)], round.from[At(participant)], {}};
+  Row row{round.self[At(participant)], round.from[At(participant)], {}, 0};
   for (int i = 0; i < round.size(); ++i) {
+    row.most_heard = std::max(row.most_heard, round.from[At(i)].size());
     if (i == participant) continue;
     for (const Neighbor& neighbor : round.from[At(i)]) {
       if (neighbor.rank == participant) row.to.push_back({i, neighbor.weight});

@@ -54,6 +54,7 @@ Round Lazy(Round round);
 struct Row {
   double self = 1;
   Neighbors from, to;
+  size_t most_heard = 0;  // by any participant
 };
 Row RowOf(const Round& round, int participant);
 

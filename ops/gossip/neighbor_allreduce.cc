@@ -20,7 +20,7 @@ namespace {
 
 gossip::Row RowOf(const Request& request) {
   gossip::Neighborhood says = gossip::NeighborhoodOf(request);
-  gossip::Row row{says.self, std::move(says.sources), std::move(says.destinations)};
+  gossip::Row row{says.self, std::move(says.sources), std::move(says.destinations), 0};
   for (gossip::Neighbors* list : {&row.from, &row.to}) {
     std::sort(list->begin(), list->end(),
               [](const auto& a, const auto& b) { return a.rank < b.rank; });
@@ -48,6 +48,9 @@ class NeighborAllreduce final : public Op {
 
   bool fusable() const override { return true; }
   bool fills_output() const override { return true; }
+  int64_t MostFused(int64_t threshold, DeviceKind where) const override {
+    return gossip::MostFused(threshold, where);
+  }
   std::vector<WhenLate> late_choices() const override {
     return {WhenLate::kKeep, WhenLate::kFail};
   }

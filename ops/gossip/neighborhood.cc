@@ -173,6 +173,7 @@ Row RowOf(const std::vector<int64_t>& told, int participant) {
   int hears = 0;
   for (size_t at = 0; at < told.size(); ++hears) {
     const auto sources = static_cast<size_t>(told[at]);
+    row.most_heard = std::max(row.most_heard, sources);
     if (hears == participant) row.self = std::bit_cast<double>(told[at + 1]);
     at += 2;
     for (size_t i = 0; i < sources; ++i, at += 2) {

@@ -189,8 +189,10 @@ Task GpuRoad::Connect(Communicator& members, Share& share) {
 GpuRoad::Way GpuRoad::WayOf(GpuBucket& bucket, const Share& share) const {
   if (!gpu_ || bucket.entries()[0].joined) return Way::kHost;
   const bool elementwise = bucket.op().elementwise().has_value();
-  if (bucket.comm().size() == 1) return elementwise ? Way::kGroup : Way::kHost;
-  if (!elementwise && !bucket.op().on_gpus(bucket, share.way == Way::kGroup)) return Way::kHost;
+  const bool lone = bucket.comm().size() == 1;
+  if (!elementwise && !bucket.op().on_gpus(bucket, lone || share.way == Way::kGroup))
+    return Way::kHost;
+  if (lone) return Way::kGroup;
   // Ops that only move bytes take any type, but a way is chosen by what all ranks know.
   return share.group && !share.group->Reduces(bucket.dtype()) ? Way::kHost : share.way;
 }

@@ -8,42 +8,139 @@
 #include "runtime/core/gpu_road.h"
 #include "runtime/core/gpu_waits.h"
 #include "runtime/transport/collectives.h"
+#include "runtime/transport/lone_group.h"
 
 namespace horon {
 namespace {
 
-// A chunk is sent while the next one is copied to the host.
-constexpr int64_t kFarChunkBytes = 4 << 20;
+// Of what comes from other nodes to be added, in the device's memory.
+constexpr int64_t kMostRoom = 32 << 20;
 
 // A part of what goes to a peer, or comes from it.
 struct FarChunk {
   int peer = -1;
   std::byte *on_device = nullptr, *on_host = nullptr;
   int64_t bytes = 0;
-  SharedEvent arrived;  // on the host
+  SharedEvent copied;  // on its way out: to the host; in: from there
   Transfer transfer;
 };
 using FarChunks = std::deque<FarChunk>;
 
-// The first chunks of all peers, then the second ones. Their places on the host begin at *at; null:
-// they stay on the device.
-void Cut(const std::vector<Span>& spans, std::byte** at, FarChunks& chunks) {
+// The first chunks of all peers, then the second ones.
+FarChunks Cut(const std::vector<Span>& spans) {
+  FarChunks chunks;
   int64_t longest = 0;
   for (const Span& span : spans) longest = std::max(longest, span.bytes);
-  for (int64_t begin = 0; begin < longest; begin += kFarChunkBytes) {
+  for (int64_t begin = 0; begin < longest; begin += kGpuChunkBytes) {
     for (size_t peer = 0; peer < spans.size(); ++peer) {
-      const int64_t bytes = std::min(kFarChunkBytes, spans[peer].bytes - begin);
+      const int64_t bytes = std::min(kGpuChunkBytes, spans[peer].bytes - begin);
       if (bytes <= 0) continue;
       FarChunk& chunk = chunks.emplace_back();
       chunk.peer = static_cast<int>(peer);
       chunk.on_device = spans[peer].data + begin;
       chunk.bytes = bytes;
-      if (at == nullptr) continue;
-      chunk.on_host = *at;
-      *at += bytes;
     }
   }
+  return chunks;
 }
+
+// Chunks on their way between the device and other nodes through places on the host, of which each
+// direction has as many as there are chunks, but for a few at most: a copy to the host waits until
+// what was sent from its place has gone, a receive until what came there is on the device. Both
+// ends list their chunks by rounds and peers, so somebody's first chunk is always its peer's first.
+class FarPipeline final : public Waitable {
+ public:
+  FarPipeline(Communicator& comm, Stream& down, Stream& up, int& awaited,
+              std::chrono::milliseconds limit, FarChunks out, FarChunks in)
+      : comm_(comm),
+        down_(down),
+        up_(up),
+        awaited_(awaited),
+        limit_(limit),
+        out_(std::move(out)),
+        in_(std::move(in)) {
+    for (const FarChunks* chunks : {&out_, &in_}) {
+      for (const FarChunk& chunk : *chunks) place_ = std::max(place_, AlignedForGpus(chunk.bytes));
+    }
+  }
+  ~FarPipeline() override { Await(false); }
+  FarPipeline(const FarPipeline&) = delete;
+  FarPipeline& operator=(const FarPipeline&) = delete;
+  int64_t bytes() const { return place_ * static_cast<int64_t>(Places(out_) + Places(in_)); }
+  void Start(std::byte* on_host) { on_host_ = on_host; }
+  bool Ready() override {
+    status_ = Advance();
+    const bool over = !status_.ok() || (sent_ == out_.size() && gone_ == out_.size() &&
+                                        taken_ == in_.size());
+    // The device wakes nobody; a transfer's end does.
+    Await(!over && (sent_ < copied_ || (there_ < taken_ && asked_ < in_.size())));
+    return over;
+  }
+  const Status& status() const { return status_; }  // once ready
+
+ private:
+  using FarClock = std::chrono::steady_clock;
+  static size_t Places(const FarChunks& chunks) { return std::min(chunks.size(), kGpuPlaces); }
+  std::byte* PlaceOf(size_t of) const { return on_host_ + place_ * static_cast<int64_t>(of); }
+  void Await(bool device) {
+    if (device != std::exchange(waits_, device)) awaited_ += device ? 1 : -1;
+  }
+  Status Advance() {
+    HORON_TRY(Receive());
+    return Send();
+  }
+  Status Send() {
+    while (gone_ < sent_ && out_[gone_].transfer.done) HORON_TRY(out_[gone_++].transfer.status);
+    for (; copied_ < out_.size() && copied_ - gone_ < Places(out_); ++copied_) {
+      FarChunk& chunk = out_[copied_];
+      chunk.on_host = PlaceOf(copied_ % Places(out_));
+      HORON_TRY(down_.Copy(chunk.on_host, chunk.on_device, chunk.bytes));
+      HORON_ASSIGN(chunk.copied, down_.Record());
+    }
+    for (; sent_ < copied_; ++sent_, since_ = FarClock::now()) {
+      FarChunk& chunk = out_[sent_];
+      HORON_ASSIGN(const bool copied, chunk.copied->Done());
+      if (!copied) return InTime();
+      HORON_TRY(comm_.Send(chunk.transfer, chunk.peer, Span{chunk.on_host, chunk.bytes}));
+    }
+    return Status::Ok();
+  }
+  Status Receive() {
+    for (; there_ < taken_; ++there_) {
+      HORON_ASSIGN(const bool copied, in_[there_].copied->Done());
+      if (!copied) break;
+    }
+    for (; asked_ < in_.size() && asked_ - there_ < Places(in_); ++asked_) {
+      FarChunk& chunk = in_[asked_];
+      chunk.on_host = PlaceOf(Places(out_) + asked_ % Places(in_));
+      HORON_TRY(comm_.Receive(chunk.transfer, chunk.peer, Span{chunk.on_host, chunk.bytes}));
+    }
+    for (; taken_ < asked_ && in_[taken_].transfer.done; ++taken_) {
+      FarChunk& chunk = in_[taken_];
+      HORON_TRY(chunk.transfer.status);
+      HORON_TRY(up_.Copy(chunk.on_device, chunk.on_host, chunk.bytes));
+      HORON_ASSIGN(chunk.copied, up_.Record());
+    }
+    return Status::Ok();
+  }
+  Status InTime() const {
+    const bool late = limit_.count() > 0 && FarClock::now() - since_ > limit_;
+    return late ? GpuTooLong(limit_) : Status::Ok();
+  }
+
+  Communicator& comm_;
+  Stream &down_, &up_;
+  int& awaited_;
+  const std::chrono::milliseconds limit_;
+  FarChunks out_, in_;
+  int64_t place_ = 0;  // bytes
+  std::byte* on_host_ = nullptr;
+  size_t copied_ = 0, sent_ = 0, gone_ = 0;    // of out_, in this order
+  size_t asked_ = 0, taken_ = 0, there_ = 0;   // of in_
+  FarClock::time_point since_ = FarClock::now();  // the next one to be sent is waited for
+  bool waits_ = false;
+  Status status_;
+};
 
 int64_t TotalOf(const std::vector<Span>& spans) {
   int64_t total = 0;
@@ -66,7 +163,7 @@ class GpuRoad::OnGpu final : public GpuStage {
   }
   Stream& stream() override { return *share_.stream; }
   std::span<const int> near() const override { return near_; }
-  GpuGroup& group() override { return *share_.group; }
+  GpuGroup& group() override { return share_.group ? *share_.group : lone_; }
   void CountSent(int rank, int64_t bytes) override { bucket_.CountSent(rank, bytes); }
   void SetAlgorithm(const char* name) override { bucket_.SetAlgorithm(name); }
   int PlaceOf(int rank) const override { return bucket_.PlaceOf(rank); }
@@ -97,6 +194,7 @@ class GpuRoad::OnGpu final : public GpuStage {
   GpuBucket& bucket_;
   Share& share_;
   std::vector<int> near_;
+  LoneGroup lone_;
 };
 
 Task GpuRoad::RunStaged(GpuBucket& bucket, Share& share) {
@@ -147,9 +245,7 @@ Task GpuRoad::MeetNode(Communicator& comm, const Share& share) {
 // after this finds everything there. Chunks as through the host, since the peer may go that way.
 Task GpuRoad::ExchangeDirect(Communicator& comm, Share& share, SharedEvent before,
                              std::vector<Span> send, std::vector<Span> recv) {
-  FarChunks outgoing, incoming;
-  Cut(send, nullptr, outgoing);
-  Cut(recv, nullptr, incoming);
+  FarChunks outgoing = Cut(send), incoming = Cut(recv);
   EventDone ready(*before, awaited_, PatienceFor(share));
   co_await Until(ready);
   HORON_CO_TRY(ready.status());
@@ -164,50 +260,26 @@ Task GpuRoad::ExchangeDirect(Communicator& comm, Share& share, SharedEvent befor
   co_return Status::Ok();
 }
 
-// A pipeline through pinned memory: all copies to the host are enqueued at once, a chunk is sent as
-// soon as it has arrived there, and what comes goes to the device at once. No send waits for a
-// receive, so peers may list their chunks in whatever order.
+// A pipeline through pinned memory.
 Task GpuRoad::ExchangeFar(Communicator& comm, Share& share, SharedEvent before,
                           std::vector<Span> send, std::vector<Span> recv) {
-  auto staging = pinned_pool_->Take(TotalOf(send) + TotalOf(recv));
-  if (!staging.ok()) co_return staging.status();
-  std::byte* at = staging.value().data();
-  FarChunks outgoing, incoming;
-  Cut(send, &at, outgoing);
-  Cut(recv, &at, incoming);
   HORON_CO_TRY(before->HoldBack(share.down->native()));
   HORON_CO_TRY(before->HoldBack(share.up->native()));
-  for (FarChunk& chunk : incoming)
-    HORON_CO_TRY(comm.Receive(chunk.transfer, chunk.peer, Span{chunk.on_host, chunk.bytes}));
-  for (FarChunk& chunk : outgoing) {
-    HORON_CO_TRY(share.down->Copy(chunk.on_host, chunk.on_device, chunk.bytes));
-    auto arrived = share.down->Record();
-    if (!arrived.ok()) co_return arrived.status();
-    chunk.arrived = std::move(arrived).value();
-  }
-  auto next = incoming.begin();
-  for (FarChunk& chunk : outgoing) {
-    EventDone arrived(*chunk.arrived, awaited_, PatienceFor(share));
-    co_await Until(arrived);
-    HORON_CO_TRY(arrived.status());
-    HORON_CO_TRY(comm.Send(chunk.transfer, chunk.peer, Span{chunk.on_host, chunk.bytes}));
-    for (; next != incoming.end() && next->transfer.done; ++next) {
-      HORON_CO_TRY(next->transfer.status);
-      HORON_CO_TRY(share.up->Copy(next->on_device, next->on_host, next->bytes));
-    }
-  }
-  for (; next != incoming.end(); ++next) {
-    HORON_CO_TRY(co_await Finished(next->transfer));
-    HORON_CO_TRY(share.up->Copy(next->on_device, next->on_host, next->bytes));
-  }
+  FarPipeline pipeline(comm, *share.down, *share.up, awaited_, PatienceFor(share), Cut(send),
+                       Cut(recv));
+  auto staging = pinned_pool_->Take(pipeline.bytes());
+  if (!staging.ok()) co_return staging.status();
+  pipeline.Start(staging.value().data());
+  co_await Until(pipeline);
+  HORON_CO_TRY(pipeline.status());
   auto back = share.up->Record();
   if (!back.ok()) co_return back.status();
   HORON_CO_TRY(back.value()->HoldBack(share.stream->native()));
-  for (FarChunk& chunk : outgoing) HORON_CO_TRY(co_await Finished(chunk.transfer));
   co_return Retire(*share.up, std::move(staging).value());
 }
 
-// Every rank adds a part of the block, by ascending node, and gives it to the others.
+// Every rank adds a part of the block, by ascending node, and gives it to the others. What comes is
+// added slice by slice, so that it needs little room.
 Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* block, int64_t count,
                              Reduction reduction) {
   const int64_t element = SizeOf(reduction.dtype);
@@ -216,30 +288,39 @@ Task GpuRoad::ReduceDirectly(Communicator& across, Share& share, std::byte* bloc
   const auto place = [&](size_t of) {
     return Span{block + parts[of].begin * element, parts[of].count * element};
   };
-  const Span mine = place(me);
-  const int64_t room = AlignedForGpus(mine.bytes);
-  auto scratch = device_pool_->Take(room * static_cast<int64_t>(size));
+  const int64_t others = std::max(1, across.size() - 1), longest = parts[0].count * element;
+  const int64_t slice = std::min(AlignedForGpus(longest), AlignedForGpus(kMostRoom / others));
+  auto scratch = device_pool_->Take(slice * others);
   if (!scratch.ok()) co_return scratch.status();
   std::vector<Span> send(size), recv(size);
-  std::vector<const std::byte*> inputs;
-  for (size_t rank = 0; rank < size; ++rank) {
-    const Span theirs{scratch.value().data() + static_cast<int64_t>(rank) * room, mine.bytes};
-    inputs.push_back(rank == me ? mine.data : theirs.data);
-    if (rank == me) continue;
-    send[rank] = place(rank);
-    recv[rank] = theirs;
+  for (int64_t begin = 0; begin < longest; begin += slice) {
+    const auto cut = [&](size_t of) {
+      const Span part = place(of);
+      const int64_t from = std::min(begin, part.bytes);
+      return Span{part.data + from, std::min(slice, part.bytes - from)};
+    };
+    const Span mine = cut(me);
+    std::vector<const std::byte*> inputs;
+    std::byte* room = scratch.value().data();
+    for (size_t rank = 0; rank < size; ++rank) {
+      inputs.push_back(rank == me ? mine.data : room);
+      if (rank == me) continue;
+      send[rank] = cut(rank);
+      recv[rank] = {room, mine.bytes};
+      room += slice;
+    }
+    auto before = share.stream->Record();
+    if (!before.ok()) co_return before.status();
+    Task scatter = ExchangeDirect(across, share, std::move(before).value(), send, recv);
+    HORON_CO_TRY(co_await scatter);
+    HORON_CO_TRY(share.stream->Reduce(reduction.kind, reduction.dtype, reduction.scale, inputs,
+                                      mine.data, mine.bytes / element));
   }
-  auto before = share.stream->Record();
-  if (!before.ok()) co_return before.status();
-  Task scatter = ExchangeDirect(across, share, std::move(before).value(), send, recv);
-  HORON_CO_TRY(co_await scatter);
-  HORON_CO_TRY(share.stream->Reduce(reduction.kind, reduction.dtype, reduction.scale, inputs,
-                                    mine.data, parts[me].count));
   for (size_t rank = 0; rank < size; ++rank) {
     recv[rank] = rank == me ? Span{} : place(rank);
-    send[rank] = rank == me ? Span{} : mine;
+    send[rank] = rank == me ? Span{} : place(me);
   }
-  before = share.stream->Record();
+  auto before = share.stream->Record();
   if (!before.ok()) co_return before.status();
   Task gather = ExchangeDirect(across, share, std::move(before).value(), send, recv);
   HORON_CO_TRY(co_await gather);

@@ -8,8 +8,6 @@
 namespace horon {
 namespace {
 
-// Between nodes a chunk is sent while the next one is copied to the host.
-constexpr int64_t kGpuChunkBytes = 4 << 20;
 constexpr int kPlainLevel = 6, kAcrossLevel = 4;
 
 Reduction ReductionOf(GpuBucket& bucket) {
@@ -153,34 +151,51 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   co_return FinishGroup(bucket, share, *share.stream);
 }
 
-// A pipeline: all copies to the host are enqueued at once; a chunk goes between the nodes as soon
-// as it has arrived, while the next one is copied, and back to the device beside the one after it.
+// A pipeline: a chunk goes between the nodes as soon as it has arrived on the host, while the next
+// ones are copied there, and back to the device beside them. On the device a place on the host is
+// written to again once what was there is back.
 Task GpuRoad::ExchangeBetween(Communicator& across, Share& share, std::byte* part, int64_t count,
                               Reduction reduction) {
   const int64_t element = SizeOf(reduction.dtype), chunk = kGpuChunkBytes / element;
-  auto staging = pinned_pool_->Take(count * element);
+  const auto chunks = static_cast<size_t>((count + chunk - 1) / chunk);
+  const size_t places = std::min(chunks, kGpuPlaces);
+  auto staging =
+      pinned_pool_->Take(std::min(count, chunk) * element * static_cast<int64_t>(places));
   if (!staging.ok()) co_return staging.status();
   std::byte* const host = staging.value().data();
+  const auto on_host = [&](size_t i) {
+    return host + static_cast<int64_t>(i % places) * std::min(count, chunk) * element;
+  };
+  const auto on_device = [&](size_t i) {
+    const int64_t at = static_cast<int64_t>(i) * chunk;
+    return Span{part + at * element, std::min(chunk, count - at) * element};
+  };
   auto reduced = share.stream->Record();
   if (!reduced.ok()) co_return reduced.status();
   HORON_CO_TRY(reduced.value()->HoldBack(share.down->native()));
   std::vector<SharedEvent> arrivals;
-  for (int64_t at = 0; at < count; at += chunk) {
-    const int64_t bytes = std::min(chunk, count - at) * element;
-    HORON_CO_TRY(share.down->Copy(host + at * element, part + at * element, bytes));
-    auto arrival = share.down->Record();
-    if (!arrival.ok()) co_return arrival.status();
-    arrivals.push_back(std::move(arrival).value());
-  }
-  for (size_t i = 0; i < arrivals.size(); ++i) {
+  const auto copy_next = [&]() -> Status {
+    const Span next = on_device(arrivals.size());
+    HORON_TRY(share.down->Copy(on_host(arrivals.size()), next.data, next.bytes));
+    HORON_ASSIGN(auto arrival, share.down->Record());
+    arrivals.push_back(std::move(arrival));
+    return Status::Ok();
+  };
+  while (arrivals.size() < places) HORON_CO_TRY(copy_next());
+  for (size_t i = 0; i < chunks; ++i) {
     EventDone arrived(*arrivals[i], awaited_, PatienceFor(share));
     co_await Until(arrived);
     HORON_CO_TRY(arrived.status());
-    const int64_t at = static_cast<int64_t>(i) * chunk, n = std::min(chunk, count - at);
-    Task exchange = Allreduce(across, host + at * element, n, reduction);
+    const Span there = on_device(i);
+    Task exchange = Allreduce(across, on_host(i), there.bytes / element, reduction);
     HORON_CO_TRY(co_await exchange);
     HORON_CO_TRY(arrivals[i]->HoldBack(share.up->native()));
-    HORON_CO_TRY(share.up->Copy(part + at * element, host + at * element, n * element));
+    HORON_CO_TRY(share.up->Copy(there.data, on_host(i), there.bytes));
+    if (arrivals.size() == chunks) continue;
+    auto back = share.up->Record();
+    if (!back.ok()) co_return back.status();
+    HORON_CO_TRY(back.value()->HoldBack(share.down->native()));
+    HORON_CO_TRY(copy_next());
   }
   auto back = share.up->Record();
   if (!back.ok()) co_return back.status();

@@ -12,6 +12,10 @@
 namespace horon {
 
 inline constexpr int kGpuNodeLevel = 3;  // of a bucket's messages among a node's ranks
+// Between nodes a chunk of so many bytes is sent while the next one is copied to the host, which
+// has places for so many each way.
+inline constexpr int64_t kGpuChunkBytes = 4 << 20;
+inline constexpr size_t kGpuPlaces = 16;
 
 // A rank that is stuck, or a network that is gone, without anybody noticing: the device waits.
 inline Status GpuTooLong(std::chrono::milliseconds limit) {

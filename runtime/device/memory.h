@@ -23,9 +23,10 @@ class Memory {
 
 std::unique_ptr<Memory> MakeHostMemory();
 
-// Buffers that are used again. Free lists by power-of-two size; what is returned stays mapped until
-// Trim or the pool's end, so a steady training step allocates nothing (fresh pages cost more than
-// the collective itself). Thread safe: works may be released on any user thread.
+// Buffers that are used again. Free lists by size, powers of two up to 1 MiB and eighths of them
+// beyond; what is returned stays mapped until Trim or the pool's end, so a steady training step
+// allocates nothing (fresh pages cost more than the collective itself). Thread safe: works may be
+// released on any user thread.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
   explicit Pool(std::unique_ptr<Memory> memory) : memory_(std::move(memory)) {}
@@ -54,7 +55,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   int64_t held_bytes() const;  // taken and free together
 
  private:
-  static constexpr int kClasses = 48;
+  static constexpr int kClasses = 20 + 8 * 28;
   std::unique_ptr<Memory> memory_;
   mutable Mutex mutex_;  // guards the two below
   std::vector<std::byte*> free_[kClasses] HORON_GUARDED_BY(mutex_);

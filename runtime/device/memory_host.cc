@@ -54,11 +54,19 @@ class HostMemory final : public Memory {
   }
 };
 
+// Classes are powers of two up to 1 MiB, and eight steps from each to the next from there on.
+constexpr int kFine = 20, kSteps = 8;
+int64_t SizeOfClass(int size_class) {
+  if (size_class <= kFine) return int64_t{1} << size_class;
+  const int octave = (size_class - kFine) / kSteps, step = (size_class - kFine) % kSteps;
+  return int64_t{kSteps + step} << (kFine - 3 + octave);
+}
 int ClassOf(int64_t bytes) {
   int size_class = 6;  // 64 bytes
-  while ((int64_t{1} << size_class) < bytes) ++size_class;
+  while (SizeOfClass(size_class) < bytes) ++size_class;
   return size_class;
 }
+static_assert(kSteps == 1 << 3);
 
 }  // namespace
 
@@ -70,9 +78,9 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   Buffer buffer;
   buffer.bytes_ = bytes;
   if (bytes == 0) return buffer;
-  const int size_class = ClassOf(bytes);
-  if (size_class >= kClasses)
+  if (bytes > SizeOfClass(kClasses - 1))
     return Status::Unavailable("a buffer of " + std::to_string(bytes) + " bytes is too large");
+  const int size_class = ClassOf(bytes);
   {
     MutexLock lock(mutex_);
     auto& list = free_[size_class];
@@ -82,9 +90,9 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
     }
   }
   if (buffer.data_ == nullptr) {
-    HORON_ASSIGN(buffer.data_, memory_->Allocate(int64_t{1} << size_class));
+    HORON_ASSIGN(buffer.data_, memory_->Allocate(SizeOfClass(size_class)));
     MutexLock lock(mutex_);
-    held_bytes_ += int64_t{1} << size_class;
+    held_bytes_ += SizeOfClass(size_class);
   }
   buffer.size_class_ = size_class;
   buffer.pool_ = shared_from_this();
@@ -95,8 +103,8 @@ void Pool::Trim() {
   MutexLock lock(mutex_);
   for (int c = 0; c < kClasses; ++c) {
     for (std::byte* data : free_[c]) {
-      memory_->Free(data, int64_t{1} << c);
-      held_bytes_ -= int64_t{1} << c;
+      memory_->Free(data, SizeOfClass(c));
+      held_bytes_ -= SizeOfClass(c);
     }
     free_[c].clear();
   }

@@ -13,9 +13,9 @@ class GpuStage : public Stage {
  public:
   virtual Stream& stream() = 0;
   // The members of comm() that the group joins, this rank among them, ascending: all of them, or
-  // those of this rank's node. Of one there is no group.
+  // those of this rank's node.
   virtual std::span<const int> near() const = 0;
-  // Ranks in it are places in near().
+  // Ranks in it are places in near(). Of one it copies.
   virtual GpuGroup& group() = 0;
   // For scratch: free once the device has done what was enqueued so far.
   virtual Status Retire(Buffer buffer) = 0;

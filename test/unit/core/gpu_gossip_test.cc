@@ -184,9 +184,12 @@ TEST_CASE("gossip between nodes that one group spans goes through the host", "[g
 }
 
 TEST_CASE("gossip on GPUs cuts large buckets into slices", "[gpu][gossip]") {
-  GpuWorld world(LayoutOf(3, 0, ""));
+  test::GpuLayout layout = LayoutOf(3, 0, "");
+  layout.configure_rank = [](int, Config& config) { config.fusion_bytes = 1 << 20; };
+  GpuWorld world(layout);
   constexpr int64_t kCount = 5'000'001;  // 20 MB: three slices
   world.Run([&](GpuRank& rank) {
+    const int64_t before = rank.gpu().taken();
     Values mine;
     for (int64_t i = 0; i < kCount; ++i)
       mine.push_back(static_cast<double>((i + 3 * rank.me().rank()) % 1000));
@@ -203,6 +206,33 @@ TEST_CASE("gossip on GPUs cuts large buckets into slices", "[gpu][gossip]") {
       wrong += std::fabs(mean[static_cast<size_t>(i)] - sum / 3) > 1e-3;
     }
     world.Expect(wrong == 0, std::to_string(wrong) + " elements are wrong");
+    // The tensor, and a block that takes it with 16 MiB for both neighbors.
+    const int64_t taken = rank.gpu().taken() - before;
+    world.Expect(taken <= kCount * 4 + 256 + (36 << 20), std::to_string(taken) + " bytes taken");
+  });
+  world.Check();
+}
+
+TEST_CASE("slices are equally long where ranks hear differently many", "[gpu][gossip]") {
+  test::GpuLayout layout = LayoutOf(5, 0, "");
+  layout.configure_rank = [](int, Config& config) { config.fusion_bytes = 1 << 20; };
+  GpuWorld world(layout);
+  constexpr int64_t kCount = 2'500'001;  // 10 MB: slices of 4 MiB, as the centre hears four
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    const int64_t before = rank.gpu().taken();
+    const Values mine(kCount, me);
+    std::byte* const tensor = rank.Put(test::Encode(DataType::kFloat32, mine));
+    const Request request =
+        GpuRank::Of("w", "gossip:graph=star,mixing=uniform", DataType::kFloat32, {kCount});
+    const auto work = rank.Submit(request, tensor, tensor).value();
+    world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+    const Values mixed = test::Decode(DataType::kFloat32, rank.Get(tensor, kCount * 4));
+    const double mean = me == 0 ? 2 : me / 2.0;
+    const auto wrong = std::count_if(mixed.begin(), mixed.end(),
+                                     [&](double v) { return std::fabs(v - mean) > 1e-5; });
+    world.Expect(wrong == 0, std::to_string(wrong) + " elements are wrong");
+    world.Expect(rank.gpu().taken() - before <= kCount * 4 + (28 << 20), "much room");
   });
   world.Check();
 }
