@@ -1,6 +1,7 @@
 #include "runtime/core/gpu_road.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "runtime/base/log.h"
@@ -26,6 +27,8 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 struct Told {
   int32_t version, between_nodes, reads_gpus;
   MemoryRegistration registration;
+  GpuIdentity gpu;
+  int32_t host_of_its_own;  // of NCCL's, which takes two ranks of one GPU then, as tests do
 };
 
 // Whether messages to all members of other nodes may come out of a GPU's memory.
@@ -47,6 +50,24 @@ Status CheckInter(const Communicator& comm, const std::vector<Told>& told) {
     };
     return Status::InvalidArgument("HORON_INTER is " + name(0) + " and " + name(r) +
                                    "; it must be the same on all ranks");
+  }
+  return Status::Ok();
+}
+
+// NCCL takes no two ranks of one GPU.
+Status CheckOwn(const Communicator& comm, std::span<const int> members,
+                const std::vector<Told>& told) {
+  for (const int one : members) {
+    for (const int other : members) {
+      const Told &mine = told[static_cast<size_t>(one)], &its = told[static_cast<size_t>(other)];
+      if (one >= other || mine.gpu != its.gpu || (mine.host_of_its_own & its.host_of_its_own) != 0)
+        continue;
+      return Status::InvalidArgument(
+          "ranks " + std::to_string(comm.global(one)) + " and " +
+          std::to_string(comm.global(other)) +
+          " have their tensors on the same GPU: each needs its own, torch.cuda.set_device("
+          "hvd.local_rank()), or HORON_NCCL=0, which takes the way through the host");
+    }
   }
   return Status::Ok();
 }
@@ -119,8 +140,13 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   MemoryRegistration registration = MemoryRegistration::kNone;
   if (registered_pool_)
     registration = std::min(gpus_->choices().groups.registration, network->registration());
-  told[static_cast<size_t>(comm.rank())] = {mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0,
-                                            registration};
+  const bool host_of_its_own = std::getenv("NCCL_HOSTID") != nullptr;
+  told[static_cast<size_t>(comm.rank())] = {mine,
+                                            between_nodes_ ? 1 : 0,
+                                            ReadsGpus(comm) ? 1 : 0,
+                                            registration,
+                                            gpu_->identity(),
+                                            host_of_its_own ? 1 : 0};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});
@@ -146,6 +172,8 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   std::vector<int> members = Everyone(comm);
   if (apart) members = nodes[static_cast<size_t>(comm.node_of(comm.rank()))];
   if (way != Way::kHost && members.size() > 1) {
+    for (const auto& group : apart ? nodes : std::vector<std::vector<int>>{members})
+      HORON_CO_TRY(CheckOwn(comm, group, told));
     Communicator group = comm.Sub(members, kMembersLevel);
     Task connect = Connect(group, share);
     HORON_CO_TRY(co_await connect);

@@ -6,6 +6,8 @@
 // but a Stream, which belongs to the holder of the baton.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,11 +18,15 @@
 
 namespace horon {
 
+// Of one GPU in the world.
+using GpuIdentity = std::array<std::byte, 16>;
+
 class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual Device device() const = 0;
   virtual std::string name() const = 0;  // "NVIDIA H200"
+  virtual GpuIdentity identity() const = 0;
   // For pools: the device's own memory, and host memory that it reads and writes by itself.
   virtual std::unique_ptr<Memory> MakeMemory() = 0;
   virtual std::unique_ptr<Memory> MakePinnedMemory() = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "runtime/device/cublas_pairs.h"
@@ -258,14 +259,18 @@ class CudaStream final : public Stream {
 
 class CudaGpu final : public Gpu {
  public:
-  CudaGpu(int index, std::string name, bool early, const CublasLibrary& cublas)
+  CudaGpu(int index, const cudaDeviceProp& properties, bool early, const CublasLibrary& cublas)
       : index_(index),
-        name_(std::move(name)),
+        name_(properties.name),
         early_(early),
         cublas_(cublas),
-        events_(std::make_shared<Events>(index)) {}
+        events_(std::make_shared<Events>(index)) {
+    static_assert(sizeof identity_ == sizeof properties.uuid.bytes);
+    std::memcpy(identity_.data(), properties.uuid.bytes, sizeof identity_);
+  }
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   std::string name() const override { return name_; }
+  GpuIdentity identity() const override { return identity_; }
   std::unique_ptr<Memory> MakeMemory() override { return std::make_unique<DeviceMemory>(index_); }
   std::unique_ptr<Memory> MakePinnedMemory() override {
     return std::make_unique<PinnedMemory>(index_);
@@ -306,6 +311,7 @@ class CudaGpu final : public Gpu {
  private:
   int index_;
   std::string name_;
+  GpuIdentity identity_{};
   const bool early_;
   const CublasLibrary& cublas_;
   std::shared_ptr<Events> events_;
@@ -349,7 +355,7 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int index, const CublasLibrary& cublas) {
   HORON_TRY(LoadKernels(index, properties));
   const OnDevice current(index);
   return std::shared_ptr<Gpu>(
-      std::make_shared<CudaGpu>(index, properties.name, AddsTilesEarly(), cublas));
+      std::make_shared<CudaGpu>(index, properties, AddsTilesEarly(), cublas));
 }
 
 }  // namespace horon::cuda

@@ -442,6 +442,28 @@ TEST_CASE("ranks that want other ways between nodes are told apart", "[gpu]") {
   world.Check();
 }
 
+TEST_CASE("two ranks of one GPU are named, and the job goes on", "[gpu]") {
+  for (const int local : {0, 2}) {
+    GpuWorld world(test::LayoutOf(4, local, ""));
+    world.gpus.gpu(3).BeThe(world.gpus.gpu(2));
+    world.Run([&](GpuRank& rank) {
+      const int set = rank.me().AddProcessSet({0, 1}).value();
+      std::byte* const tensor = rank.Put(Counting(1, 8));
+      Request request = GpuRank::Of("t", "sum", DataType::kFloat32, {8});
+      for (int call = 0; call < 2; ++call) {
+        const Status status = rank.Synchronize(*rank.Submit(request, tensor, tensor).value());
+        world.Expect(status.code() == Code::kInvalidArgument, status.message());
+        world.Expect(status.message().find("ranks 2 and 3 have their tensors on the same GPU") == 0,
+                     status.message());
+      }
+      request.process_set = set;
+      if (rank.me().rank() < 2)
+        world.Expect(rank.Synchronize(*rank.Submit(request, tensor, tensor).value()).ok(), "a set");
+    });
+    world.Check();
+  }
+}
+
 TEST_CASE("an op without a way on GPUs runs on the host", "[gpu]") {
   const Layout layout{2, 0, {kNccl, kNccl}, ""};
   const auto mean = RunOwned(layout, "dissemination", [](int r, Request& request, Bytes& bytes) {
