@@ -121,11 +121,12 @@ Task AllgatherOp::RunOverNodes(GpuStage& stage) {
   const Result<std::byte*> taken = OneBlock(stage, bytes);
   if (!taken.ok()) co_return taken.status();
   std::byte* const block = taken.value();
+  const DataType dtype = stage.dtype();
   std::vector<Piece> in, out;
   for (size_t rank = 0; rank < size; ++rank) {
     std::byte* at = block + begin[rank];
     for (const Span& span : places[rank]) {
-      out.push_back({at, span.data, span.bytes});
+      out.push_back({at, span.data, span.bytes / SizeOf(dtype)});
       at += AlignedForGpus(span.bytes);
     }
   }
@@ -133,12 +134,11 @@ Task AllgatherOp::RunOverNodes(GpuStage& stage) {
   for (const Segment& segment : stage.segments()) {
     const int64_t own = segment.count * SizeOf(stage.dtype());
     if (own == 0) continue;
-    in.push_back({segment.input, at, own});
+    in.push_back({segment.input, at, segment.count});
     at += AlignedForGpus(own);
   }
   Stream& stream = stage.stream();
-  constexpr DataType kBytes = DataType::kUInt8;
-  HORON_CO_TRY(stream.Move(kBytes, kBytes, 1.0, in));
+  HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, in));
   const auto rows = [&](size_t rank) { return Span{block + begin[rank], length[rank]}; };
   const NodePlaces here(stage.comm());
   std::vector<Span> send(size), recv(size);
@@ -160,7 +160,7 @@ Task AllgatherOp::RunOverNodes(GpuStage& stage) {
     }
     HORON_CO_TRY(stage.group().Exchange(give, take, stream));
   }
-  co_return alone ? Status::Ok() : stream.Move(kBytes, kBytes, 1.0, out);
+  co_return alone ? Status::Ok() : stream.Move(dtype, dtype, 1.0, out);
 }
 
 const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>};

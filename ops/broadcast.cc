@@ -134,15 +134,14 @@ Task BroadcastOp::RunOverNodes(GpuStage& stage) {
   std::byte *const block = taken.value(), *at = block;
   std::vector<Piece> in, out;
   for (const Segment& segment : stage.segments()) {
-    const int64_t length = segment.count * SizeOf(stage.dtype());
-    in.push_back({segment.input, at, length});
-    out.push_back({at, segment.output, length});
-    at += AlignedForGpus(length);
+    in.push_back({segment.input, at, segment.count});
+    out.push_back({at, segment.output, segment.count});
+    at += AlignedForGpus(segment.count * SizeOf(stage.dtype()));
   }
   Stream& stream = stage.stream();
-  constexpr DataType kBytes = DataType::kUInt8;
+  const DataType dtype = stage.dtype();
   const bool there = alone && in[0].from == block;
-  if (comm.rank() == root && !there) HORON_CO_TRY(stream.Move(kBytes, kBytes, 1.0, in));
+  if (comm.rank() == root && !there) HORON_CO_TRY(stream.Move(dtype, dtype, 1.0, in));
   for (size_t step = 1; step < nodes; step *= 2) {
     std::vector<Span> send(static_cast<size_t>(comm.size())), recv(send.size());
     const auto peer = [&](size_t of) { return here.Peer((of + top) % nodes); };
@@ -157,7 +156,7 @@ Task BroadcastOp::RunOverNodes(GpuStage& stage) {
     const Span span{block, bytes};
     HORON_CO_TRY(stage.group().Broadcast({&span, 1}, static_cast<int>(place), stream));
   }
-  co_return alone ? Status::Ok() : stream.Move(kBytes, kBytes, 1.0, out);
+  co_return alone ? Status::Ok() : stream.Move(dtype, dtype, 1.0, out);
 }
 
 Result<std::unique_ptr<Op>> MakeBroadcast(OpArguments& arguments) {
