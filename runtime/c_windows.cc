@@ -82,7 +82,8 @@ int horon_window_create(const horon_window_spec* spec, horon_window** window) {
   return Command([&](Runtime& runtime) -> Status {
     Result<WindowShape> read = ReadShape(*spec);
     const Status rounds = read.ok() ? ReadRounds(runtime, *spec, &read.value()) : read.status();
-    if (!rounds.ok() && spec->name != nullptr) return RefuseWindow(runtime, spec->name, rounds);
+    const bool named = spec->struct_bytes == sizeof(*spec) && spec->name != nullptr;
+    if (!rounds.ok() && named) return RefuseWindow(runtime, spec->name, rounds);
     HORON_TRY(rounds);
     WindowShape shape = std::move(read).value();
     WindowTensor tensor{static_cast<std::byte*>(spec->values), DeviceOf(spec->device)};
@@ -95,6 +96,8 @@ int horon_window_create(const horon_window_spec* spec, horon_window** window) {
 
 int horon_window_refuse(const char* name, const char* why) {
   return Command([&](Runtime& runtime) -> Status {
+    if (name == nullptr || why == nullptr)
+      return Status::InvalidArgument("a window that is refused needs its name and the reason");
     return RefuseWindow(runtime, name, Status::InvalidArgument(why));
   });
 }

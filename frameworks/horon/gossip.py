@@ -11,6 +11,7 @@ import functools
 from horon import _core
 from horon.errors import HoronInvalidArgument
 from horon.mixing import Lazy, Natural
+from horon.runtime import cross_size, is_homogeneous
 from horon.specs import Op
 from horon.topology import Topology
 
@@ -202,17 +203,24 @@ def fail_when_late(spec: str) -> str:
     return f"{spec}{',' if ':' in spec else ':'}late=fail"
 
 
-@functools.lru_cache(maxsize=256)
 def rounds_differ(spec: str, n: int) -> bool:
-    """Whether each call of this spec among n ranks mixes by another round than the one before."""
-    kind, _, parameters = spec.partition(":")
-    links = [p for p in parameters.split(",") if p and p.partition("=")[0] not in _OF_A_CALL]
-    given = next((int(p[2:]) for p in links if p.startswith("n=")), n)
+    """Whether each call of this spec among n ranks mixes by another round than the one before.
+    Where nodes take part, who may differ, it is said of their number where they do not."""
+    if spec.partition(":")[0] != "gossip":
+        return False
+    by_nodes = "hierarchical=1" in spec and is_homogeneous()
+    return _rounds_differ(spec, cross_size() if by_nodes else n)
+
+
+@functools.lru_cache(maxsize=256)
+def _rounds_differ(spec: str, n: int) -> bool:
+    parts = dict(part.partition("=")[::2] for part in spec.partition(":")[2].split(",") if part)
+    links = ",".join(f"{key}={value}" for key, value in parts.items() if key not in _OF_A_CALL)
     try:
-        graph = ":".join(filter(None, ("gossip", ",".join(links))))
-        return kind == "gossip" and _core.Graph(graph, given).period != 1
-    except HoronInvalidArgument:
+        graph = _core.Graph(":".join(filter(None, ("gossip", links))), int(parts.get("n", n)))
+    except ValueError:
         return False  # the call will say what is wrong
+    return graph.period != 1
 
 
 _OF_A_CALL = ("hierarchical", "inside", "rounds", "late")  # of a spec, beside its graph

@@ -83,6 +83,7 @@ class ArrivingGossip(ParameterGossip, NoReduction):
         """An exchange has failed: what has not arrived stays what was sent, and must not be mixed
         by another round than the weight."""
         left, self._arriving, self._weight_arriving = self._arriving, {}, None
+        self._first = True  # what was mixed and what was not are at different rounds
         for handle in left.values():  # their tensors are lent
             with contextlib.suppress(Exception):
                 handle.wait()

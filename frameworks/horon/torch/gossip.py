@@ -47,7 +47,7 @@ def _neighbor_call(tensor, self_weight, src_weights, dst_weights, topology, hier
                    name, process_set, in_place):
     by_topology = src_weights is None and dst_weights is None
     spec = Gossip(topology=topology, hierarchical=hierarchical).spec if by_topology else ""
-    if name is None and rounds_differ(spec, process_set.size()):
+    if name is None and by_topology and rounds_differ(spec, process_set.size()):
         raise HoronInvalidArgument("each call is another round of this topology, and which one "
                                    "belongs to the tensor: give the tensor a name")
     name = full_name("neighbor_allreduce", name, set_id(process_set))

@@ -2,26 +2,21 @@
 
 The runtime counts the rounds of each tensor by itself, but only as long as it runs. So the first
 reduction of each gradient says which round it is, and so does the first one after a checkpoint was
-loaded, or after another model's gradient of that name; what comes then is the next one. Used by
-whatever starts reductions, one thread at a time.
+loaded; what comes then is the next one. Used by whatever starts reductions, one thread at a time.
 """
-
-from horon.torch.round_owners import takes_over
 
 
 class GradientRounds:
     """Of all gradients of a model: each has one reduction a round. Ranks say theirs alike, or all
-    get an error that shows both. on_lost: called when another model has taken a name over."""
+    get an error that shows both."""
 
-    def __init__(self, on_lost=lambda: None):
+    def __init__(self):
         self.round = 0  # the one that is next, or under way
         self._told = set()  # tensors of which the runtime knows it
-        self.lost = on_lost
 
-    def say(self, name, spec, process_set) -> int:
+    def say(self, name) -> int:
         """Request::round of this tensor's reduction, which is about to start."""
-        taken = takes_over(self, name, spec, process_set)
-        if name in self._told and not taken:
+        if name in self._told:
             return 0
         self._told.add(name)
         return self.round or -1
@@ -33,7 +28,7 @@ class GradientRounds:
 
 
 class _NoRounds:
-    def say(self, name, spec, process_set) -> int:
+    def say(self, name) -> int:
         return 0
 
 

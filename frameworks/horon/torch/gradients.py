@@ -40,7 +40,7 @@ class Reduction:
         gradient = parameter.grad
         if gradient.is_sparse and not self.sparse_as_dense:
             return _Sparse(name, parameter, self)
-        round_ = self._round_of(name)
+        round_ = self.rounds.say(name)
         call, place = self._prepare(name, parameter, round_)
         if hook is not None and place is None and round_ == 0 and call.is_on(gradient):
             hook.remember(*call.requests(), gradient, self.process_set)
@@ -48,11 +48,8 @@ class Reduction:
 
     def start_group(self, group, names, parameters):
         """Starts on a group's gradients, which are reduced as one."""
-        rounds = map(self._round_of, names)
+        rounds = map(self.rounds.say, names)
         return start_as_one(group, map(self._prepare, names, parameters, rounds), self)
-
-    def _round_of(self, name) -> int:
-        return self.rounds.say(name, self.spec, self.process_set)
 
     def _prepare(self, name, parameter, round_):
         gradient = parameter.grad

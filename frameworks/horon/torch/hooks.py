@@ -59,8 +59,7 @@ class Reduce:
 
     def _call(self, name, tensor):
         return reduce_call(name, self._spec, tensor, self._process_set, *self._scales,
-                           in_place=True,
-                           round=self._rounds.say(name, self._spec, self._process_set))
+                           in_place=True, round=self._rounds.say(name))
 
     def _finish(self, handle, memos, buffer):
         try:

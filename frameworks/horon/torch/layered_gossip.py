@@ -107,14 +107,14 @@ class LayeredGossip(ArrivingGossip):
         self._left.clear()
         under_way, self._under_way = self._under_way, {}
         weight_under_way, self._weight_under_way = self._weight_under_way, None
-        if self._op.overlap and self._mixes and not averages:
-            self._arriving, self._weight_arriving = under_way, weight_under_way
-        else:
-            self._end(under_way, weight_under_way, averages)
         self._steps += 1
         if self._mixes and not averages:
             self._round += 1
             self._first = False
+        if self._op.overlap and self._mixes and not averages:
+            self._arriving, self._weight_arriving = under_way, weight_under_way
+        else:
+            self._end(under_way, weight_under_way, averages)
         self._hook_parameters()
 
     def _end(self, under_way, weight, averages):
@@ -128,7 +128,11 @@ class LayeredGossip(ArrivingGossip):
     def _take_in(self, under_way, weight):
         """All or nothing: when a parameter's exchange has failed, none is mixed."""
         handles = [handle for handle in (*under_way.values(), weight) if handle is not None]
-        wait_all(handles)
+        try:
+            wait_all(handles)
+        except Exception:
+            self._first = True  # what was mixed and what was not are at different rounds
+            raise
         for parameter, handle in under_way.items():
             if handle is not None:
                 parameter.copy_(handle.wait())

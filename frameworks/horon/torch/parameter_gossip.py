@@ -12,9 +12,13 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.marks import took_in
 from horon.torch.meeting import NO_MEAN, met
-from horon.torch.parameters import least_name, name_added, name_parameters
+from horon.torch.parameters import (
+    least_name,
+    name_added,
+    name_parameters,
+    names_of_its_own,
+)
 from horon.torch.participants import count_participants
-from horon.torch.round_owners import takes_over
 
 AVERAGE = "average:late=keep"
 
@@ -72,6 +76,9 @@ class ParameterGossip:
         if not (self._outside and op.hierarchical):  # whose nodes only the set's ranks can count
             self._graph = op.graph(count_participants(process_set, op.hierarchical))
             self._check_graph()
+        if self._mixes:
+            named = names_of_its_own("parameters", self._names, param_groups, process_set)
+            self._names = _Names(named)
         self.push_sum = op.push_sum and self._mixes and not self._graph.rows_sum_to_one
         self._weighs = self.push_sum  # also when it mixes no more
         self.weight = torch.ones(1, dtype=torch.float64)
@@ -162,19 +169,15 @@ class ParameterGossip:
         named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
         return [*named, (self._weight_name, self.weight)] if self.push_sum else named
 
-    def _mixed(self, names, values, group):
-        """A handle of the values as this round mixes them."""
-        calls = [self._call(name, value) for name, value in zip(names, values)]
+    def _mixed(self, names, values, group, first=False):
+        """A handle of the values as this round mixes them. first: they never were before."""
+        calls = [self._call(name, value, first) for name, value in zip(names, values)]
         return GroupCall(calls, group).start()
 
-    def _call(self, name, value):
+    def _call(self, name, value, first=False):
         """This round's mixing of one value."""
-        taken = takes_over(self, name, self._spec, self._set)
-        round_ = (self._round or -1) if self._first or taken else 0
+        round_ = (self._round or -1) if self._first or first else 0
         return reduce_call(name, self._spec, value, self._set, round=round_)
-
-    def lost(self):
-        """Another optimizer's parameter has had a name of this one's: see takes_over()."""
 
     @torch.no_grad()
     def _collect(self):

@@ -4,6 +4,8 @@ import weakref
 from collections import Counter
 
 from horon.errors import HoronUnsupported
+from horon.runtime import when_left
+from horon.torch.calls import set_id
 
 
 def refuse_sharded(param_groups) -> None:
@@ -31,6 +33,23 @@ def least_name(param_groups, names) -> str:
     """Of those that are trained here: names may have been given of a whole model."""
     trained = (p for group in param_groups for p in group["params"])
     return min((names[p] for p in trained if p in names), default="")
+
+
+_made = {}  # (kind of rounds, process set, name): how many optimizers were made that have it
+when_left(_made.clear)
+
+
+def names_of_its_own(kind, names, param_groups, process_set) -> dict:
+    """For an optimizer that mixes in rounds, which the runtime counts by names: these, with a
+    number where one was made before that has some of them, as two models of one class have. All
+    ranks of the set make their optimizers in the same order."""
+    trained = (p for group in param_groups for p in group["params"])
+    keys = [(kind, set_id(process_set), names[p]) for p in trained if p in names]
+    number = 1 + max((_made.get(key, 0) for key in keys), default=0)
+    _made.update(dict.fromkeys(keys, number))
+    if number == 1:
+        return names
+    return {parameter: f"{name} of optimizer {number}" for parameter, name in names.items()}
 
 
 def name_added(param_groups, names) -> dict:

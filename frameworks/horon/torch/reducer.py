@@ -44,7 +44,8 @@ class GradientReducer:
         self._optimizer = None  # weak reference to that which owns them
         self._handles = []  # of the hooks
         self._reduction = reduction
-        self._names = name_parameters(param_groups, named_parameters)
+        self.active = reduction.process_set.included() and reduction.process_set.size() > 1
+        self._names = self._names_of(param_groups, named_parameters)
         self._passes = passes
         self._hooks = {}  # parameter: its hook, which knows what is under way
         self._gatherer = _core.gatherer()  # of the hooks
@@ -53,7 +54,6 @@ class GradientReducer:
         self._unknown = set()  # those of which no rank has had a gradient yet
         self._clash = 0  # address of a gradient that was already under way for another parameter
         self._last = {}  # parameter: weak reference to its gradient that lies where it shall
-        self.active = reduction.process_set.included() and reduction.process_set.size() > 1
         for parameter in self._names if self.active else ():
             works_with(parameter.device)  # the first on a GPU: autograd has a thread for each
         self._views = self._make_views() if views and self.active else None
@@ -260,6 +260,9 @@ class GradientReducer:
             parameter.grad = view.zero_()
         else:
             parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+
+    def _names_of(self, param_groups, named_parameters) -> dict:
+        return name_parameters(param_groups, named_parameters)
 
     def _names_of_added(self) -> dict:
         return name_parameters(self._param_groups, None, skip=self._names)

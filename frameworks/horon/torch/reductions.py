@@ -38,7 +38,7 @@ def reduction_spec(op, average=None) -> str:
 
 def _name(kind, name, spec, process_set) -> str:
     if name is None and (spec.partition(":")[0] in _GO_ON
-                         or rounds_differ(spec, process_set.size())):
+                         or spec.startswith("gossip") and rounds_differ(spec, process_set.size())):
         raise HoronInvalidArgument(
             f"op '{spec}' goes on where its last call with this tensor ended: "
             "give the tensor a name"

@@ -66,6 +66,12 @@ class _Remembering(ParameterGossip):
 
 
 class GradientTracking(_Remembering):
+    _mixed_before = False  # any y since rounds have been counted from where they are
+
+    def load(self, state):
+        super().load(state)
+        self._mixed_before = False
+
     @torch.no_grad()
     def before_step(self):
         if not self._mixes:
@@ -74,7 +80,8 @@ class GradientTracking(_Remembering):
         tracked = self._track()
         if not begins:
             names = [f"gossip.y.{self._names[p]}" for p in self._learning()]
-            tracked = self._mixed(names, tracked, "gossip.y").wait()
+            first, self._mixed_before = not self._mixed_before, True
+            tracked = self._mixed(names, tracked, "gossip.y", first).wait()
         self._use(tracked)
 
 

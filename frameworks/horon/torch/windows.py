@@ -69,15 +69,17 @@ class Window:
             if not tensor.is_contiguous():
                 raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
             works_with(tensor.device)
-        except HoronError as error:
+            self.sources, self.destinations = sorted(map(int, sources)), sorted(
+                map(int, destinations))
+            first_round = int(first_round)
+        except Exception as error:
             with contextlib.suppress(HoronError):
                 _core.refuse_window(name, str(error))  # to the others
             raise
         self.name, self.tensor = name, tensor.detach()
-        self.sources, self.destinations = sorted(sources), sorted(destinations)
         self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),
                                   stream_of(self._device), self.sources, self.destinations,
-                                  bool(zero_init), bool(gets), spec, int(first_round),
+                                  bool(zero_init), bool(gets), spec, first_round,
                                   bool(push_sum), self.tensor)
         _lent[name] = self.tensor
 

@@ -89,6 +89,6 @@ def check_every_op_learns_what_only_other_ranks_see():
     best, alone = (loss_after_training(op, own=True) for op in (hvd.Average, None))
     assert alone > 5 * best, (alone, best)
     for name, op in OPS.items():
-        bound = alone / 2 if getattr(op, "waits_for_nobody", False) else 2 * best
+        bound = 0.7 * alone if getattr(op, "waits_for_nobody", False) else 2 * best
         loss = loss_after_training(op, own=True)
         assert loss <= bound, (name, loss, best, alone)

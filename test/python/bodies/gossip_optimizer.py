@@ -663,16 +663,19 @@ def trained_beside(numbers, op, grows=False):
     for batch in data():
         for model, optimizer in pairs.values():
             train(model, optimizer, [batch])
+    for _, optimizer in pairs.values():
+        optimizer.finish_gossip()
     return {i: flat(model) for i, (model, _) in pairs.items()}
 
 
 def check_two_optimizers_have_rounds_of_their_own():
     """Where the graph changes from round to round: also when parameters have the same names, as two
-    models of one class have."""
+    models of one class have, and while exchanges of the other one are under way."""
     turns = {"topology": topology.OnePeerExponential(hvd.size())}
     for options, grows in (
             (turns, False), ({"algorithm": "sgp", "topology": by_turns(hvd.size())}, False),
-            ({"style": "atc", **turns}, False), ({"algorithm": "gt", **turns}, False),
+            ({"style": "atc", **turns}, False), ({"style": "cta", **turns}, False),
+            ({"algorithm": "osgp", **turns}, False), ({"algorithm": "gt", **turns}, False),
             ({"algorithm": "push_diging", **turns}, False), ({"what": "both", **turns}, False),
             ({"algorithm": "gossipgrad"}, False), ({"algorithm": "gossipgrad"}, True)):
         op = hvd.Gossip(**options)
