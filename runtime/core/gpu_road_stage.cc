@@ -67,7 +67,8 @@ class FarPipeline final : public Waitable {
   FarPipeline(const FarPipeline&) = delete;
   FarPipeline& operator=(const FarPipeline&) = delete;
   int64_t bytes() const { return place_ * static_cast<int64_t>(Places(out_) + Places(in_)); }
-  void Start(std::byte* on_host) { on_host_ = on_host; }
+  void Start(Buffer staging) { staging_ = std::move(staging); }
+  Buffer TakeStaging() { return std::move(staging_); }
   bool Ready() override {
     status_ = Advance();
     const bool over = !status_.ok() || (sent_ == out_.size() && gone_ == out_.size() &&
@@ -81,7 +82,9 @@ class FarPipeline final : public Waitable {
  private:
   using FarClock = std::chrono::steady_clock;
   static size_t Places(const FarChunks& chunks) { return std::min(chunks.size(), kGpuPlaces); }
-  std::byte* PlaceOf(size_t of) const { return on_host_ + place_ * static_cast<int64_t>(of); }
+  std::byte* PlaceOf(size_t of) const {
+    return staging_.data() + place_ * static_cast<int64_t>(of);
+  }
   void Await(bool device) {
     if (device != std::exchange(waits_, device)) awaited_ += device ? 1 : -1;
   }
@@ -96,6 +99,7 @@ class FarPipeline final : public Waitable {
       chunk.on_host = PlaceOf(copied_ % Places(out_));
       HORON_TRY(down_.Copy(chunk.on_host, chunk.on_device, chunk.bytes));
       HORON_ASSIGN(chunk.copied, down_.Record());
+      if (copied_ == sent_) since_ = FarClock::now();
     }
     for (; sent_ < copied_; ++sent_, since_ = FarClock::now()) {
       FarChunk& chunk = out_[sent_];
@@ -132,9 +136,9 @@ class FarPipeline final : public Waitable {
   Stream &down_, &up_;
   int& awaited_;
   const std::chrono::milliseconds limit_;
+  Buffer staging_;  // before the transfers that use it
   FarChunks out_, in_;
   int64_t place_ = 0;  // bytes
-  std::byte* on_host_ = nullptr;
   size_t copied_ = 0, sent_ = 0, gone_ = 0;    // of out_, in this order
   size_t asked_ = 0, taken_ = 0, there_ = 0;   // of in_
   FarClock::time_point since_ = FarClock::now();  // the next one to be sent is waited for
@@ -269,13 +273,13 @@ Task GpuRoad::ExchangeFar(Communicator& comm, Share& share, SharedEvent before,
                        Cut(recv));
   auto staging = pinned_pool_->Take(pipeline.bytes());
   if (!staging.ok()) co_return staging.status();
-  pipeline.Start(staging.value().data());
+  pipeline.Start(std::move(staging).value());
   co_await Until(pipeline);
   HORON_CO_TRY(pipeline.status());
   auto back = share.up->Record();
   if (!back.ok()) co_return back.status();
   HORON_CO_TRY(back.value()->HoldBack(share.stream->native()));
-  co_return Retire(*share.up, std::move(staging).value());
+  co_return Retire(*share.up, pipeline.TakeStaging());
 }
 
 // Every rank adds a part of the block, by ascending node, and gives it to the others. What comes is

@@ -194,7 +194,7 @@ TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", 
       meeting.arrive_and_wait();
       closed = true;
       meeting.arrive_and_wait();
-      const int before = world.nccl->times(3, function);
+      const size_t before = world.nccl->times(3, function);
       std::byte* const tensor = rank.Put(Counting(1, 5000));
       const Request request = GpuRank::Of(op, op, DataType::kFloat32, {5000});
       const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
