@@ -4,7 +4,8 @@
 // The weighted sum is that of the host but for rounding: products are rounded and added left to
 // right, own value first. Sent per rank and round: S for each peer; between nodes its part of S,
 // after a reduce-scatter inside the node and before an allgather there. Memory: the tensors, and a
-// slice for each peer heard, 16 MiB in all. Called from the gossip ops' RunOnGpus, by all ranks alike.
+// slice for each peer heard, 16 MiB in all. Called from the gossip ops' RunOnGpus, by all ranks
+// alike.
 #pragma once
 
 #include <vector>

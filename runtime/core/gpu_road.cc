@@ -27,8 +27,8 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 struct Told {
   int32_t version, between_nodes, reads_gpus;
   MemoryRegistration registration;
-  GpuIdentity gpu;
-  int32_t host_of_its_own;  // of NCCL's, which takes two ranks of one GPU then, as tests do
+  GpuIdentity gpu;  // zeros: not known, or others may have it
+  uint64_t host;    // that NCCL is told to be on, so that it takes two ranks of one GPU; 0: none
 };
 
 // Whether messages to all members of other nodes may come out of a GPU's memory.
@@ -60,8 +60,8 @@ Status CheckOwn(const Communicator& comm, std::span<const int> members,
   for (const int one : members) {
     for (const int other : members) {
       const Told &mine = told[static_cast<size_t>(one)], &its = told[static_cast<size_t>(other)];
-      if (one >= other || mine.gpu != its.gpu || (mine.host_of_its_own & its.host_of_its_own) != 0)
-        continue;
+      const bool apart = mine.host != 0 && its.host != 0 && mine.host != its.host;
+      if (one >= other || mine.gpu != its.gpu || mine.gpu == GpuIdentity{} || apart) continue;
       return Status::InvalidArgument(
           "ranks " + std::to_string(comm.global(one)) + " and " +
           std::to_string(comm.global(other)) +
@@ -140,13 +140,14 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   MemoryRegistration registration = MemoryRegistration::kNone;
   if (registered_pool_)
     registration = std::min(gpus_->choices().groups.registration, network->registration());
-  const bool host_of_its_own = std::getenv("NCCL_HOSTID") != nullptr;
+  const char* const host = std::getenv("NCCL_HOSTID");
+  const bool shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;
   told[static_cast<size_t>(comm.rank())] = {mine,
                                             between_nodes_ ? 1 : 0,
                                             ReadsGpus(comm) ? 1 : 0,
                                             registration,
-                                            gpu_->identity(),
-                                            host_of_its_own ? 1 : 0};
+                                            shared ? GpuIdentity{} : gpu_->identity(),
+                                            host == nullptr ? 0 : std::hash<std::string>{}(host)};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});

@@ -26,13 +26,18 @@ struct FarChunk {
 };
 using FarChunks = std::deque<FarChunk>;
 
-// The first chunks of all peers, then the second ones.
-FarChunks Cut(const std::vector<Span>& spans) {
+// The first chunks of all peers, then the second ones, each time from the next rank on, or, of what
+// comes, from the one before: so not all send to the same ranks at once, and of the chunks that are
+// left some rank's first one is its peer's first.
+enum class Goes { kOut, kIn };
+FarChunks Cut(const Communicator& comm, const std::vector<Span>& spans, Goes goes) {
   FarChunks chunks;
   int64_t longest = 0;
   for (const Span& span : spans) longest = std::max(longest, span.bytes);
   for (int64_t begin = 0; begin < longest; begin += kGpuChunkBytes) {
-    for (size_t peer = 0; peer < spans.size(); ++peer) {
+    for (int step = 1; step < comm.size(); ++step) {
+      const int to = goes == Goes::kOut ? comm.rank() + step : comm.rank() - step + comm.size();
+      const auto peer = static_cast<size_t>(to % comm.size());
       const int64_t bytes = std::min(kGpuChunkBytes, spans[peer].bytes - begin);
       if (bytes <= 0) continue;
       FarChunk& chunk = chunks.emplace_back();
@@ -47,7 +52,7 @@ FarChunks Cut(const std::vector<Span>& spans) {
 // Chunks on their way between the device and other nodes through places on the host, of which each
 // direction has as many as there are chunks, but for a few at most: a copy to the host waits until
 // what was sent from its place has gone, a receive until what came there is on the device. Both
-// ends list their chunks by rounds and peers, so somebody's first chunk is always its peer's first.
+// ends list their chunks alike (Cut), so nobody waits for what is behind another one for ever.
 class FarPipeline final : public Waitable {
  public:
   FarPipeline(Communicator& comm, Stream& down, Stream& up, int& awaited,
@@ -70,7 +75,10 @@ class FarPipeline final : public Waitable {
   void Start(Buffer staging) { staging_ = std::move(staging); }
   Buffer TakeStaging() { return std::move(staging_); }
   bool Ready() override {
-    status_ = Advance();
+    for (size_t before = Steps() - 1; status_.ok() && before != Steps();) {
+      before = Steps();
+      status_ = Advance();
+    }
     const bool over = !status_.ok() || (sent_ == out_.size() && gone_ == out_.size() &&
                                         taken_ == in_.size());
     // The device wakes nobody; a transfer's end does.
@@ -85,6 +93,7 @@ class FarPipeline final : public Waitable {
   std::byte* PlaceOf(size_t of) const {
     return staging_.data() + place_ * static_cast<int64_t>(of);
   }
+  size_t Steps() const { return copied_ + sent_ + gone_ + asked_ + taken_ + there_; }
   void Await(bool device) {
     if (device != std::exchange(waits_, device)) awaited_ += device ? 1 : -1;
   }
@@ -203,6 +212,8 @@ class GpuRoad::OnGpu final : public GpuStage {
 
 Task GpuRoad::RunStaged(GpuBucket& bucket, Share& share) {
   HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
+  Task meeting = MeetNode(bucket.comm(), share);
+  HORON_CO_TRY(co_await meeting);
   OnGpu stage(*this, bucket, share);
   Task run = bucket.op().RunOnGpus(stage);
   HORON_CO_TRY(co_await run);
@@ -238,7 +249,8 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
 }
 
 // What the group does next may be its first call of a kind, in which ranks wait for each other with
-// the baton, and not for long: behind messages, which may take longer, they come to it together.
+// the baton, and not for long. They come to it together, behind messages of their bucket, which may
+// take longer, or of another one that not all of them are in.
 Task GpuRoad::MeetNode(Communicator& comm, const Share& share) {
   if (!share.group || share.way == Way::kGroup) co_return Status::Ok();
   Communicator node = comm.Sub(comm.own_node(), kGpuNodeLevel);
@@ -249,7 +261,7 @@ Task GpuRoad::MeetNode(Communicator& comm, const Share& share) {
 // after this finds everything there. Chunks as through the host, since the peer may go that way.
 Task GpuRoad::ExchangeDirect(Communicator& comm, Share& share, SharedEvent before,
                              std::vector<Span> send, std::vector<Span> recv) {
-  FarChunks outgoing = Cut(send), incoming = Cut(recv);
+  FarChunks outgoing = Cut(comm, send, Goes::kOut), incoming = Cut(comm, recv, Goes::kIn);
   EventDone ready(*before, awaited_, PatienceFor(share));
   co_await Until(ready);
   HORON_CO_TRY(ready.status());
@@ -269,8 +281,8 @@ Task GpuRoad::ExchangeFar(Communicator& comm, Share& share, SharedEvent before,
                           std::vector<Span> send, std::vector<Span> recv) {
   HORON_CO_TRY(before->HoldBack(share.down->native()));
   HORON_CO_TRY(before->HoldBack(share.up->native()));
-  FarPipeline pipeline(comm, *share.down, *share.up, awaited_, PatienceFor(share), Cut(send),
-                       Cut(recv));
+  FarPipeline pipeline(comm, *share.down, *share.up, awaited_, PatienceFor(share),
+                       Cut(comm, send, Goes::kOut), Cut(comm, recv, Goes::kIn));
   auto staging = pinned_pool_->Take(pipeline.bytes());
   if (!staging.ok()) co_return staging.status();
   pipeline.Start(std::move(staging).value());

@@ -54,7 +54,7 @@ Result<std::byte*> GpuRoad::BlockAlike(const GpuBucket& bucket, Share& share, in
     return share.together.back().data();
   const int64_t most = bucket.fusion_bytes(), few = most / 16;
   bytes = bytes > few ? std::max(bytes, most) : few;
-  const auto whole = std::bit_ceil(static_cast<uint64_t>(bytes));  // as the pool takes anyway
+  const auto whole = std::bit_ceil(static_cast<uint64_t>(bytes));  // seldom more of them
   HORON_ASSIGN(Buffer block, registered_pool_->Take(static_cast<int64_t>(whole)));
   share.together.push_back(std::move(block));
   const Buffer& last = share.together.back();

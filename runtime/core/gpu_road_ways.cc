@@ -134,6 +134,8 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const int64_t part_count = part_bytes / element;
   Stream& stream = *share.stream;
   HORON_CO_TRY(stream.Move(dtype, dtype, bucket.prescale(), places.In(bucket, block)));
+  Task beginning = MeetNode(comm, share);
+  HORON_CO_TRY(co_await beginning);
   if (share.group)
     HORON_CO_TRY(
         share.group->ReduceScatter(dtype, reduction.kind, block, part, part_count, stream));

@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -80,13 +81,16 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   if (bytes == 0) return buffer;
   if (bytes > SizeOfClass(kClasses - 1))
     return Status::Unavailable("a buffer of " + std::to_string(bytes) + " bytes is too large");
-  const int size_class = ClassOf(bytes);
+  int size_class = ClassOf(bytes);
   {
     MutexLock lock(mutex_);
-    auto& list = free_[size_class];
-    if (!list.empty()) {
-      buffer.data_ = list.back();
-      list.pop_back();
+    // One that is less than twice as large will do: sizes that change would fill all classes.
+    for (int c = size_class; c < std::min(kClasses, size_class + kSteps); ++c) {
+      if (free_[c].empty() || (size_class < kFine && c > size_class)) continue;
+      buffer.data_ = free_[c].back();
+      free_[c].pop_back();
+      size_class = c;
+      break;
     }
   }
   if (buffer.data_ == nullptr) {

@@ -16,7 +16,7 @@
 namespace horon {
 
 // One more whenever what is declared here or in what this includes changes.
-inline constexpr int kCudaPluginVersion = 5;
+inline constexpr int kCudaPluginVersion = 6;
 
 // One per process; lives to its end. Any thread.
 class GpuDriver {

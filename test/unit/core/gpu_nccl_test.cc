@@ -195,10 +195,13 @@ TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", 
       closed = true;
       meeting.arrive_and_wait();
       const size_t before = world.nccl->times(3, function);
+      auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
+      const int64_t begun_before = begun.value();
       std::byte* const tensor = rank.Put(Counting(1, 5000));
       const Request request = GpuRank::Of(op, op, DataType::kFloat32, {5000});
       const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
       world.Expect(work.ok(), op + ": " + work.status().message());
+      while (work.ok() && begun.value() == begun_before) std::this_thread::yield();
       std::vector<float> values(1, 1);  // of the host, behind it: rank 3 has come as far as it can
       Request near;
       near.name = "host " + op;

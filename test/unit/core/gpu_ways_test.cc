@@ -249,6 +249,42 @@ TEST_CASE("a large exchange between nodes takes little memory beside the tensors
   }
 }
 
+// Each rank has more chunks to send, and to take, than there are places on the host.
+TEST_CASE("large rows of three nodes go through few places on the host", "[gpu]") {
+  constexpr int64_t kCount = 9'000'000;  // and a little, of rank r: nine chunks for each peer
+  const auto count_of = [](int rank) { return kCount + 3 * rank; };
+  GpuWorld world(test::LayoutOf(3, 1, "gpu.buckets.nodes"));
+  world.Run([&](GpuRank& rank) {
+    const auto value = [](int of, int64_t i) {
+      return static_cast<float>((i * 7 + of * 13) % 1021);
+    };
+    const int me = rank.me().rank();
+    std::vector<float> values(static_cast<size_t>(count_of(me)));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(me, static_cast<int64_t>(i));
+    const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+    std::byte* const tensor = rank.Put(Bytes(bytes, bytes + count_of(me) * 4));
+    const Request request = GpuRank::Of("rows", "allgather", DataType::kFloat32, {count_of(me)});
+    const auto work = rank.Submit(request, tensor, nullptr);
+    const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+    world.Expect(status.ok(), status.message());
+    if (!status.ok()) return;
+    const Output& output = work.value()->outputs()[0];
+    const Bytes got = rank.Get(output.data, CountOf(output.shape()) * 4);
+    int64_t wrong = 0;
+    size_t at = 0;
+    for (int r = 0; r < 3; ++r) {
+      for (int64_t i = 0; i < count_of(r); ++i, at += 4) {
+        float is = 0;
+        std::memcpy(&is, got.data() + at, sizeof is);
+        wrong += is == value(r, i) ? 0 : 1;
+      }
+    }
+    world.Expect(wrong == 0 && at == got.size(), std::to_string(wrong) + " elements are wrong");
+    world.Expect(rank.gpu().pinned() <= 128 << 20, std::to_string(rank.gpu().pinned()) + " pinned");
+  });
+  world.Check();
+}
+
 void CheckMoving(const Layout& layout) {
   INFO(layout.size << " ranks, " << layout.local_size << " a node, " << layout.way);
   const int n = layout.size;

@@ -27,5 +27,18 @@ TEST_CASE("what is given back is taken again, and nothing else is held", "[pool]
   CHECK(pool->held_bytes() == 0);
 }
 
+TEST_CASE("large buffers whose sizes change take little more than the largest", "[pool]") {
+  const auto pool = std::make_shared<Pool>(MakeHostMemory());
+  constexpr int64_t kMiB = 1 << 20;
+  CHECK(pool->Take(33 * kMiB).value().bytes() == 33 * kMiB);
+  CHECK(pool->held_bytes() == 36 * kMiB);
+  pool->Trim();
+  for (int64_t size = 63; size > 32; --size) CHECK(pool->Take(size * kMiB).ok());
+  CHECK(pool->held_bytes() == 64 * kMiB);
+  pool->Trim();
+  for (int64_t size = 33; size <= 64; ++size) CHECK(pool->Take(size * kMiB).ok());
+  CHECK(pool->held_bytes() == (36 + 40 + 44 + 48 + 52 + 56 + 60 + 64) * kMiB);
+}
+
 }  // namespace
 }  // namespace horon
