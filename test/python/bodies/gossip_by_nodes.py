@@ -90,7 +90,9 @@ def check_gossip_average_is_the_ranks_mean():
 
 
 def check_gossip_average_is_the_mean_of_a_process_set():
-    members = list(range(max(1, hvd.size() - 1)))
+    if hvd.size() == 1:
+        return  # there is none but that of all ranks
+    members = list(range(hvd.size() - 1))
     some = hvd.add_process_set(members)
     if some.included():
         for options in ({}, {"topology": "star", "mixing": mixing.Push(), "rounds": 80}):
