@@ -94,8 +94,26 @@ FakeGpu::FakeGpu(int index) : index_(index) {
 }
 
 FakeGpu::~FakeGpu() {
+  default_.reset();
   munmap(outside_, kRegion);
   munmap(inside_, kRegion);
+}
+
+GpuIdentity FakeGpu::identity() const {
+  struct {
+    const FakeGpu* gpu;
+    int64_t process;
+  } const own{twin_ != nullptr ? twin_ : this, getpid()};
+  GpuIdentity identity{};
+  static_assert(sizeof own == sizeof identity);
+  std::memcpy(identity.data(), &own, sizeof own);
+  return identity;
+}
+
+FakeStream& FakeGpu::Framework(void* stream) {
+  if (stream != nullptr) return *static_cast<FakeStream*>(stream);
+  std::call_once(default_made_, [this] { default_ = std::make_unique<FakeStream>(*this); });
+  return *default_;
 }
 
 std::byte* FakeGpu::Take(int64_t bytes) {
@@ -135,11 +153,11 @@ Result<std::unique_ptr<Stream>> FakeGpu::MakeStream(PairKernels) {
 
 std::shared_ptr<Stream> FakeGpu::Borrow(void* framework_stream) {
   const std::shared_ptr<void> nobody;
-  return {nobody, static_cast<FakeStream*>(framework_stream)};
+  return {nobody, &Framework(framework_stream)};
 }
 
 Result<SharedEvent> FakeGpu::Record(void* framework_stream) {
-  auto& stream = *static_cast<FakeStream*>(framework_stream);
+  FakeStream& stream = Framework(framework_stream);
   HORON_TRY(RefuseCaptured(stream));
   return stream.Record();
 }
@@ -323,7 +341,7 @@ class FakeEvent final : public Event {
     return true;
   }
   Status HoldBack(void* on) override {
-    auto& held = *static_cast<FakeStream*>(on);
+    FakeStream& held = gpu_.Framework(on);
     HORON_TRY(RefuseCaptured(held));
     HORON_TRY(gpu_.state());
     {

@@ -36,12 +36,7 @@ class FakeGpu final : public Gpu {
   ~FakeGpu() override;
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   std::string name() const override { return "fake"; }
-  GpuIdentity identity() const override {
-    GpuIdentity identity{};
-    const FakeGpu* const named = twin_ != nullptr ? twin_ : this;
-    std::memcpy(identity.data(), &named, sizeof named);
-    return identity;
-  }
+  GpuIdentity identity() const override;
   void BeThe(const FakeGpu& other) { twin_ = &other; }  // two ranks use one GPU
   std::unique_ptr<Memory> MakeMemory() override;
   std::unique_ptr<Memory> MakePinnedMemory() override;
@@ -53,6 +48,8 @@ class FakeGpu final : public Gpu {
     return Record(framework_stream);
   }
 
+  // A framework's stream, as it was handed over; null: the default stream.
+  FakeStream& Framework(void* stream);
   // Memory of the device for a test's tensor; lives as long as the GPU. Not readable by the host.
   std::byte* Take(int64_t bytes);
   int64_t taken() const;  // bytes of it, by tests and pools; none is given back
@@ -94,6 +91,8 @@ class FakeGpu final : public Gpu {
   const int index_;
   const FakeGpu* twin_ = nullptr;
   std::byte *outside_, *inside_;
+  std::once_flag default_made_;
+  std::unique_ptr<FakeStream> default_;
   mutable std::mutex mutex_;  // guards all below, and the clocks of streams and events
   int64_t taken_ = 0;
   int streams_ = 0;
