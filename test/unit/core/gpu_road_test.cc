@@ -11,6 +11,7 @@ namespace {
 
 using test::Bytes;
 using test::Counting;
+using test::GpuLayout;
 using test::GpuRank;
 using test::GpuWorld;
 using test::kNccl;
@@ -362,23 +363,48 @@ TEST_CASE("overlapping process sets use the devices in one order", "[gpu]") {
 }
 
 TEST_CASE("a rank that has joined has no part in a bucket of GPU tensors", "[gpu]") {
-  GpuWorld world({3, 0, {kNccl, kNccl, kNccl}, ""});
+  const GpuLayout layout =
+      GENERATE(GpuLayout{3, 0, {kNccl, kNccl, kNccl}, ""}, test::LayoutOf(4, 2, ""),
+               test::LayoutOf(3, 1, ""), GpuLayout{3, 0, {0, 0, 0}, ""});
+  const int n = layout.size;
+  INFO(n << " ranks, " << layout.local_size << " a node");
+  GpuWorld world(layout);
   world.Run([&](GpuRank& rank) {
-    const auto sum = [&](const std::string& name, const std::string& op) {
-      std::byte* const tensor = rank.Put(Counting(rank.me().rank(), 3));
-      const auto work =
-          rank.Submit(GpuRank::Of(name, op, DataType::kFloat32, {3}), tensor, nullptr).value();
-      world.Expect(rank.Synchronize(*work).ok(), "rank.Synchronize(*work).ok()");
-      const Output& output = work->outputs()[0];
+    const int me = rank.me().rank();
+    const auto run = [&](const std::string& name, const std::string& op, int64_t rows) {
+      const Shape shape = {rows, 3};
+      std::byte* const tensor = rank.Put(Counting(me, 3 * rows));
+      const auto work = rank.Submit(GpuRank::Of(name, op, DataType::kFloat32, shape), tensor,
+                                    nullptr);
+      const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+      world.Expect(status.ok(), name + ": " + status.message());
+      if (!status.ok()) return Values{};
+      const Output& output = work.value()->outputs()[0];
       return test::Decode(DataType::kFloat32, rank.Get(output.data, CountOf(output.shape()) * 4));
     };
-    world.Expect(sum("before", "sum") == Values{3, 6, 9}, "sum(");
-    if (rank.me().rank() < 2) {
-      world.Expect(sum("after", "sum") == Values{1, 3, 5}, "sum(");
-      world.Expect(sum("rows", "allgather") == Values{0, 1, 2, 1, 2, 3}, "sum(");
+    const auto sums = [](int ranks, int64_t count) {  // of ranks 0, 1, ... that take part
+      Values all;
+      for (int64_t i = 0; i < count; ++i)
+        all.push_back(static_cast<double>(ranks * i) + ranks * (ranks - 1) / 2);
+      return all;
+    };
+    world.Expect(run("before", "sum", 1) == sums(n, 3), "not all were there");
+    if (me < n - 1) {
+      world.Expect(run("after", "sum", 1) == sums(n - 1, 3), "it has a part in a sum");
+      Values rows, turned;
+      for (int r = 0; r < n - 1; ++r) {
+        for (int i = 0; i < 3; ++i) rows.push_back(r + i);
+        for (int i = 0; i < 3; ++i) turned.push_back(r + 3 * me + i);
+      }
+      world.Expect(run("rows", "allgather", 1) == rows, "it gave rows");
+      world.Expect(run("parts", "alltoall", n) == turned, "it gave parts");
+      world.Expect(run("told", "broadcast:root=0", 1) == Values{0, 1, 2}, "others were told");
+      const Values all = sums(n - 1, 3 * n);
+      const Values mine(all.begin() + 3 * me, all.begin() + 3 * me + 3);
+      world.Expect(run("scattered", "reduce_scatter", n) == mine, "it has a part in rows");
     }
-    world.Expect(rank.me().Join().ok(), "rank.me().Join().ok()");
-    world.Expect(sum("again", "sum") == Values{3, 6, 9}, "sum(");
+    world.Expect(rank.me().Join().ok(), "it cannot join");
+    world.Expect(run("again", "sum", 1) == sums(n, 3), "not all are there again");
   });
   world.Check();
 }

@@ -137,9 +137,9 @@ std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
     const auto work = rank.Submit(request, rank.Put(bytes), nullptr);
     if (!work.ok() || !rank.Synchronize(*work.value()).ok()) return;
     const Output& output = work.value()->outputs()[0];
-    const int64_t size = CountOf(output.shape()) * 4;
+    const int64_t size = CountOf(output.shape()) * SizeOf(request.dtype);
     results[static_cast<size_t>(me)] =
-        test::Decode(DataType::kFloat32, rank.Get(output.data, size));
+        test::Decode(request.dtype, rank.Get(output.data, size));
     if (!way.empty() && rank.me().runtime().counters()[way].value() > 0) ++this_way;
   });
   world.Check();
@@ -325,6 +325,27 @@ void CheckMoving(const Layout& layout) {
   for (size_t i = 0; i < joined.size(); ++i)
     REQUIRE(joined[i] == 2.0 * (static_cast<double>(i) + (n - 1) / 2.0));
 
+  // One row less: the last rank has none.
+  for (const DataType dtype : {DataType::kInt32, DataType::kBFloat16, DataType::kFloat64}) {
+    INFO(NameOf(dtype));
+    const auto of = [&](int r) { return test::SmallValues(dtype, r, 3 * (n - 1)); };
+    const auto few = RunOwned(layout, "reduce_scatter", [&](int r, Request& request, Bytes& bytes) {
+      request.dtype = dtype;
+      request.shape = {n - 1, 3};
+      bytes = test::Encode(dtype, of(r));
+    });
+    std::vector<Values> inputs;
+    for (int r = 0; r < n; ++r) inputs.push_back(of(r));
+    const Values sums = test::Reduced(ReduceKind::kSum, dtype, inputs, 1.0, 1.0);
+    Values got;
+    for (int r = 0; r < n; ++r) {
+      const Values& rows = few[static_cast<size_t>(r)];
+      REQUIRE(rows.size() == (r < n - 1 ? 3u : 0u));
+      got.insert(got.end(), rows.begin(), rows.end());
+    }
+    REQUIRE(test::Near(dtype, got, sums));
+  }
+
   const std::string last = std::to_string(n - 1);
   const auto told =
       RunOwned(layout, "broadcast:root=" + last, [](int r, Request& request, Bytes& bytes) {
@@ -409,6 +430,67 @@ TEST_CASE("rows go between many nodes out of the GPU's memory, or through the ho
     Layout direct = test::LayoutOf(size, local, "gpu.exchanges.direct");
     direct.direct = {-1};
     CheckMoving(direct);
+  }
+}
+
+TEST_CASE("rows go between nodes through memory that is registered", "[gpu]") {
+  for (const MemoryRegistration how : {MemoryRegistration::kEach, MemoryRegistration::kTogether}) {
+    Layout layout = test::LayoutOf(4, 2, "gpu.buckets.nodes");
+    layout.choices.groups.registration = how;
+    CheckMoving(layout);
+    CheckMovingTogether(layout);
+  }
+}
+
+// One rank of each node, all of one node and part of another.
+TEST_CASE("ops on GPUs move rows in process sets that span nodes", "[gpu]") {
+  for (const int direct : {0, 1}) {
+    Layout layout = test::LayoutOf(4, 2, "");
+    if (direct == 1) layout.direct = {-1};
+    GpuWorld world(layout);
+    world.Run([&](GpuRank& rank) {
+      const int me = rank.me().rank();
+      const auto floats = [](const Bytes& bytes) {
+        return test::Decode(DataType::kFloat32, bytes);
+      };
+      for (const auto& members : std::vector<std::vector<int>>{{0, 2}, {1, 3}, {0, 1, 3}}) {
+        const int set = rank.me().AddProcessSet(members).value();
+        const auto at = std::find(members.begin(), members.end(), me);
+        if (at == members.end()) continue;
+        const auto n = static_cast<int>(members.size());
+        const auto place = static_cast<int>(at - members.begin());
+        const auto run = [&](const std::string& op, Shape shape, int64_t first) {
+          Request request = GpuRank::Of(op, op, DataType::kFloat32, shape);
+          request.process_set = set;
+          const auto work =
+              rank.Submit(request, rank.Put(Counting(first, CountOf(shape))), nullptr);
+          const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
+          world.Expect(status.ok(), op + ": " + status.message());
+          if (!status.ok()) return Values{};
+          const Output& output = work.value()->outputs()[0];
+          return floats(rank.Get(output.data, CountOf(output.shape()) * 4));
+        };
+        Values gathered, turned, sums;
+        for (const int r : members) {
+          const Values rows = floats(Counting(100 * r, 2 * (r + 1)));
+          gathered.insert(gathered.end(), rows.begin(), rows.end());
+          for (int i = 0; i < 3; ++i) turned.push_back(100 * r + 3 * place + i);
+        }
+        const int first = place == 0 ? 0 : 2 * (place + 1);  // one row more than members
+        for (int i = first; i < 2 * (place + 2); ++i) {
+          sums.push_back(0);
+          for (const int r : members) sums.back() += r + i;
+        }
+        const int root = members.back();
+        world.Expect(run("allgather", {me + 1, 2}, 100 * me) == gathered, "other rows");
+        world.Expect(run("alltoall", {n, 3}, 100 * me) == turned, "other parts");
+        world.Expect(run("reduce_scatter", {n + 1, 2}, me) == sums, "other sums");
+        world.Expect(run("broadcast:root=" + std::to_string(root), {5}, 10 * me) ==
+                         floats(Counting(10 * root, 5)),
+                     "other values");
+      }
+    });
+    world.Check();
   }
 }
 
