@@ -17,6 +17,7 @@ from . import huge_pages
 from .library import find, folders
 from .mpirun import find_mpirun, remote_shell, require, version
 from .options import Options
+from .prefixes import python_prefixes
 from .refusal import Refusal
 from .surroundings import around
 
@@ -32,7 +33,8 @@ def report() -> int:
         print(f"horonrun: {where}", file=sys.stderr)
         return 1
     library.horon_version.restype = library.horon_last_error.restype = ctypes.c_char_p
-    os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)  # as the package does for a rank
+    # As the package does for a rank.
+    os.environ.setdefault("HORON_PYTHON_PREFIX", python_prefixes())
     mpi = bool(library.horon_mpi_available())
     why = "" if mpi else library.horon_last_error().decode(errors="replace")
     sections = {

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from .options import Options, cores
+from .prefixes import python_prefixes
 
 # Say which rank a process is: those of a job that starts another one are not for its ranks.
 OF_A_RANK = frozenset("HORON_RANK HORON_SIZE HORON_LOCAL_RANK HORON_LAUNCHER_FD".split())
@@ -23,7 +24,7 @@ _STAY_HERE_PREFIXES = tuple(
 def shared_variables(options: Options, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that all ranks get, however and wherever they are started."""
     added = dict(options.variables)
-    added["HORON_PYTHON_PREFIX"] = sys.prefix
+    added["HORON_PYTHON_PREFIX"] = python_prefixes()
     if "PYTHONUNBUFFERED" not in environment:
         added["PYTHONUNBUFFERED"] = "1"  # lines appear when they are printed, also before a crash
     if "COLUMNS" not in environment and sys.stderr.isatty():

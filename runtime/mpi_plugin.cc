@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <vector>
+
+#include "runtime/base/prefixes.h"
 
 #ifndef HORON_CHOSEN_LIBMPI  // the MPI that was chosen when this was built (CMakeLists.txt)
 #define HORON_CHOSEN_LIBMPI ""
@@ -10,6 +13,8 @@
 
 namespace horon {
 namespace {
+
+constexpr const char* kInPrefix = "/lib/libmpi.so.40";
 
 // libmpi must be in the process before the plugin asks for it. The order is the one in
 // docs/configuration.md: what is there already, the user's, the launcher's, the build's, this
@@ -23,12 +28,13 @@ Status LoadLibMpi(const Config& config) {
     return Status::InvalidArgument("HORON_MPI_LIB cannot be opened: " + std::string(dlerror()));
   }
   const char* opal = EnvironmentVariable("OPAL_PREFIX");
-  const auto in = [](const std::string& prefix) {
-    return prefix.empty() ? prefix : prefix + "/lib/libmpi.so.40";
-  };
-  for (const std::string& path : {in(opal != nullptr ? opal : ""), std::string(HORON_CHOSEN_LIBMPI),
-                                  in(config.python_prefix)}) {
-    if (!path.empty() && dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) break;
+  std::vector<std::string> paths;
+  if (opal != nullptr && *opal != '\0') paths.push_back(std::string(opal) + kInPrefix);
+  if (*HORON_CHOSEN_LIBMPI != '\0') paths.emplace_back(HORON_CHOSEN_LIBMPI);
+  for (const std::string& prefix : PrefixesOf(config.python_prefix))
+    paths.push_back(prefix + kInPrefix);
+  for (const std::string& path : paths) {
+    if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) break;
   }
   return Status::Ok();
 }

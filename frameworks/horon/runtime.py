@@ -13,9 +13,10 @@ from horon.errors import (
     HoronUnavailable,
     HoronUnsupported,
 )
+from horon.launcher.prefixes import python_prefixes
 
-# The MPI library from PyPI lies in the Python prefix; the runtime reads this when it looks for it.
-os.environ.setdefault("HORON_PYTHON_PREFIX", sys.prefix)
+# Libraries from PyPI lie there; the runtime reads this when it looks for MPI, NCCL and cuBLAS.
+os.environ.setdefault("HORON_PYTHON_PREFIX", python_prefixes())
 
 _exit_registered = False
 _when_left = []

@@ -214,7 +214,7 @@ const std::vector<Knob>& Table() {
        SetController},
       {"MPI_LIB", false, "path of libmpi to open", Text(&Config::mpi_lib)},
       {"PYTHON_PREFIX", false,
-       "prefix whose lib/ may hold libmpi, NCCL and cuBLAS; set by the Python package",
+       "prefixes, ':' between, whose lib/ may hold libmpi, NCCL and cuBLAS; set by the package",
        Text(&Config::python_prefix)},
       {"NCCL", false, "whether GPU tensors go over NCCL; 0: through the host",
        Boolean(&Config::nccl)},

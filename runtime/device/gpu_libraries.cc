@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "runtime/base/prefixes.h"
+
 namespace horon {
 namespace {
 
@@ -32,11 +34,10 @@ OpenedLibrary OpenGpuLibrary(const std::vector<std::string>& names, const std::s
   }
   std::vector<std::string> candidates;
   if (!chosen.empty()) candidates.push_back(chosen);
-  if (!python_prefix.empty()) {
+  for (const std::string& prefix : PrefixesOf(python_prefix)) {
     for (const char* const packages : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
                                        "/local/lib/python3*/dist-packages"}) {
-      for (std::string& path :
-           Matching(python_prefix + packages + "/nvidia/*/lib/" + in_packages))
+      for (std::string& path : Matching(prefix + packages + "/nvidia/*/lib/" + in_packages))
         candidates.push_back(std::move(path));
     }
   }

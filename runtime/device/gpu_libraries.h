@@ -16,7 +16,7 @@ struct FoundLibrary {
 // Where to look for the libraries, beside what the process has open already.
 struct GpuLibraryPaths {
   std::string nccl, cublas;   // HORON_NCCL_LIB, HORON_CUBLAS_LIB
-  std::string python_prefix;  // of the Python whose packages may bring them
+  std::string python_prefix;  // of Pythons whose packages may bring them, ':' between
 };
 
 // A library that is open for good; without a handle `why` it is not.
@@ -35,7 +35,7 @@ struct OpenedLibrary {
 };
 
 // In this order: the process's (a framework's, so that there is one only), `chosen` by the user,
-// who gets no other one, those that `in_packages` matches among this Python's packages, the
+// who gets no other one, those that `in_packages` matches among the Pythons' packages, the
 // system's.
 OpenedLibrary OpenGpuLibrary(const std::vector<std::string>& names, const std::string& chosen,
                              const std::string& python_prefix, const std::string& in_packages);

@@ -3,11 +3,15 @@
 import itertools
 import os
 import re
+import site
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import run_job
+
+from horon.launcher.prefixes import python_prefixes
 
 
 def python(source, **options):
@@ -21,6 +25,17 @@ def test_import_is_light():
     timed = ("import time; t = time.perf_counter(); import horon; print(time.perf_counter() - t);"
              "import sys; assert not {'torch', 'numpy', 'mpi4py'} & set(sys.modules)")
     assert min(float(python(timed)) for _ in range(5)) < 0.150
+
+
+def test_packages_are_looked_for_where_this_python_does(monkeypatch):
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "getuserbase", lambda: "/home/u/.local")
+    monkeypatch.setattr(sys, "path", ["/work", f"{sys.prefix}/lib/python3.11/site-packages",
+                                      "/opt/base/lib/python3.11/site-packages/", Path("/opt"),
+                                      "/opt/more/lib/python3/dist-packages"])
+    assert python_prefixes().split(":") == [sys.prefix, "/home/u/.local", "/opt/base", "/opt/more"]
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+    assert "/home/u/.local" not in python_prefixes().split(":")
 
 
 def test_no_mpi_and_no_gpu_library_in_a_one_host_job():

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "test/support/catch.h"
+#include "test/support/folder.h"
 
 namespace horon {
 namespace {
@@ -32,6 +33,19 @@ TEST_CASE("an NCCL that lacks functions is named with them, whatever its version
     REQUIRE(nccl.found.text.find(word) != std::string::npos);
   for (const char* word : {"too old", "ncclGetUniqueId"})
     REQUIRE(nccl.found.text.find(word) == std::string::npos);
+}
+
+TEST_CASE("packages below any of the prefixes bring NCCL") {
+  const test::Folder folder;
+  const std::filesystem::path root = folder / "base";
+  const std::filesystem::path lib = root / "lib/python3.99/site-packages/nvidia/nccl/lib";
+  std::filesystem::create_directories(lib);
+  std::filesystem::copy_file(Beside("libhoron_old_nccl.so"), lib / "libnccl.so.2");
+  GpuLibraryPaths paths;
+  paths.python_prefix = "/nowhere::" + root.string();
+  const NcclLibrary nccl = OpenNccl(paths);
+  CAPTURE(nccl.found.text);
+  REQUIRE(nccl.found.text.find("NCCL 2.10.3 in " + lib.string()) != std::string::npos);
 }
 
 TEST_CASE("a path that is no NCCL is not replaced by another one") {
