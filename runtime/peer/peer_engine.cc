@@ -78,12 +78,6 @@ std::shared_ptr<Window> PeerEngine::Find(const std::string& name) const {
 
 namespace {
 
-// What other ranks have of the values counts on what this does with them later.
-bool Changes(const Order& order) {
-  const bool gives = order.kind == OrderKind::kPut || order.kind == OrderKind::kAdd;
-  return order.kind == OrderKind::kRound || (gives && order.self_weight != 1);
-}
-
 // Whether it reads or changes the values of a host's tensor. Orders to others follow each other.
 bool NeedsRest(const Order& order) {
   const bool elsewhere = order.kind == OrderKind::kUpdate && order.output != nullptr;
@@ -94,7 +88,7 @@ bool NeedsRest(const Order& order) {
 }
 
 void CountOver(const Order& order) {
-  if (Changes(order)) order.window->changing.fetch_sub(1);
+  if (order.changes()) order.window->changing.fetch_sub(1);
   order.window->pending.fetch_sub(1);
 }
 
@@ -123,7 +117,7 @@ Status PeerEngine::Submit(Order order) {
     window.pending.fetch_sub(1);
     return refused;
   }
-  if (Changes(order)) window.changing.fetch_add(1);
+  if (order.changes()) window.changing.fetch_add(1);
   order.begun = Stamp();
   ordered_.push_back(std::move(order));
   news_.store(true, std::memory_order_release);

@@ -50,6 +50,12 @@ struct Order {
   int64_t begun = 0;  // the engine's: when it was submitted, where somebody records
   // Called once. `unreached`: ranks whose part was left out.
   std::function<void(const Status&, std::vector<int64_t> unreached, SharedEvent written)> done;
+
+  // Whether what other ranks have of the values counts on what this does with them later.
+  bool changes() const {
+    const bool gives = kind == OrderKind::kPut || kind == OrderKind::kAdd;
+    return kind == OrderKind::kRound || (gives && self_weight != 1);
+  }
 };
 
 // Who records what an engine does. Each from the thread of what is recorded.
@@ -121,6 +127,7 @@ class PeerEngine final : private Answerer {
   Task GiveNear(Running& running, int rank, double weight);
   void ScaleOwn(Running& running);
   static std::function<Status(Window&)> BackFrom(const Question& question);
+  static bool MayTakeOwed(const Order& order);
   Status TakeOwed(Window& window);
   void LeaveOpen(Running& running, int rank, const std::shared_ptr<Question>& question,
                  std::function<Status(Window&)> answered, std::function<Status(Window&)> lost);

@@ -28,7 +28,7 @@ Task PeerEngine::RunLocked(Running& running) {
   const OrderKind kind = running.order.kind;
   const bool locks = kind == OrderKind::kLock || kind == OrderKind::kUnlock;
   if (kind == OrderKind::kRound) LoadInput(running.order);
-  if (!locks) {
+  if (!locks && MayTakeOwed(running.order)) {
     running.paid = !running.window().owed.empty();
     HORON_CO_TRY(TakeOwed(running.window()));
   }
@@ -67,6 +67,13 @@ Task PeerEngine::RunLocked(Running& running) {
 }
 
 // --- what a late rank leaves open
+
+// Not while another order counts on the values as they are, as a part that is given away does: it
+// stays owed. Of a window on a GPU orders follow each other.
+bool PeerEngine::MayTakeOwed(const Order& order) {
+  const Window& window = *order.window;
+  return window.staged() != nullptr || window.changing.load() == (order.changes() ? 1 : 0);
+}
 
 Status PeerEngine::TakeOwed(Window& window) {
   std::vector<std::function<Status()>> owed;

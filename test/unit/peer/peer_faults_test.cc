@@ -170,6 +170,51 @@ TEST_CASE("what a late rank was given comes back when it is gone") {
   RequireNone(verdicts);
 }
 
+TEST_CASE("what comes back does so behind a part that is being given away, not into it") {
+  std::atomic<Way> ways[3] = {Way::kOpen, Way::kMute, Way::kOpen};
+  WorldOptions options = Between(std::chrono::milliseconds{3000}, 0, 0, 0);
+  options.losses = std::make_shared<Losses>();
+  options.network_outlives = true;
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
+    return std::make_unique<Muted>(std::move(inner), ways[rank]);
+  };
+  Verdicts verdicts;
+  World world(3, options);
+  std::vector<std::unique_ptr<WindowRank>> windows(3);
+  std::shared_ptr<Work> giving;
+  world.Run([&](Rank& me) {
+    auto& w = windows[static_cast<size_t>(me.rank())];
+    const std::vector<int> others = {Next(me), Next(me, 2)};
+    w = std::make_unique<WindowRank>(me, std::vector<float>{4}, others, others);
+    if (me.rank() != 0) return;
+    EXPECT(w->Add({{1, 0.25}}, 0.75, true) == std::vector<int64_t>{1}, "it was not named");
+    ways[2] = Way::kMute;
+    auto work = StartOrder(me.runtime(), w->Make(OrderKind::kAdd, {{2, 0.25}}, 0.75, true), false);
+    EXPECT(work.ok(), work.status().message());
+    giving = work.value();
+  });
+  world.Run([&](Rank& me) {  // the part is there, and its answer is not
+    while (me.rank() == 2 && windows[2]->deliveries(0) == 0) std::this_thread::yield();
+  });
+  world.MarkDead(1, "rank 1 was killed");
+  options.losses->Report(1, "rank 1 was killed");
+  world.Run([&](Rank& me) {
+    if (me.rank() != 0) return;
+    std::vector<float> values = {1};
+    EXPECT(!me.Reduce("after", "sum", values).ok(), "a collective cannot go on");
+    auto& w = windows[0];
+    EXPECT(!giving->done(), "rank 2 has answered");
+    w->Do(w->Make(OrderKind::kPublish, {}));
+    EXPECT(w->values[0] == 3, "what came back has changed what is being given away");
+    ways[2] = Way::kOpen;
+    EXPECT(me.Wait(*giving).ok(), "rank 2 did not answer");
+    w->Do(w->Make(OrderKind::kPublish, {}));
+    EXPECT(w->values[0] == 3.25f, "it did not come back, or was given away in part");
+    EXPECT(w->window->share == 0.8125, "so did its weight");
+  });
+  RequireNone(verdicts);
+}
+
 TEST_CASE("who has given up on a mutex does not get it, and two silent ranks cost one wait") {
   constexpr std::chrono::milliseconds kPatience{1500};
   std::atomic<Way> ways[3] = {Way::kOpen, Way::kOpen, Way::kOpen};
