@@ -34,24 +34,28 @@ def _average(gradient, process_set):
     return reduce_call(name, Average.spec, gradient, process_set).run()
 
 
+def _of_gradient(name) -> str:
+    """Rounds of an op that counts them, and what it keeps, belong to the name: a gradient has one
+    of its own, and the same one in each step if the call has."""
+    return f"{name} gradient"
+
+
 class Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, spec, prescale, postscale, process_set):
-        ctx.arguments = (spec, prescale, postscale, process_set)
+        ctx.name, ctx.arguments = name, (spec, prescale, postscale, process_set)
         return reduce_call(name, spec, tensor, process_set, prescale, postscale).run()
 
     @staticmethod
     def backward(ctx, gradient):
-        spec, prescale, postscale, process_set = ctx.arguments
-        name = full_name("allreduce", None, set_id(process_set))
-        reduced = Allreduce.apply(gradient, name, spec, prescale, postscale, process_set)
+        reduced = Allreduce.apply(gradient, _of_gradient(ctx.name), *ctx.arguments)
         return reduced, None, None, None, None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, spec, prescale, postscale, process_set, *tensors):
-        ctx.arguments = (spec, prescale, postscale, process_set)
+        ctx.name, ctx.arguments = name, (spec, prescale, postscale, process_set)
         calls = [
             reduce_call(member, spec, tensor, process_set, prescale, postscale)
             for member, tensor in zip(group_names(name, len(tensors)), tensors)
@@ -60,9 +64,7 @@ class GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        process_set = ctx.arguments[-1]
-        name = full_name("grouped_allreduce", None, set_id(process_set))
-        reduced = GroupedAllreduce.apply(name, *ctx.arguments, *gradients)
+        reduced = GroupedAllreduce.apply(_of_gradient(ctx.name), *ctx.arguments, *gradients)
         return (None, None, None, None, None, *reduced)
 
 
