@@ -49,6 +49,9 @@ class AdvisedGossip:
         self._chosen.debias()
         self._since = time.perf_counter()
 
+    def take_left(self) -> bool:
+        return self._chosen.take_left()
+
     def before_step(self):
         self._chosen.before_step()
 

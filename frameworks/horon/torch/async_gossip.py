@@ -74,6 +74,9 @@ class AsyncGossip:
     def debias(self):
         pass
 
+    def take_left(self) -> bool:
+        return False
+
     def before_step(self):
         pass
 
@@ -91,9 +94,13 @@ class AsyncGossip:
             self._take()
 
     def _end_pending(self):
-        """What could not be reached is counted by the runtime."""
-        pending, self._pending = self._pending, []
-        wait_all(pending)
+        """What could not be reached is counted by the runtime. After Ctrl-C it is still pending."""
+        try:
+            wait_all(self._pending)
+        except Exception:
+            self._pending = []
+            raise
+        self._pending = []
 
     def _take(self):
         """The window gets what the parameters changed by, the parameters what the window is."""
@@ -251,8 +258,10 @@ class PushGossip(AsyncGossip):
         """in_step: what the others give in this step is taken in once all have given, not before.
         HoronLate then where one does not come."""
         self._collects = not self.in_step
-        super().after_step()
-        self._collects = True
+        try:
+            super().after_step()
+        finally:
+            self._collects = True
         if self.in_step and self._windows and self._steps % (self._op.sync_freq + 1) == 0:
             self._end_pending()
             meet()

@@ -333,6 +333,17 @@ def synchronize(handle, timeout=None):
     return handle.wait()
 
 
+def waited_through(wait):
+    """wait(), and again after a Ctrl-C: what it waits for has tensors that must not change before.
+    A second one ends it. The interrupt, for the caller to raise when all is in place; or None."""
+    try:
+        wait()
+    except KeyboardInterrupt as interrupt:
+        wait()
+        return interrupt
+    return None
+
+
 def wait_all(handles) -> None:
     """Waits for all before it raises the first failure: tensors stay lent until they are done."""
     failure = None

@@ -107,17 +107,21 @@ class GossipDataParallel(_Parallel):
             self._seen = None if stepped else self._versions()
 
     def _before_forward(self):
+        if self._gossip.take_left():
+            self._seen = self._versions()
         stepped = self._versions() != self._seen
         mixes = stepped and self.training and torch.is_grad_enabled()
         if self._biased or mixes:  # else parameters stay as they are, to the bit
             if not self._biased:
                 self._gossip.bias()
-            if mixes:
-                self._gossip.after_step()
-                stepped = False
-            self._gossip.debias()
-            self._biased = False
-            self._seen = None if stepped else self._versions()
+            try:
+                if mixes:
+                    stepped = False
+                    self._gossip.after_step()
+            finally:
+                self._gossip.debias()
+                self._biased = False
+                self._seen = None if stepped else self._versions()
 
     def finish_gossip(self, average=False, timeout=None) -> bool:
         """Mixes what the last step changed and takes in what is under way: before the model is
@@ -125,8 +129,10 @@ class GossipDataParallel(_Parallel):
         a warning, as of DistributedOptimizer's."""
         with torch.enable_grad():
             training, self.training = self.training, True
-            self._before_forward()
-            self.training = training
+            try:
+                self._before_forward()
+            finally:
+                self.training = training
         finished = self._gossip.finish(average, timeout)
         self._seen = self._versions()
         return finished

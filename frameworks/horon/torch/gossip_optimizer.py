@@ -49,6 +49,7 @@ class _GossipOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
     def step(self, closure=None):
+        self._horon_gossip.take_left()
         if self._horon_computes:
             return self._step_computing(closure)
         loss = None

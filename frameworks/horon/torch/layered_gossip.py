@@ -16,7 +16,7 @@ import torch
 
 from horon.errors import HoronUnsupported
 from horon.torch.arriving_gossip import ArrivingGossip
-from horon.torch.calls import wait_all
+from horon.torch.calls import wait_all, waited_through
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
@@ -129,7 +129,7 @@ class LayeredGossip(ArrivingGossip):
         """All or nothing: when a parameter's exchange has failed, none is mixed."""
         handles = [handle for handle in (*under_way.values(), weight) if handle is not None]
         try:
-            wait_all(handles)
+            interrupt = waited_through(lambda: wait_all(handles))
         except Exception:
             self._first = True  # what was mixed and what was not are at different rounds
             raise
@@ -138,6 +138,8 @@ class LayeredGossip(ArrivingGossip):
                 parameter.copy_(handle.wait())
         if weight is not None:
             self.weight.copy_(weight.wait())
+        if interrupt is not None:
+            raise interrupt
 
     def finish(self, average=False, timeout=None) -> bool:
         self._check_between_steps()

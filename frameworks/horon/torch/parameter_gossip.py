@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.calls import GroupCall, reduce_call, waited_through
 from horon.torch.marks import took_in
 from horon.torch.meeting import NO_MEAN, met
 from horon.torch.parameters import (
@@ -92,6 +92,7 @@ class ParameterGossip:
         self._begun = 0  # the step that started it
         self._begun_at = 0  # and when, by time.monotonic_ns()
         self._pending = None  # (handle, what was sent)
+        self._owed = False  # an exchange is due that Ctrl-C has kept from being started
         self._copies = None  # what is sent while parameters change: used again, kept
 
     def _check_graph(self):
@@ -111,15 +112,41 @@ class ParameterGossip:
 
     @torch.no_grad()
     def bias(self):
-        """From z to x = z w."""
-        if self.push_sum:
+        """From z to x = z w, with what a step that was interrupted has begun."""
+        if self.push_sum and not self._lent():
             for parameter in self._parameters():
                 parameter.mul_(self.weight.item())
+        self._take_left()
+
+    def _lent(self) -> bool:
+        """Whether the parameters themselves are under way: since Ctrl-C has ended a step. They stay
+        x until it is over."""
+        return self._pending is not None and not self._op.overlap
+
+    def take_left(self) -> bool:
+        """Whether such a step left something under way. It is taken in, before anybody else
+        changes the parameters, which are x, or z if there is nothing; then they are z."""
+        if not self._lent():
+            return False
+        self.bias()
+        self.debias()
+        return True
+
+    def _take_left(self):
+        """What such a step left to do. The parameters are x; z, if it fails."""
+        try:
+            if self._owed:
+                self._go_on()
+            elif not self._op.overlap:
+                self._collect()
+        except BaseException:
+            self.debias()
+            raise
 
     @torch.no_grad()
     def debias(self):
         """From x to z = x / w."""
-        if self.push_sum:
+        if self.push_sum and not self._lent():
             weight = divisor(self.weight.item())
             for parameter in self._parameters():
                 parameter.div_(weight)
@@ -139,8 +166,18 @@ class ParameterGossip:
             self._start()
             self._collect()
         elif self._mixes and self._due():
+            self._owed = True
+            self._go_on()
+
+    def _go_on(self):
+        """From one exchange to the next. Ctrl-C leaves it owed: all ranks start equally many."""
+        try:
             self._collect()
             self._start()
+        except Exception:
+            self._owed = False
+            raise
+        self._owed = False
 
     def _due(self) -> bool:
         """Whether the last exchange has had its time. Counted, not asked: ranks that found it
@@ -181,11 +218,18 @@ class ParameterGossip:
 
     @torch.no_grad()
     def _collect(self):
-        """Adds what the exchange changed: steps taken meanwhile stay. If it failed, nothing was."""
+        """Adds what the exchange changed: steps taken meanwhile stay. If it failed, nothing was;
+        after Ctrl-C it is still under way."""
         if self._pending is None:
             return
-        (handle, sent), self._pending = self._pending, None
-        for (_, value), mixed, before in zip(self._travelling(), handle.wait(), sent):
+        handle, sent = self._pending
+        try:
+            came = handle.wait()
+        except Exception:
+            self._pending = None
+            raise
+        self._pending = None
+        for (_, value), mixed, before in zip(self._travelling(), came, sent):
             if self._op.overlap:
                 value.add_(mixed.sub_(before))
             else:
@@ -204,8 +248,10 @@ class ParameterGossip:
             named.append((f"average of {self._weight_name}", weights))
         calls = [reduce_call(name, AVERAGE, value, self._set, in_place=True)
                  for name, value in named]
-        GroupCall(calls, "gossip.average").run()
+        interrupt = waited_through(GroupCall(calls, "gossip.average").start().wait)
         self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
+        if interrupt is not None:
+            raise interrupt
 
     def _weights_now(self):
         return self.weight.clone()

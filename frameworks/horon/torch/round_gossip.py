@@ -51,6 +51,7 @@ class RoundGossip(ParameterGossip):
 
     def bias(self):
         self._flat.multiply(self._weights)
+        self._take_left()
 
     def debias(self):
         self._flat.divide([divisor(weight) for weight in self._weights])
@@ -74,8 +75,12 @@ class RoundGossip(ParameterGossip):
     def _collect(self):
         if self._pending is None:
             return
-        handles, self._pending = self._pending, None
-        wait_all(handles)
+        try:
+            wait_all(self._pending)
+        except Exception:
+            self._pending = None
+            raise
+        self._pending = None
         after = [window.push_sum_weight for window in self._windows]
         if self._sent is None:
             self._flat.write(self._tensors())

@@ -18,6 +18,7 @@ J. Optim. 2017; Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE TSP 2019; Tang
 import torch
 
 from horon.errors import HoronInvalidArgument
+from horon.torch.calls import waited_through
 from horon.torch.parameter_gossip import ParameterGossip
 
 
@@ -66,6 +67,7 @@ class _Remembering(ParameterGossip):
 
 
 class GradientTracking(_Remembering):
+    _interrupt = None
     _mixed_before = False  # any y since rounds have been counted from where they are
 
     def load(self, state):
@@ -81,8 +83,17 @@ class GradientTracking(_Remembering):
         if not begins:
             names = [f"gossip.y.{self._names[p]}" for p in self._learning()]
             first, self._mixed_before = not self._mixed_before, True
-            tracked = self._mixed(names, tracked, "gossip.y", first).wait()
+            mixing = self._mixed(names, tracked, "gossip.y", first)
+            self._interrupt = waited_through(mixing.wait)
+            tracked = mixing.wait()
         self._use(tracked)
+
+    def after_step(self):
+        """Ctrl-C while y was mixed waits until here: ranks mix y and x in turn."""
+        super().after_step()
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            raise interrupt
 
 
 class PushDiging(_Remembering):

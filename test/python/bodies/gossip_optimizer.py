@@ -1,5 +1,6 @@
 """DistributedOptimizer(op=Gossip): against all ranks computed by hand in one process."""
 
+import contextlib
 import copy
 import itertools
 import math
@@ -364,6 +365,80 @@ def check_an_interrupted_forward_pass():
         train(model, optimizer, data()[3:])
         optimizer.finish_gossip()
         want, _ = by_hand(push, data())
+        close(flat(model), want[hvd.rank()], 2e-5)
+
+
+def interrupted(step, waits, told, through=False):
+    """Takes the step, for which all but the last rank wait if they `waits`, and get a Ctrl-C;
+    `through`: that is raised when the last one has come."""
+    def tell_and_interrupt():
+        if through:
+            told.tell()
+        interrupt()
+
+    try:
+        with on_alarm(tell_and_interrupt) if waits else contextlib.nullcontext():
+            step()
+        assert not waits
+    except KeyboardInterrupt:
+        pass
+    if not (through and waits):
+        told.tell()
+    told.free()
+
+
+def check_an_interrupted_step():
+    """Ctrl-C while a step waits for others: what it had begun is not lost, but taken in by whoever
+    asks for it next. Between peers it is the centre of the star that waits for the last rank."""
+    star = topology.Star(hvd.size(), mixing=mixing.Push())
+    for negotiated in (True, False):
+        model, optimizer = begin(hvd.Gossip("sgp", topology=star, negotiated=negotiated))
+        train(model, optimizer, data()[:2])
+        told = Told()
+        told.wait()
+        waits = not told.late and hvd.size() > 1 and (negotiated or hvd.rank() == 0)
+        interrupted(lambda: train(model, optimizer, data()[2:3]), waits, told)
+        optimizer.finish_gossip()
+        train(model, optimizer, data()[3:])
+        want, _ = by_hand(star, data())
+        close(flat(model), want[hvd.rank()], 2e-5)
+
+
+def check_a_step_that_is_interrupted_before_its_exchange():
+    """With overlap a step waits for the exchange of the one before. Its own is started all the
+    same. A learning rate of 0: the next gradient is that of values without what has not come."""
+    star = topology.Star(hvd.size(), mixing=mixing.Push())
+    for negotiated in (True, False):
+        model, optimizer = begin(hvd.Gossip("osgp", topology=star, negotiated=negotiated))
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        train(model, optimizer, data()[:2])
+        told = Told()
+        told.wait()
+        at = 2 if told.late else 3
+        train(model, optimizer, data()[2:at])
+        waits = not told.late and hvd.size() > 1 and (negotiated or hvd.rank() == 0)
+        interrupted(lambda: train(model, optimizer, data()[at:at + 1]), waits, told)
+        train(model, optimizer, data()[at + 1:])
+        optimizer.finish_gossip()
+        want, _ = by_hand(star, data(), overlap=True,
+                          make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.0))
+        close(flat(model), want[hvd.rank()], 2e-5)
+
+
+def check_an_interrupted_step_that_ends_first():
+    """What changes parameters where they lie is waited for; a second Ctrl-C would end that."""
+    star = topology.Star(hvd.size(), mixing=mixing.Push())
+    for op, by in ((hvd.Gossip("sgp", topology=star, global_average_every=3), {"average_every": 3}),
+                   (hvd.Gossip("sgp", topology=star, style="atc"), {})):
+        model, optimizer = begin(op)
+        train(model, optimizer, data()[:2])
+        told = Told()
+        told.wait()
+        waits = not told.late and hvd.size() > 1
+        interrupted(lambda: train(model, optimizer, data()[2:3]), waits, told, through=True)
+        train(model, optimizer, data()[3:])
+        want, _ = by_hand(star, data(), **by)
         close(flat(model), want[hvd.rank()], 2e-5)
 
 
