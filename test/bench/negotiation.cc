@@ -65,12 +65,13 @@ class Job {
       for (int i = 0; i < each_; ++i) bundle.Add(node * each_ + i, bytes);
       const WireBytes up = bundle.Take();
       step.bytes_up = static_cast<int64_t>(up.size());
+      if (node > 0) ++step.messages_between;  // the coordinator is on the first one
       Time(step, [&] { Hear(up); });
     }
     WireBytes down;
     Time(step, [&] { down = Encode(coordinator_.Decide()); });
     step.bytes_down = static_cast<int64_t>(down.size());
-    step.messages_between = 2 * (nodes_ - 1);
+    step.messages_between += nodes_ - 1;
     step.messages_inside = 2LL * nodes_ * (each_ - 1);
     Apply(DecodeDecision(down, nodes_ * each_).value());
     return step;

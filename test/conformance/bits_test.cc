@@ -100,6 +100,8 @@ std::vector<std::vector<std::vector<Bytes>>> Results(const Layout& layout, const
   World(layout.size, options).Run([&](Rank& me) {
     for (int step = 0; step < kSteps; ++step)
       results[static_cast<size_t>(me.rank())].push_back(Step(me, way, tensors, verdicts));
+    const bool locked = me.runtime().counters()["schedule.locks"].value() > 0;
+    EXPECT(locked == way.lock, "its steps were locked, or not, as not meant");
   });
   test::RequireNone(verdicts);
   return results;

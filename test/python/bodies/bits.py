@@ -9,7 +9,7 @@ import horon.torch as hvd
 
 COUNTS = (1, 17, 1000, 700_001)  # the last one is several slices
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-STEPS = 6  # locked from the fourth on
+STEPS = 6  # locked from the fourth on in a new job, which conformance/bits_test.cc makes sure of
 
 
 def of_rank(rank, count, dtype):
@@ -59,6 +59,7 @@ def check_in_shared_memory():
     kinds = [(count, dtype) for count in COUNTS for dtype in DTYPES]
     shared = {(count, dtype): hvd.shared_zeros(count, dtype=dtype) for count, dtype in kinds}
     wanted = {kind: expected(nodes, *kind) for kind in kinds}
+    before = hvd.counter("lane.in_place")
     for step in range(STEPS):
         for kind, tensor in shared.items():
             tensor.copy_(of_rank(hvd.rank(), *kind))
@@ -68,6 +69,8 @@ def check_in_shared_memory():
             hvd.synchronize(handle)
         for kind, tensor in shared.items():
             assert same_bits(tensor, wanted[kind]), (step, kind)
+    on_one_node = hvd.local_size() == hvd.size() > 1
+    assert (hvd.counter("lane.in_place") > before) == on_one_node
 
 
 def check_alone_and_grouped():
