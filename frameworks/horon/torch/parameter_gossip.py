@@ -124,8 +124,8 @@ class ParameterGossip:
         return self._pending is not None and not self._op.overlap
 
     def take_left(self) -> bool:
-        """Whether such a step left something under way. It is taken in, before anybody else
-        changes the parameters, which are x, or z if there is nothing; then they are z."""
+        """Takes in what such a step left under way, so that others may change the parameters,
+        which are z then. False where there was nothing."""
         if not self._lent():
             return False
         self.bias()
@@ -223,12 +223,7 @@ class ParameterGossip:
         if self._pending is None:
             return
         handle, sent = self._pending
-        try:
-            came = handle.wait()
-        except Exception:
-            self._pending = None
-            raise
-        self._pending = None
+        came = self._ended(handle.wait)
         for (_, value), mixed, before in zip(self._travelling(), came, sent):
             if self._op.overlap:
                 value.add_(mixed.sub_(before))
@@ -236,6 +231,16 @@ class ParameterGossip:
                 value.copy_(mixed)
         if self._op.overlap:
             took_in(self._steps - self._begun, self._begun_at)
+
+    def _ended(self, wait):
+        """wait() for what is under way, which is over then, also where it failed; not by Ctrl-C."""
+        try:
+            came = wait()
+        except Exception:
+            self._pending = None
+            raise
+        self._pending = None
+        return came
 
     def _average(self):
         """The exact mean of x, and of the weights, which is 1. Left out, as an exchange is, where a

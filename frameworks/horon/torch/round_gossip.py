@@ -75,12 +75,7 @@ class RoundGossip(ParameterGossip):
     def _collect(self):
         if self._pending is None:
             return
-        try:
-            wait_all(self._pending)
-        except Exception:
-            self._pending = None
-            raise
-        self._pending = None
+        self._ended(lambda: wait_all(self._pending))
         after = [window.push_sum_weight for window in self._windows]
         if self._sent is None:
             self._flat.write(self._tensors())
