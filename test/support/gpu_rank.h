@@ -93,6 +93,13 @@ class GpuRank {
     HORON_TRY(me_.Wait(work));
     return work.HoldBack(&stream_);
   }
+  // Of an op that makes its own output: what a kernel behind it reads there.
+  Result<Bytes> RunOwned(const Request& request, const Bytes& input) {
+    HORON_ASSIGN(const auto work, Submit(request, Put(input), nullptr));
+    HORON_TRY(Synchronize(*work));
+    const Output& output = work->outputs()[0];
+    return Get(output.data, CountOf(output.shape()) * SizeOf(request.dtype));
+  }
 
  private:
   // Like the C API's: its last reference drops the outputs while the stream is there.

@@ -373,14 +373,10 @@ TEST_CASE("a rank that has joined has no part in a bucket of GPU tensors", "[gpu
     const int me = rank.me().rank();
     const auto run = [&](const std::string& name, const std::string& op, int64_t rows) {
       const Shape shape = {rows, 3};
-      std::byte* const tensor = rank.Put(Counting(me, 3 * rows));
-      const auto work = rank.Submit(GpuRank::Of(name, op, DataType::kFloat32, shape), tensor,
-                                    nullptr);
-      const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
-      world.Expect(status.ok(), name + ": " + status.message());
-      if (!status.ok()) return Values{};
-      const Output& output = work.value()->outputs()[0];
-      return test::Decode(DataType::kFloat32, rank.Get(output.data, CountOf(output.shape()) * 4));
+      const Result<Bytes> got = rank.RunOwned(GpuRank::Of(name, op, DataType::kFloat32, shape),
+                                              Counting(me, 3 * rows));
+      world.Expect(got.ok(), name + ": " + got.status().message());
+      return got.ok() ? test::Decode(DataType::kFloat32, got.value()) : Values{};
     };
     const auto sums = [](int ranks, int64_t count) {  // of ranks 0, 1, ... that take part
       Values all;

@@ -134,12 +134,9 @@ std::vector<Values> RunOwned(const Layout& layout, const std::string& op,
     Request request = GpuRank::Of("rows", op, DataType::kFloat32, {});
     Bytes bytes;
     fill(me, request, bytes);
-    const auto work = rank.Submit(request, rank.Put(bytes), nullptr);
-    if (!work.ok() || !rank.Synchronize(*work.value()).ok()) return;
-    const Output& output = work.value()->outputs()[0];
-    const int64_t size = CountOf(output.shape()) * SizeOf(request.dtype);
-    results[static_cast<size_t>(me)] =
-        test::Decode(request.dtype, rank.Get(output.data, size));
+    const Result<Bytes> got = rank.RunOwned(request, bytes);
+    if (!got.ok()) return;
+    results[static_cast<size_t>(me)] = test::Decode(request.dtype, got.value());
     if (!way.empty() && rank.me().runtime().counters()[way].value() > 0) ++this_way;
   });
   world.Check();
@@ -462,13 +459,9 @@ TEST_CASE("ops on GPUs move rows in process sets that span nodes", "[gpu]") {
         const auto run = [&](const std::string& op, Shape shape, int64_t first) {
           Request request = GpuRank::Of(op, op, DataType::kFloat32, shape);
           request.process_set = set;
-          const auto work =
-              rank.Submit(request, rank.Put(Counting(first, CountOf(shape))), nullptr);
-          const Status status = work.ok() ? rank.Synchronize(*work.value()) : work.status();
-          world.Expect(status.ok(), op + ": " + status.message());
-          if (!status.ok()) return Values{};
-          const Output& output = work.value()->outputs()[0];
-          return floats(rank.Get(output.data, CountOf(output.shape()) * 4));
+          const Result<Bytes> got = rank.RunOwned(request, Counting(first, CountOf(shape)));
+          world.Expect(got.ok(), op + ": " + got.status().message());
+          return got.ok() ? floats(got.value()) : Values{};
         };
         Values gathered, turned, sums;
         for (const int r : members) {
