@@ -400,7 +400,10 @@ TEST_CASE("a GPU that is lost ends the job with its words, not the process", "[.
   request.name = "after";
   REQUIRE(horon_run(&request, nullptr) == HORON_UNAVAILABLE);
   REQUIRE(LastErrorSays(words));
+  const bool alone = Alone();
   horon_shutdown();
+  // A job of several ranks has failed: news of it may come to a rank that has begun another.
+  if (!alone) return;
 
   REQUIRE(horon_init() == HORON_OK);  // the host's tensors need no GPU
   float on_host = 1;

@@ -54,7 +54,8 @@ typedef enum horon_dtype {
 /* Joins the job. Blocks until all ranks have joined, at most HORON_START_TIMEOUT seconds.
  * Under horonrun ranks meet over shared memory; under mpirun, mpiexec or srun over MPI; otherwise
  * this process is a job of one rank. Again while initialised: HORON_OK, nothing happens. After
- * horon_shutdown it joins anew. HORON_INVALID_ARGUMENT names a wrong HORON_* variable. */
+ * horon_shutdown it joins anew, but where ranks failed (HORON_UNAVAILABLE): that job is over.
+ * HORON_INVALID_ARGUMENT names a wrong HORON_* variable. */
 HORON_API int horon_init(void);
 
 /* Leaves the job; every pending work fails with HORON_ABORTED, here and on the other ranks.
