@@ -15,6 +15,27 @@ CPU = Path("/sys/devices/system/cpu/cpu0")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 # The widest first.
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
+# Two children of one process, as two ranks are: may the second read the first one's memory?
+READS_A_SIBLING = """
+import ctypes, os
+class Part(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+word = ctypes.create_string_buffer(8)
+part, ended = Part(ctypes.addressof(word), 8), os.pipe()
+first = os.fork()
+if first == 0:
+    os.close(ended[1])
+    os._exit(len(os.read(ended[0], 1)))
+second = os.fork()
+if second == 0:
+    libc = ctypes.CDLL(None, use_errno=True)
+    read = libc.process_vm_readv(first, ctypes.byref(part), 1, ctypes.byref(part), 1, 0)
+    os._exit(0 if read == 8 else ctypes.get_errno() or 255)
+code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+os.close(ended[1])
+os.waitpid(first, 0)
+print(f"not permitted ({os.strerror(code)})" if code else "permitted")
+"""
 
 
 def about() -> dict[str, str]:
@@ -28,6 +49,7 @@ def about() -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "hypervisor": hypervisor(),
         "huge pages": huge_pages(),
+        "reading another rank's memory (CMA)": said([sys.executable, "-c", READS_A_SIBLING]),
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes)",
         "Python": platform.python_version(),
         "PyTorch": version("torch"),

@@ -9,8 +9,8 @@ The hosts are namespaces of this machine (test/support/world.sh), so that no net
 the links are real ones to all that run here. Each library's time is printed over the bound: of an
 allreduce 2(n-1)/n of the bytes must leave each of n hosts, whatever its ranks do, of an exchange
 all of them. With --small, many small messages one after the other: the time of each over what its
-bytes take on the link and a message of 4 bytes takes in the same library. docs/benchmarks.md has
-results.
+bytes take on the link and a message of 4 bytes takes in the same library. Below come the goals,
+with 95 % intervals of the medians. docs/benchmarks.md has results.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 import bars
+import goals
+import machine
 import report
 import workloads
 from groups import HERE, HORON, Group, Missing, mpi_major, mpirun, turned
@@ -32,6 +35,13 @@ WORLD = HERE.parent / "support" / "world.sh"
 LIBRARIES = ["horon", "gossip", "gloo", "mpi", "mpi-tuned"]
 LAYOUTS = ["2x1", "4x1", "8x1", "2x2", "4x2"]
 SMALL = [4, 1 << 10, 4 << 10, 16 << 10, 64 << 10]  # bytes; the first shows the latency
+# At most so many times the bound, of SIZE bytes over links of RATE bits a second.
+OVER_BOUND = {("2x1", "horon"): 1.10, ("4x1", "horon"): 1.10, ("2x2", "horon"): 1.10,
+              ("8x1", "horon"): 1.15,
+              ("4x1", "gossip"): 1.10, ("4x2", "gossip"): 1.10, ("8x1", "gossip"): 1.15}
+OVER_ALLREDUCE = {"8x1": 0.65}  # gossip, of the fastest allreduce
+OVER_SMALL = 1.3  # of a small message
+SIZE, RATE = 25_000_000, 1e9
 ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
@@ -124,7 +134,40 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
         for one in found:
             for library, latency in found[0]["seconds"].items():
                 one["bounds"][library] += latency
+    if (options.size, options.rate) == (SIZE, RATE):
+        for one, row in zip(found, rows, strict=True):
+            one["goals"] = goals_of(one, row, options.small)
     return found
+
+
+def goals_of(found: dict, row: report.Row, small: bool) -> list[list[str]]:
+    """Cells as goals.py has them."""
+    layout, lines = found["layout"], []
+    for library in found["seconds"]:
+        limit = small_limit(library, row) if small else OVER_BOUND.get((layout, library))
+        values = [median(r.seconds) / len(row.workload.shapes) / found["bounds"][library]
+                  for r in row.rounds if r.library == library]
+        if limit:
+            lines.append(goal_line(found, f"{library}: at most {limit:g} of the bound",
+                                   report.Ratio(values), limit))
+    limit = OVER_ALLREDUCE.get(layout)
+    others = [library for library in found["seconds"] if library != "gossip"]
+    if limit and not small and others and "gossip" in found["seconds"]:
+        best = min(others, key=found["seconds"].__getitem__)
+        words = f"gossip: at most {limit:g} of the fastest allreduce ({best})"
+        lines.append(goal_line(found, words, row.ratio("gossip", best), limit))
+    return lines
+
+
+def small_limit(library: str, row: report.Row) -> float | None:
+    """Of Horon's, and of all sizes but that which shows the latency."""
+    shows_latency = row.bytes == SMALL[0] * len(row.workload.shapes)
+    return OVER_SMALL if library in HORON and not shows_latency else None
+
+
+def goal_line(found: dict, words: str, ratio: report.Ratio, limit: float) -> list[str]:
+    return [f"{found['layout']} hosts, {found['work']}", f"-, {len(ratio.values)}", words,
+            str(ratio), goals.yes_or_no(ratio.median <= limit)]
 
 
 def run_world(options: argparse.Namespace, layout: str, arguments: list[str]) -> list[dict]:
@@ -163,8 +206,8 @@ def plot(found: list[dict], libraries: list[str], path: str) -> None:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=25_000_000, help="bytes (default 25 MB)")
-    parser.add_argument("--rate", type=float, default=1e9, help="bits a second (default 1e9)")
+    parser.add_argument("--size", type=int, default=SIZE, help="bytes (default 25 MB)")
+    parser.add_argument("--rate", type=float, default=RATE, help="bits a second (default 1e9)")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
     parser.add_argument("--iterations", type=int, default=3, help="in one round (default 3)")
     parser.add_argument("--small", action="store_true", help="many small messages instead")
@@ -185,6 +228,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="horon-bench-") as folder:
             Path(options.json).write_text(json.dumps(measure(options, Path(folder))))
         return
+    print(machine.lines(machine.about()))
     print("| hosts x ranks | bytes | " + " | ".join(options.libraries) + " |")
     print("|" + "---|" * (2 + len(options.libraries)))
     found = []
@@ -195,6 +239,7 @@ def main() -> None:
         for library, why in here[0]["missing"].items():
             print(f"Missing: {library} ({why}).", flush=True)
         found += here
+    print(f"\n{goals.section([line for one in found for line in one.get('goals', [])])}", end="")
     if options.json:
         Path(options.json).write_text(json.dumps(found))
     if options.plot:

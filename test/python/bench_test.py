@@ -17,6 +17,7 @@ sys.path.append(str(BENCH))
 import goals  # noqa: E402
 import interleaved  # noqa: E402
 import machine  # noqa: E402
+import nodes_bench  # noqa: E402
 import quoted  # noqa: E402
 import report  # noqa: E402
 from workloads import Workload  # noqa: E402
@@ -252,3 +253,35 @@ def test_a_regime_that_goes_is_waited_for_in_the_next_row(monkeypatch, tmp_path)
     bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "FAR", "NEAR"], regime="FAR")
     assert len({r.round for r in bench.run(ONE).rounds}) == 2
     assert not bench.hopeless and bench.short == {"4 B": "2 of 4 rounds"}
+
+
+def nodes_goals(layout, **times):
+    """Of a row of 25 MB whose bounds are 1 s; of a library its seconds in each of seven rounds."""
+    row = row_of("25000000 B", rounds=7, **times)
+    found = {"layout": layout, "work": row.workload.name, "bounds": dict.fromkeys(times, 1.0),
+             "seconds": {library: row.median(library) for library in times}}
+    return [line[2:] for line in nodes_bench.goals_of(found, row, small=False)]
+
+
+def test_goals_between_hosts_and_each_missed():
+    assert nodes_goals("4x1", horon=1.1, gossip=1.11, gloo=1.0) == [
+        ["horon: at most 1.1 of the bound", "1.10 (1.10-1.10)", "yes"],
+        ["gossip: at most 1.1 of the bound", "1.11 (1.11-1.11)", "**no**"]]
+    assert nodes_goals("8x1", horon=[1.16] * 4 + [1.0] * 3, gossip=0.66, gloo=1.0) == [
+        ["horon: at most 1.15 of the bound", "1.16 (1.00-1.16)", "**no**"],
+        ["gossip: at most 1.15 of the bound", "0.660 (0.660-0.660)", "yes"],
+        ["gossip: at most 0.65 of the fastest allreduce (gloo)", "0.660 (0.660-0.660)", "**no**"]]
+    assert nodes_goals("4x2", horon=9.0, gossip=1.1) == [
+        ["gossip: at most 1.1 of the bound", "1.10 (1.10-1.10)", "yes"]]
+    assert nodes_goals("8x1", gossip=1.0) == [
+        ["gossip: at most 1.15 of the bound", "1.00 (1.00-1.00)", "yes"]]
+
+
+@pytest.mark.parametrize("size, goals_of_it", [(4, []), (1024, [["1.40 (1.40-1.40)", "**no**"]])])
+def test_small_messages_between_hosts_but_that_which_shows_the_latency(size, goals_of_it):
+    row = row_of("small", rounds=7, horon=2.8, mpi=2.8)
+    row.workload = Workload("small", ((size // 4,),) * 2)
+    found = {"layout": "2x1", "work": "small", "bounds": {"horon": 1.0, "mpi": 1.0},
+             "seconds": {"horon": 1.4, "mpi": 1.4}}
+    lines = nodes_bench.goals_of(found, row, small=True)
+    assert [line[3:] for line in lines] == goals_of_it
