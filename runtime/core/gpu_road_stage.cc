@@ -237,6 +237,7 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
     before = std::move(event).value();
   }
   if (share.group) HORON_CO_TRY(share.group->Exchange(to_near, from_near, *share.stream));
+  if (share.way == Way::kGroup) co_return Status::Ok();  // nobody is far
   if (far && share.direct) {
     Task direct = ExchangeDirect(comm, share, std::move(before), std::move(send), std::move(recv));
     HORON_CO_TRY(co_await direct);
@@ -250,9 +251,11 @@ Task GpuRoad::Exchange(Communicator& comm, Share& share, std::span<const int> ne
 
 // What the group does next may be its first call of a kind, in which ranks wait for each other with
 // the baton, and not for long. They come to it together, behind messages of their bucket, which may
-// take longer, or of another one that not all of them are in.
+// take longer, or of another one that not all of them are in. Where no bucket that has the turn
+// sends any, they come together anyway.
 Task GpuRoad::MeetNode(Communicator& comm, const Share& share) {
-  if (!share.group || share.way == Way::kGroup) co_return Status::Ok();
+  const bool messages = fabric_->topology.nodes() > 1 && !between_nodes_;
+  if (!share.group || !messages) co_return Status::Ok();
   Communicator node = comm.Sub(comm.own_node(), kGpuNodeLevel);
   co_return co_await Barrier(node);
 }

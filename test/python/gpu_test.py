@@ -65,7 +65,8 @@ def test_adasum_by_cublas(launch, needs_mpi, local_size):
 @pytest.mark.parametrize("how", ["1", "symmetric"])
 def test_memory_registered_with_nccl(launch, needs_mpi, how, local_size):
     env = SHARED if torch.cuda.device_count() < 4 else {}
-    launch(4, "gpu::device", "gpu::reductions", "gpu::adasum", "gpu::mixing", launcher="mpirun",
+    launch(4, "gpu::device", "gpu::reductions", "gpu::moving", "gpu::parts_of_sums", "gpu::adasum",
+           "gpu::mixing", launcher="mpirun",
            env={**env, "HORON_LOCAL_SIZE": local_size, "HORON_NCCL_REGISTER": how})
 
 

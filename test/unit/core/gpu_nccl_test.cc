@@ -140,7 +140,8 @@ TEST_CASE("a call of NCCL's that does not return ends the job", "[gpu][nccl]") {
   world.Check();
 }
 
-// Holds back what buckets of a rank send to, and hear from, those before rank 2 while it is closed.
+// Holds back what buckets of a rank of the second node, of two with two ranks, send to the first
+// one, and hear from it, while it is closed.
 class Gate final : public test::WrappedTransport {
  public:
   Gate(std::unique_ptr<Transport> inner, const std::atomic<bool>& closed)
@@ -176,14 +177,30 @@ class Gate final : public test::WrappedTransport {
   std::vector<Transfer*> held_;
 };
 
-TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", "[gpu][nccl]") {
-  std::atomic<bool> closed{false};
+// A sum of the host of ranks 2 and 3, which have come as far as they can with what came before it.
+void ExpectSumBehind(GpuWorld& world, GpuRank& rank, int node, const std::string& name) {
+  float value = 1;
+  Request near;
+  near.name = name;
+  near.op = "sum";
+  near.shape = {1};
+  near.process_set = node;
+  world.Expect(rank.me().Run(near, &value, &value).ok(), name);
+}
+
+GpuLayout TwoNodes(std::atomic<bool>& closed, int of_rank) {
   GpuLayout layout = OverNccl(4, 2);
-  layout.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank != 2) return inner;
+  layout.wrap = [&closed, of_rank](int rank, std::unique_ptr<Transport> inner)
+      -> std::unique_ptr<Transport> {
+    if (rank != of_rank) return inner;
     return std::make_unique<Gate>(std::move(inner), closed);
   };
-  GpuWorld world(layout);
+  return layout;
+}
+
+TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", "[gpu][nccl]") {
+  std::atomic<bool> closed{false};
+  GpuWorld world(TwoNodes(closed, 2));
   std::barrier<> meeting(4);
   world.Run([&](GpuRank& rank) {
     const int me = rank.me().rank();
@@ -202,14 +219,7 @@ TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", 
       const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
       world.Expect(work.ok(), op + ": " + work.status().message());
       while (work.ok() && begun.value() == begun_before) std::this_thread::yield();
-      std::vector<float> values(1, 1);  // of the host, behind it: rank 3 has come as far as it can
-      Request near;
-      near.name = "host " + op;
-      near.op = "sum";
-      near.shape = {1};
-      near.process_set = node;
-      if (me >= 2)
-        world.Expect(rank.me().Run(near, values.data(), values.data()).ok(), "the host's");
+      if (me >= 2) ExpectSumBehind(world, rank, node, "host " + op);
       if (me == 3)
         world.Expect(world.nccl->times(3, function) == before, op + ": NCCL was called early");
       meeting.arrive_and_wait();
@@ -217,6 +227,102 @@ TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", 
       if (work.ok()) world.Expect(rank.Synchronize(*work.value()).ok(), op);
       world.Expect(world.nccl->times(3, function) > before || me != 3, op + ": another way");
     }
+  });
+  world.Check();
+}
+
+TEST_CASE("a set inside a node comes to NCCL together behind another set's messages",
+          "[gpu][nccl]") {
+  std::atomic<bool> closed{false};
+  GpuWorld world(TwoNodes(closed, 3));
+  std::barrier<> meeting(4);
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    const int across = rank.me().AddProcessSet({1, 3}).value();
+    const int node = rank.me().AddProcessSet({2, 3}).value();
+    const auto submit = [&](const std::string& name, const std::string& op, int set, int64_t count,
+                            std::vector<std::shared_ptr<Work>>& works) {
+      std::byte* const tensor = rank.Put(Counting(1, count));
+      Request request = GpuRank::Of(name, op, DataType::kFloat32, {count});
+      request.process_set = set;
+      const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
+      world.Expect(work.ok(), name + ": " + work.status().message());
+      if (work.ok()) works.push_back(work.value());
+    };
+    const auto wait = [&](const std::vector<std::shared_ptr<Work>>& works) {
+      for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+    };
+    std::vector<std::shared_ptr<Work>> first;  // all have met, and know their ways
+    if (me == 1 || me == 3) submit("across", "sum", across, 10, first);
+    if (me >= 2) submit("inside", "sum", node, 10, first);
+    wait(first);
+    for (const auto& [op, function] : std::vector<std::pair<std::string, std::string>>{
+             {"sum", "AllReduce"}, {"broadcast:root=2", "Broadcast"}, {"allgather", "Send"}}) {
+      meeting.arrive_and_wait();
+      closed = true;
+      meeting.arrive_and_wait();
+      const size_t before = world.nccl->times(2, function);
+      std::vector<std::shared_ptr<Work>> works;
+      auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
+      const int64_t begun_before = begun.value();
+      if (me == 1 || me == 3) submit("messages", "sum", across, 50, works);
+      while (me == 3 && begun.value() == begun_before) std::this_thread::yield();
+      meeting.arrive_and_wait();
+      if (me >= 2) submit(op, op, node, 5000, works);
+      if (me >= 2) ExpectSumBehind(world, rank, node, "host " + op);
+      if (me == 2)
+        world.Expect(world.nccl->times(2, function) == before, op + ": NCCL was called early");
+      meeting.arrive_and_wait();
+      closed = false;
+      wait(works);
+      world.Expect(world.nccl->times(2, function) > before || me != 2, op + ": another way");
+    }
+  });
+  world.Check();
+}
+
+TEST_CASE("ranks register memory together when all of a node have come", "[gpu][nccl]") {
+  std::atomic<bool> closed{false};
+  GpuLayout layout = TwoNodes(closed, 3);
+  layout.choices.groups.registration = MemoryRegistration::kTogether;
+  GpuWorld world(layout);
+  std::barrier<> meeting(4);
+  world.Run([&](GpuRank& rank) {
+    const int me = rank.me().rank();
+    const int across = rank.me().AddProcessSet({1, 3}).value();
+    const int node = rank.me().AddProcessSet({2, 3}).value();
+    ExpectSum(world, rank, "before", 100);
+    std::vector<std::shared_ptr<Work>> works;
+    const auto submit = [&](const std::string& name, int set, int64_t count) {
+      std::byte* const tensor = rank.Put(Counting(1, count));
+      Request request = GpuRank::Of(name, "sum", DataType::kFloat32, {count});
+      request.process_set = set;
+      const auto work = rank.Submit(request, tensor, tensor);
+      world.Expect(work.ok(), name + ": " + work.status().message());
+      if (work.ok()) works.push_back(work.value());
+    };
+    if (me == 1 || me == 3) submit("across", across, 10);
+    for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "known");
+    works.clear();
+    meeting.arrive_and_wait();
+    closed = true;
+    meeting.arrive_and_wait();
+    const size_t before = world.nccl->times(2, "CommWindowRegister");
+    auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
+    const int64_t begun_before = begun.value();
+    if (me == 1 || me == 3) submit("messages", across, 50);
+    while (me == 3 && begun.value() == begun_before) std::this_thread::yield();
+    meeting.arrive_and_wait();
+    const int64_t of_all = begun.value();
+    submit("larger than what is registered", 0, 5'000'000);
+    while (me == 2 && begun.value() == of_all) std::this_thread::yield();
+    if (me >= 2) ExpectSumBehind(world, rank, node, "host");
+    if (me == 2)
+      world.Expect(world.nccl->times(2, "CommWindowRegister") == before, "registered early");
+    meeting.arrive_and_wait();
+    closed = false;
+    for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+    world.Expect(world.nccl->times(2, "CommWindowRegister") > before || me != 2, "not registered");
   });
   world.Check();
 }
