@@ -1,4 +1,4 @@
 """BlueFog's names: `import horon.bluefog.torch as bf` runs scripts written for bluefog.torch.
 
-Topologies are networkx graphs, as there. One-sided windows are not there yet.
+Topologies are networkx graphs, as there.
 """

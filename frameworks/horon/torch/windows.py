@@ -29,8 +29,11 @@ def weighted(given, ranks, weight) -> dict:
     return {int(r): float(weight) for r in given}
 
 
-def _neighbors(name, topology, sources, destinations, in_rounds) -> tuple:
+def _neighbors(name, topology, sources, destinations, in_rounds, push_sum, first_round) -> tuple:
     """(the spec of its rounds or "", sources, destinations)"""
+    if not in_rounds and (push_sum or first_round):
+        raise HoronInvalidArgument(f"window '{name}': push_sum and first_round are of rounds: give "
+                                   "in_rounds=True, or push_sum=True to each call")
     if in_rounds and not (sources is destinations is None):
         raise HoronInvalidArgument(f"window '{name}': its rounds have neighbors of their own: give "
                                    "a topology alone")
@@ -52,7 +55,8 @@ class Window:
     the copy, the stream alone for the way back; in a round the neighbors wait as well.
 
     Neighbors are those of `topology` in its round 0 (None: an exact one's), or `sources`, which
-    deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros.
+    deliver to this rank, and `destinations`. Slots begin as copies of the tensor, or as zeros,
+    which calls with push_sum=True need, whose weights are given away and added with the values.
     gets=False, on all ranks: nobody gets from it, so no call takes time to publish.
     in_rounds=True: it mixes by mix() on the topology's rounds, from first_round on, and does
     nothing else; with push_sum the weights travel.
@@ -64,7 +68,7 @@ class Window:
                  zero_init=False, gets=True, in_rounds=False, push_sum=False, first_round=0):
         try:
             spec, sources, destinations = _neighbors(name, topology, sources, destinations,
-                                                     in_rounds)
+                                                     in_rounds, push_sum, first_round)
             self._kind = dtype, self._device = dtype_and_device(tensor, name)
             if not tensor.is_contiguous():
                 raise HoronInvalidArgument(f"window '{name}': its tensor must be contiguous")
@@ -77,6 +81,7 @@ class Window:
                 _core.refuse_window(name, str(error))  # to the others
             raise
         self.name, self.tensor = name, tensor.detach()
+        self._counts_all = bool(zero_init)  # what slots hold was given away by somebody
         self._core = _core.Window(name, dtype, self._device, list(tensor.shape), tensor.data_ptr(),
                                   stream_of(self._device), self.sources, self.destinations,
                                   bool(zero_init), bool(gets), spec, first_round,
@@ -85,6 +90,10 @@ class Window:
 
     def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
                output=None, waits=False, finish=_unreached) -> Handle:
+        if push_sum and not self._counts_all:
+            raise HoronInvalidArgument(
+                f"window '{self.name}': its slots begin as copies of the tensor, which push-sum "
+                "would count once more: make it with zero_init=True")
         addresses = [0 if t is None else self._address_of(t) for t in (input, output)]
         weights, stream = dict(weights), stream_of(self._device)
         work = self._core.start(act, list(weights), list(weights.values()), float(own), push_sum,

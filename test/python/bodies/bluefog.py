@@ -67,6 +67,10 @@ def check_neighbor_allreduce():
     beside = {(machine + step) % machines for step in (-1, 0, 1)}
     close(bf.hierarchical_neighbor_allreduce(mine),
           torch.full((4,), sum(means[m] for m in beside) / len(beside)))
+    others = beside - {machine}  # who sends is given; to whom, the topology says
+    got = bf.hierarchical_neighbor_allreduce(mine, self_weight=0.3,
+                                             src_machine_weights=dict.fromkeys(others, 0.2))
+    close(got, torch.full((4,), 0.3 * means[machine] + 0.2 * sum(means[m] for m in others)))
 
 
 def lists_agree(rounds, size):

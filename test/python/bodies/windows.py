@@ -157,6 +157,14 @@ def check_errors():
     window.free()
     with raises(hvd.HoronInvalidArgument, words=["freed"]):
         window.put()
+    window = ring("copies", torch.zeros(2))
+    for call in (window.accumulate, window.collect):
+        with raises(hvd.HoronInvalidArgument, words=["'copies'", "zero_init=True"]):
+            call(push_sum=True)
+    window.free()
+    for of_rounds in ({"push_sum": True}, {"first_round": 3}):
+        with raises(hvd.HoronInvalidArgument, words=["'no rounds'", "in_rounds=True"]):
+            ring("no rounds", torch.zeros(2), **of_rounds)
     window = hvd.Window(torch.zeros(2), "quiet", gets=False)
     with raises(hvd.HoronInvalidArgument, words=["without gets"]):
         window.get()

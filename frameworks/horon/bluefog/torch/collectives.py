@@ -4,7 +4,7 @@ import horon.torch as hvd
 from horon.bluefog.torch import state
 from horon.errors import HoronInvalidArgument
 from horon.process_sets import form_process_set
-from horon.runtime import rank, size, when_left
+from horon.runtime import cross_rank, rank, size, when_left
 from horon.torch.pairs import Pair
 
 _node_sets = {}  # this node's, by its first rank
@@ -45,17 +45,17 @@ def allreduce_nonblocking_(tensor, average=True, is_hierarchical_local=False, na
     return hvd.allreduce_async_(tensor, **_reduction(average, is_hierarchical_local, name))
 
 
-def _arguments(self_weight, src_weights, dst_weights, topology, name):
+def _arguments(self_weight, src_weights, dst_weights, topology_of, me, name):
     """Without weights the topology's; where only one list is given the other is the topology's."""
     if self_weight is None and src_weights is None and dst_weights is None:
-        return {"topology": topology, "name": name}
-    me = rank()
+        return {"topology": topology_of(), "name": name}
     if src_weights is None:
-        src_weights = {s: w for s, to, w in topology.edges() if to == me and s != me}
-        own = next(w for s, to, w in topology.edges() if to == me and s == me)
+        edges = topology_of().edges()
+        src_weights = {s: w for s, to, w in edges if to == me and s != me}
+        own = next(w for s, to, w in edges if to == me and s == me)
         self_weight = own if self_weight is None else self_weight
     if dst_weights is None:
-        dst_weights = topology.peers(me)[0]
+        dst_weights = topology_of().peers(me)[0]
     return {"self_weight": self_weight, "src_weights": src_weights, "dst_weights": dst_weights,
             "name": name}
 
@@ -64,13 +64,13 @@ def neighbor_allreduce(tensor, *, self_weight=None, src_weights=None, dst_weight
                        enable_topo_check=True, name=None):
     """Lists are always checked: enable_topo_check changes nothing."""
     return hvd.neighbor_allreduce(tensor, **_arguments(self_weight, src_weights, dst_weights,
-                                                       state.rank_topology(), name))
+                                                       state.rank_topology, rank(), name))
 
 
 def neighbor_allreduce_nonblocking(tensor, *, self_weight=None, src_weights=None, dst_weights=None,
                                    enable_topo_check=True, name=None):
-    return hvd.neighbor_allreduce_async(tensor, **_arguments(self_weight, src_weights, dst_weights,
-                                                             state.rank_topology(), name))
+    return hvd.neighbor_allreduce_async(tensor, **_arguments(
+        self_weight, src_weights, dst_weights, state.rank_topology, rank(), name))
 
 
 def _ranks_or_topology(src_ranks, dst_ranks):
@@ -92,11 +92,8 @@ def neighbor_allgather_nonblocking(tensor, *, src_ranks=None, dst_ranks=None,
 
 
 def _between_machines(self_weight, src_machine_weights, dst_machine_weights, name):
-    given = (self_weight, src_machine_weights, dst_machine_weights)
-    if all(one is None for one in given):
-        return {"topology": state.machine_topology(), "name": name, "hierarchical": True}
-    return {"self_weight": self_weight, "src_weights": src_machine_weights,
-            "dst_weights": dst_machine_weights, "name": name, "hierarchical": True}
+    return {**_arguments(self_weight, src_machine_weights, dst_machine_weights,
+                         state.machine_topology, cross_rank(), name), "hierarchical": True}
 
 
 def hierarchical_neighbor_allreduce(tensor, *, self_weight=None, src_machine_weights=None,
