@@ -90,6 +90,10 @@ class Gossip(Op):
         self.algorithm = algorithm
         self.what = _choice("what", what or defaults["what"], _WHAT)
         self.overlap = defaults["overlap"] if overlap is None else bool(overlap)
+        if self.what == "gradients" and self.overlap and not self.waits_for_nobody:
+            raise HoronInvalidArgument("gradients are mixed before the step that uses them, so "
+                                       "overlap, which is osgp's, is not for what='gradients': "
+                                       "leave it out, or take what='both'")
         self.push_sum = defaults["push_sum"]
         self.sync_freq = int(sync_freq)
         if global_average_every is None:
@@ -150,6 +154,14 @@ class Gossip(Op):
             raise HoronInvalidArgument(
                 f"negotiated=False is for {', '.join(_BETWEEN_PEERS)} of parameters, of single "
                 "ranks and without a style: leave it, or these, out")
+
+    def words(self) -> str:
+        """All that must be the same on all ranks of an optimizer."""
+        usual = _ALGORITHMS[self.algorithm]
+        more = [f"{name}={getattr(self, name)!r}" for name, default in (
+            ("what", usual["what"]), ("overlap", usual["overlap"]), ("sync_freq", 0),
+            ("global_average_every", 0), ("style", None)) if getattr(self, name) != default]
+        return ", ".join([f"{self.algorithm} of {self.spec}", *more])
 
     @property
     def waits_for_nobody(self) -> bool:

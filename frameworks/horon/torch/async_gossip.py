@@ -34,6 +34,7 @@ from horon.process_sets import global_process_set
 from horon.runtime import rank, size
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
+from horon.torch.gossip_state import check_no_weights
 from horon.torch.meeting import NO_MEAN, meet, warn_of
 from horon.torch.reductions import allreduce
 from horon.torch.windows import Window, free_all, weighted
@@ -168,21 +169,29 @@ class AsyncGossip:
                 "weights": [window.push_sum_weight for window in self._windows]}
 
     def check_state(self, state):
-        """Any algorithm's will do."""
+        """Any algorithm's will do, if this one keeps the weights that it has."""
+        if self._windows and not self.push_sum:
+            check_no_weights(self._op, state)
 
     def load(self, state):
-        """For all ranks, like finish(); the model's parameters may be loaded before or after."""
+        """For all ranks; the model's parameters may be loaded before or after. HoronLate where
+        a rank does not come, which could still give what it had before; then these are as they
+        were."""
+        self.check_state(state)
+        values, weights = self._flat.new(), state.get("weights", [])
+        if self._windows:
+            self._end_pending()
+            meet()
         self._round, self._steps = state["round"], state["steps"]
         if not self._windows:
             return
-        values, weights = self._flat.new(), state.get("weights", [])
-        self.finish()
+        self._take()
         if len(weights) != len(self._windows):  # it was saved by a job of another kind
             weights = [state.get("weight", 1.0)] * len(self._windows)
         if not self.push_sum:
             weights = [1.0] * len(self._windows)
         self._set(values, weights)
-        _why_not_all_are_here()
+        meet()  # what a rank gives from now on is of what was loaded
 
 
 class PairGossip(AsyncGossip):

@@ -5,16 +5,10 @@ ones; or, not widened, one for each of the parameters' own, on their GPU if they
 the training thread.
 """
 
-import hashlib
-import itertools
-
 import torch
 
-from horon.errors import HoronMismatch, HoronUnsupported
-from horon.gossip import fail_when_late
-from horon.process_sets import global_process_set
-from horon.torch.calls import rows_call
-from horon.torch.functions import allgather_object
+from horon.errors import HoronUnsupported
+from horon.torch.alike import check_alike
 from horon.torch.parameters import name_parameters
 
 
@@ -33,8 +27,8 @@ class FlatParameters:
             dtype = parameter.dtype if keeps else torch.float32
             self._parameters.setdefault(dtype, []).append(parameter)
         names = name_parameters(param_groups, named_parameters)
-        _check_alike([op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
-                            for group in param_groups for p in group["params"])])
+        check_alike([op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
+                           for group in param_groups for p in group["params"])])
 
     def dtypes(self) -> list:
         return list(self._parameters)
@@ -104,28 +98,3 @@ class FlatParameters:
             for parameter in parameters:
                 yield parameter, flat[at:at + parameter.numel()].view(parameter.shape)
                 at += parameter.numel()
-
-
-def _check_alike(layout):
-    """The op, then the parameters. All ranks get the error, or none. The lists travel only where
-    they differ."""
-    digest = hashlib.sha256("\n".join(layout).encode()).digest()
-    digests = rows_call("gossip.digest", fail_when_late("allgather"),
-                        torch.tensor([list(digest)], dtype=torch.uint8), global_process_set).run()
-    if (digests == digests[0]).all():
-        return
-    layouts = allgather_object(layout, name="gossip.layout")
-    for number, views in enumerate(itertools.zip_longest(*layouts, fillvalue="missing")):
-        if len(set(views)) == 1:
-            continue
-        told = ", ".join(f"{view} on {_ranks_with(view, views)}" for view in sorted(set(views)))
-        if number == 0:
-            raise HoronMismatch(f"Mismatched gossip: the op is {told}. Give the optimizer the same "
-                                "algorithm, topology and mixing on all ranks.")
-        raise HoronMismatch(f"Mismatched parameters: number {number - 1} is {told}. Give the "
-                            "optimizer the same parameters in the same order on all ranks.")
-
-
-def _ranks_with(view, views) -> str:
-    ranks = [rank for rank, other in enumerate(views) if other == view]
-    return f"rank{'s' * (len(ranks) > 1)} {ranks}"

@@ -11,6 +11,7 @@ from horon.process_sets import global_process_set
 from horon.runtime import rank
 from horon.torch.calls import rows_call, set_id, wait_all
 from horon.torch.exchanges import broadcast_, broadcast_async_
+from horon.torch.gossip_state import of_all_ranks
 from horon.torch.optimizer_base import WrappedOptimizer
 
 
@@ -56,7 +57,9 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None,
     """Gives the optimizer root_rank's state and options (learning rate, ...), on every rank of the
     set. No step is taken: the other ranks take over the root's tensors, whatever they had, with the
     root's types. Their groups stay the same dictionaries, so that a scheduler made before goes on
-    with them. Blocks."""
+    with them. Of gossip all have the root's rounds; push-sum weights become 1, on the root as well,
+    and what gt, exact_diffusion and push_diging remember begins anew, so broadcast the parameters,
+    too. Blocks."""
     is_root = rank() == root_rank
     tensors = []
 
@@ -67,6 +70,8 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None,
         return _TensorPlace(leaf)
 
     own = optimizer.state_dict() if is_root else {}
+    if "horon_gossip" in own:
+        own["horon_gossip"] = of_all_ranks(own["horon_gossip"])
     skeleton = _map_leaves(own, leave_place) if is_root else None
     skeleton = broadcast_object(skeleton, root_rank, "optimizer_state", process_set)
     if not is_root:

@@ -19,6 +19,7 @@ from horon.specs import Average
 from horon.torch.compression import Compression
 from horon.torch.functions import broadcast_parameters
 from horon.torch.gossip_optimizer import make_gossip
+from horon.torch.gossip_state import check_whose, place_in
 from horon.torch.gradients import Reduction
 from horon.torch.meeting import meet
 from horon.torch.reducer import GradientReducer
@@ -91,6 +92,7 @@ class GossipDataParallel(_Parallel):
     def _begin(self, op, process_set):
         groups = [{"params": list(self.module.parameters())}]
         self._gossip = make_gossip(op, groups, list(self.module.named_parameters()), process_set)
+        self._process_set = process_set
         self._biased = False
         self._seen = self._versions()
 
@@ -144,10 +146,11 @@ class GossipDataParallel(_Parallel):
         self._gossip.close(timeout)
 
     def get_extra_state(self):
-        return self._gossip.state()
+        return {**self._gossip.state(), "of": place_in(self._process_set)}
 
     def set_extra_state(self, state):
-        """For all ranks; the module's parameters are loaded beside it."""
+        """For all ranks, each its own; the module's parameters are loaded beside it."""
+        check_whose(state, self._process_set)
         self._gossip.load(state)
         self._biased, self._seen = False, self._versions()
 

@@ -27,6 +27,7 @@ from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.gossip_reducer import GossipReducer
+from horon.torch.gossip_state import check_whose, place_in
 from horon.torch.layered_gossip import LayeredGossip
 from horon.torch.marks import marked, show
 from horon.torch.optimizer_base import (
@@ -49,6 +50,21 @@ class _GossipOptimizer(WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
     def step(self, closure=None):
+        gossip = self._horon_gossip
+        if not isinstance(gossip, ParameterGossip):
+            return self._step_gossiping(closure)
+        gossip.begin_comparing()
+        try:
+            loss = self._step_gossiping(closure)
+        except Exception:
+            gossip.end_comparing()  # says more, where it finds something
+            raise
+        gossip.end_comparing()
+        return loss
+
+    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
+
+    def _step_gossiping(self, closure):
         self._horon_gossip.take_left()
         if self._horon_computes:
             return self._step_computing(closure)
@@ -72,8 +88,6 @@ class _GossipOptimizer(WrappedOptimizer):
         finally:
             self._horon_gossip.debias()
         return loss
-
-    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
     def _step_computing(self, closure):
         """Of an optimizer that calls the closure as often as it likes."""
@@ -165,15 +179,19 @@ class _GossipOptimizer(WrappedOptimizer):
         nobody, call finish_gossip() on all of them before."""
         if not self._horon_gossip.waits_for_nobody:
             self.finish_gossip()
-        state = self._horon_gossip.state()
+        state = {**self._horon_gossip.state(), "of": place_in(self._horon_process_set)}
         if isinstance(self._horon_reducer, GossipReducer):
             state["gradients_round"] = self._horon_reducer.round
         return {**super().state_dict(), "horon_gossip": state}
 
     def load_state_dict(self, state_dict):
-        """For all ranks. Other algorithms' checkpoints will do; but those of adpsgd and asgp are
-        HoronInvalidArgument where all ranks count rounds alike, and nothing is loaded."""
+        """For all ranks, each its own. Other algorithms' checkpoints will do; but those of adpsgd
+        and asgp are HoronInvalidArgument where all ranks count rounds alike, so are those with
+        push-sum weights other than 1 where there are none, and those that another rank saved, or
+        this one among other ranks, where they have such weights or gt's, exact_diffusion's or
+        push_diging's memory. Then nothing is loaded."""
         if "horon_gossip" in state_dict:
+            check_whose(state_dict["horon_gossip"], self._horon_process_set)
             self._horon_gossip.check_state(state_dict["horon_gossip"])
         super().load_state_dict(state_dict)
         if "horon_gossip" in state_dict:

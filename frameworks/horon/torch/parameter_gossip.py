@@ -9,7 +9,9 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.torch.alike import AVERAGE, Comparison, number_of_its_own
 from horon.torch.calls import GroupCall, reduce_call, waited_through
+from horon.torch.gossip_state import check_no_weights
 from horon.torch.marks import took_in
 from horon.torch.meeting import NO_MEAN, met
 from horon.torch.parameters import (
@@ -19,8 +21,6 @@ from horon.torch.parameters import (
     names_of_its_own,
 )
 from horon.torch.participants import count_participants
-
-AVERAGE = "average:late=keep"
 
 _ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
 _LEAST_WEIGHT = 1e-6  # that parameters may be divided by
@@ -94,6 +94,34 @@ class ParameterGossip:
         self._pending = None  # (handle, what was sent)
         self._owed = False  # an exchange is due that Ctrl-C has kept from being started
         self._copies = None  # what is sent while parameters change: used again, kept
+        self._alike = process_set.size() == 1 or self._outside  # found out in the first step
+        self._comparison = self._compared_as = None
+
+    def begin_comparing(self):
+        """Until all ranks have found out together that they gossip alike."""
+        if self._alike or self._comparison is not None:
+            return
+        layout = sorted(f"'{name}' ({p.dtype}, {tuple(p.shape)})"
+                        for p, name in self._names.items())
+        if self._compared_as is None:
+            self._compared_as = number_of_its_own(self._set)
+        self._comparison = Comparison(self._compared_as, [self._op.words(), *layout], self._set)
+        self._steps_since = 0  # this was begun
+
+    def end_comparing(self):
+        """HoronMismatch on all of them where they do not. With overlap it is waited for after the
+        exchange that was begun beside it, by all ranks in the same step."""
+        if self._comparison is None:
+            return
+        self._steps_since += 1
+        if self._op.overlap and self._steps_since < 2 + self._op.sync_freq:
+            return
+        try:
+            self._alike = self._comparison.found()
+        except Exception:
+            self._comparison = None
+            raise
+        self._comparison = None
 
     def _check_graph(self):
         _check(self._op, self._graph)
@@ -206,13 +234,13 @@ class ParameterGossip:
         named = [(f"gossip.{self._names[p]}", p) for p in self._parameters()]
         return [*named, (self._weight_name, self.weight)] if self.push_sum else named
 
-    def _mixed(self, names, values, group, first=False):
-        """A handle of the values as this round mixes them. first: they never were before."""
-        calls = [self._call(name, value, first) for name, value in zip(names, values)]
+    def _mixed(self, names, values, group):
+        """A handle of the values as this round mixes them."""
+        calls = [self._call(name, value) for name, value in zip(names, values)]
         return GroupCall(calls, group).start()
 
     def _call(self, name, value, first=False):
-        """This round's mixing of one value."""
+        """This round's mixing of one value. first: it never was mixed before."""
         round_ = (self._round or -1) if self._first or first else 0
         return reduce_call(name, self._spec, value, self._set, round=round_)
 
@@ -302,12 +330,15 @@ class ParameterGossip:
         """HoronInvalidArgument for one that load() cannot go on from; nothing is changed."""
         if "weight" not in state:
             raise HoronInvalidArgument(_OF_NOBODY_WAITING)
+        if self._mixes and not self.push_sum:
+            check_no_weights(self._op, state)
 
     def load(self, state):
         """The model's parameters may be loaded before or after."""
         self.check_state(state)
         self._discard()
-        self.weight.fill_(state["weight"])
+        self._owed = False
+        self.weight.fill_(state["weight"] if self.push_sum else 1.0)
         self._round, self._steps = state["round"], state["steps"]
         self._first = True
 

@@ -31,9 +31,9 @@ class RoundGossip(ParameterGossip):
         if process_set is not global_process_set:
             raise HoronUnsupported("negotiated=False is for all ranks: it has no process sets")
         # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
-        self._flat = FlatParameters(param_groups, named_parameters, f"{op.algorithm} of {op.spec}",
-                                    widened=False)
+        self._flat = FlatParameters(param_groups, named_parameters, op.words(), widened=False)
         super().__init__(op, param_groups, named_parameters, process_set)
+        self._alike = True
         # Where rows sum to 1, too: a part that a neighbor did not take comes back with its weight.
         self._weighs = self.push_sum = op.push_sum and self._mixes
         self._weights = [1.0] * len(self._flat.dtypes())
@@ -130,11 +130,14 @@ class RoundGossip(ParameterGossip):
     def load(self, state):
         """For all ranks; the model's parameters may be loaded before or after. A state of the
         negotiated way will do."""
+        self.check_state(state)
         self._discard()
+        self._owed = False
         self._steps = state["steps"]
         weights = state.get("weights", [])
         fits = len(weights) == len(self._weights)
-        self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
+        if self.push_sum:
+            self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
         if self._mixes:
             free_all(self._windows)
             self._open(state["round"])

@@ -18,7 +18,7 @@ J. Optim. 2017; Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE TSP 2019; Tang
 import torch
 
 from horon.errors import HoronInvalidArgument
-from horon.torch.calls import waited_through
+from horon.torch.calls import GroupCall, waited_through
 from horon.torch.parameter_gossip import ParameterGossip
 
 
@@ -30,62 +30,66 @@ class _Remembering(ParameterGossip):
             raise HoronInvalidArgument(f"{op.algorithm} has an order of its own: leave overlap, "
                                        "global_average_every and what as they are")
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._kept = {}  # name: a tensor for each parameter
+        self._kept = {}  # name: {parameter: a tensor like it}
 
     def state(self) -> dict:
-        return {**super().state(), "kept": self._kept}
+        """Of kept tensors those of each parameter, by its number in the groups."""
+        numbers = {p: number for number, p in enumerate(self._parameters())}
+        return {**super().state(), "kept": {name: {numbers[p]: value for p, value in of.items()}
+                                            for name, of in self._kept.items()}}
 
     def load(self, state):
         super().load(state)
-        owners = {"gradient": self._learning(), "y": self._learning()}
-        self._kept = {name: [value.to(p.device) for p, value
-                             in zip(owners.get(name, self._parameters()), values)]
-                      for name, values in state.get("kept", {}).items()}
-
-    def _learning(self) -> list:
-        """What has gradients to track; a frozen parameter must not get one."""
-        return [p for p in self._parameters() if p.requires_grad]
+        parameters = list(self._parameters())
+        self._kept = {name: {parameters[number]: value.to(parameters[number].device)
+                             for number, value in of.items()}
+                      for name, of in state.get("kept", {}).items()}
 
     @torch.no_grad()
-    def _gradients(self) -> list:
-        return [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
-                for p in self._learning()]
+    def _gradients(self) -> dict:
+        """Of what is trained: a frozen parameter must not get one."""
+        return {p: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
+                for p in self._parameters() if p.requires_grad}
 
-    def _track(self) -> list:
-        """y + g - g before; the first time it is g."""
+    def _track(self) -> dict:
+        """By parameter y + g - g before; the first time, and when it is trained again, it is g."""
         now = self._gradients()
-        before, self._kept["gradient"] = self._kept.get("gradient"), now
-        if before is None:
-            return [gradient.clone() for gradient in now]
-        return [y + (new - old) for y, new, old in zip(self._kept["y"], now, before)]
+        before, self._kept["gradient"] = self._kept.get("gradient", {}), now
+        return {p: self._kept["y"][p] + (gradient - before[p]) if p in before else gradient.clone()
+                for p, gradient in now.items()}
 
-    def _use(self, values):
+    def _use(self, tracked):
         """In the gradients' place."""
-        self._kept["y"] = values
-        for parameter, y in zip(self._learning(), values):
+        self._kept["y"] = tracked
+        for parameter, y in tracked.items():
             parameter.grad = y.clone()
 
 
 class GradientTracking(_Remembering):
     _interrupt = None
-    _mixed_before = False  # any y since rounds have been counted from where they are
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._mixed_before = set()  # whose y, since rounds have been counted from where they are
 
     def load(self, state):
         super().load(state)
-        self._mixed_before = False
+        self._mixed_before.clear()
 
     @torch.no_grad()
     def before_step(self):
         if not self._mixes:
             return
-        begins = "gradient" not in self._kept
+        known = self._kept.get("gradient", {})
         tracked = self._track()
-        if not begins:
-            names = [f"gossip.y.{self._names[p]}" for p in self._learning()]
-            first, self._mixed_before = not self._mixed_before, True
-            mixing = self._mixed(names, tracked, "gossip.y", first)
+        going_on = [p for p in tracked if p in known]
+        if going_on:
+            mixing = GroupCall([self._call(f"gossip.y.{self._names[p]}", tracked[p],
+                                           p not in self._mixed_before) for p in going_on],
+                               "gossip.y").start()
+            self._mixed_before.update(going_on)
             self._interrupt = waited_through(mixing.wait)
-            tracked = mixing.wait()
+            tracked.update(zip(going_on, mixing.wait()))
         self._use(tracked)
 
     def after_step(self):
@@ -99,12 +103,16 @@ class GradientTracking(_Remembering):
 class PushDiging(_Remembering):
     @torch.no_grad()
     def before_step(self):
-        if self._mixes:
-            self._use(self._track())
+        if not self._mixes:
+            return
+        known = self._kept.get("gradient", {})
+        tracked = self._track()
+        if any(p not in known for p in tracked):
+            self._first = True  # a new y must be at the round of the others
+        self._use(tracked)
 
     def _travelling(self):
-        tracked = [(f"gossip.y.{self._names[p]}", y)
-                   for p, y in zip(self._learning(), self._kept["y"])]
+        tracked = [(f"gossip.y.{self._names[p]}", y) for p, y in self._kept["y"].items()]
         return [*super()._travelling(), *tracked]
 
 
@@ -120,14 +128,15 @@ class ExactDiffusion(_Remembering):
     @torch.no_grad()
     def before_step(self):
         if self._mixes:
-            self._kept["x"] = [p.detach().clone() for p in self._parameters()]
+            self._kept["x"] = {p: p.detach().clone() for p in self._parameters()}
 
     @torch.no_grad()
     def after_step(self):
         if self._mixes:
-            stepped = [p.detach().clone() for p in self._parameters()]
-            before = self._kept.get("stepped", self._kept["x"])
-            for p, x, old in zip(self._parameters(), self._kept.pop("x"), before):
-                p.add_(x - old)
+            stepped = {p: p.detach().clone() for p in self._parameters()}
+            begun = self._kept.pop("x")
+            before = self._kept.get("stepped", begun)
+            for p, x in begun.items():
+                p.add_(x - before[p])
             self._kept["stepped"] = stepped
         super().after_step()

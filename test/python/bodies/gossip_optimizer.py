@@ -608,14 +608,103 @@ def check_a_state_without_the_gradients_round():
 
 def check_a_state_that_one_rank_sends_to_all():
     """In the middle of training: the others load it, so the sender must prove its round, too."""
+    push = by_turns(hvd.size())
     for op in (hvd.Gossip("gossipgrad"), hvd.Gossip("dpsgd"),
-               hvd.Gossip("dpsgd", negotiated=False), hvd.Gossip("adpsgd")):
+               hvd.Gossip("dpsgd", negotiated=False), hvd.Gossip("adpsgd"), hvd.Gossip("asgp"),
+               hvd.Gossip("sgp", topology=push), hvd.Gossip("osgp", topology=push),
+               hvd.Gossip("sgp", topology=push, negotiated=False)):
         model, optimizer = begin(op)
         train(model, optimizer, data()[:3])
         hvd.broadcast_optimizer_state(optimizer, hvd.size() - 1)
+        assert abs(optimizer.gossip_mass()[1] - hvd.size()) < 1e-12  # not n times the sender's
         train(model, optimizer, data()[3:5])
         assert optimizer.state_dict()["horon_gossip"]["steps"] == 5
+        assert abs(optimizer.gossip_mass()[1] - hvd.size()) < 1e-12
         optimizer.close_gossip()
+
+
+def check_weights_are_not_lost():
+    """A state with push-sum weights is for what keeps them; those of the exact mean are 1."""
+    if hvd.size() == 1:
+        return
+    push = by_turns(hvd.size())
+    model, optimizer = begin(hvd.Gossip("sgp", topology=push))
+    train(model, optimizer, data()[:3])
+    saved = copy.deepcopy(optimizer.state_dict())
+    apart = torch.tensor(abs(saved["horon_gossip"]["weight"] - 1))
+    assert hvd.allreduce(apart, op=hvd.Min, name="apart") > 0.01
+    optimizer.finish_gossip(average=True)
+    mean, of_mean = flat(model), copy.deepcopy(optimizer.state_dict())
+    for op in (hvd.Gossip("dpsgd"), hvd.Gossip("dpsgd", negotiated=False), hvd.Gossip("sgp"),
+               hvd.Gossip("gt"), hvd.Gossip("dpsgd", style="cta"), hvd.Gossip("adpsgd")):
+        other, resumed = begin(op)
+        with raises(hvd.HoronInvalidArgument, words=[
+                "push-sum weight of", op.algorithm, "finish_gossip(average=True)"]):
+            resumed.load_state_dict(saved)
+        assert not resumed.state
+        put(other, mean)
+        resumed.load_state_dict(copy.deepcopy(of_mean))
+        for group in resumed.param_groups:
+            group["lr"] = 0.0
+        train(other, resumed, data()[3:5])
+        resumed.finish_gossip(average=True)
+        close(flat(other), mean, 1e-6)
+        resumed.close_gossip()
+
+
+def check_ranks_that_differ_hear_both_views():
+    """In their first step, or with overlap when its exchange is taken in, on all of them, whatever
+    is different."""
+    if hvd.size() == 1:
+        return
+    last = hvd.size() - 1
+    for ops, view in (
+            ([hvd.Gossip("dpsgd", global_average_every=h) for h in (8, 16)],
+             "dpsgd of gossip, global_average_every={}"),
+            ([hvd.Gossip("osgp", sync_freq=s) for s in (1, 2)], "osgp of gossip, sync_freq={}"),
+            ([hvd.Gossip("osgp", global_average_every=h) for h in (8, 16)],
+             "osgp of gossip, global_average_every={}"),
+            ([hvd.Gossip("gossipgrad", global_average_every=h) for h in (8, 4)],
+             "gossipgrad of gossip:graph=one_peer_exponential,rotate=1, global_average_every={}")):
+        model, optimizer = begin(ops[hvd.rank() == last])
+        views = [view.format(op.global_average_every or op.sync_freq) for op in ops]
+        with raises(hvd.HoronMismatch, words=[f"{views[0]} on rank", f"{views[1]} on rank [{last}]",
+                                              "same hvd.Gossip(...)"]):
+            for _ in range(2 + ops[hvd.rank() == last].sync_freq if ops[0].overlap else 1):
+                train(model, optimizer, data()[:1])
+        optimizer.finish_gossip()
+        begun = hvd.counter("gossip.kept")
+        model, optimizer = begin(ops[0])  # all alike
+        train(model, optimizer, data()[:2])
+        optimizer.finish_gossip()
+        assert hvd.counter("gossip.kept") == begun
+
+
+def check_loading_after_an_interrupted_step():
+    """The exchange that it owed was another past's: all ranks start equally many afterwards."""
+    star = topology.Star(hvd.size(), mixing=mixing.Push())
+    before = [hvd.counter(name) for name in ("round.folded", "gossip.kept")]
+    for negotiated in (True, False):
+        model, optimizer = begin(hvd.Gossip("osgp", topology=star, negotiated=negotiated))
+        train(model, optimizer, data()[:2])
+        saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        train(model, optimizer, data()[2:3])
+        told = Told()
+        told.wait()
+        at = 3 if told.late else 4
+        train(model, optimizer, data()[3:at])
+        waits = not told.late and hvd.size() > 1 and (negotiated or hvd.rank() == 0)
+        leaf = not (told.late or waits)  # the centre takes no step more for it
+        interrupted(lambda: leaf or train(model, optimizer, data()[at:at + 1]), waits, told)
+        ends = []
+        for m, o in ((model, optimizer), begin(hvd.Gossip("osgp", topology=star,
+                                                          negotiated=negotiated))):
+            load(copy.deepcopy(saved), o, m, parameters_first=False)
+            train(m, o, data()[2:])
+            o.finish_gossip()
+            ends.append(flat(m))
+        same(*ends)
+    assert [hvd.counter(name) for name in ("round.folded", "gossip.kept")] == before
 
 
 def load(saved, optimizer, model, parameters_first):
@@ -886,6 +975,10 @@ def check_refusals():
                                  global_average_every=10))
     with raises(ValueError, words=["multiply the parameters"]):
         begin(hvd.Gossip(hierarchical=True, local_op="sum"))
+    with raises(ValueError, words=["overlap", "is not for what='gradients'"]):
+        hvd.Gossip("osgp", what="gradients")
+    with raises(ValueError, words=["overlap", "is not for what='gradients'"]):
+        hvd.Gossip("gossipgrad", overlap=True, sync_freq=3)
     with raises(ValueError, words=["compression is for gradients"]):
         begin(hvd.Gossip(), compression=hvd.Compression.fp16)
 

@@ -11,6 +11,7 @@ import torch
 from common import close, raises, same
 from gossip_grad import made
 from gossip_optimizer import Told, begin, by_hand, data, flat, keeps_mass, total, train
+from optimizers import make_model, sgd
 
 import horon.bluefog.torch as bf
 import horon.mixing as mixing
@@ -191,6 +192,21 @@ def check_what_all_do_together_fails_in_time():
     assert optimizer.gossip_mass()[1] == hvd.size()
 
 
+def check_loading_where_nobody_waits_for_others():
+    """A late rank could still give what it had before, so nobody begins with what was loaded."""
+    for algorithm in ("adpsgd", "asgp"):
+        model, optimizer = begin(hvd.Gossip(algorithm))
+        train(model, optimizer, data()[:2])
+        optimizer.finish_gossip()
+        hvd.barrier()
+        saved = optimizer.state_dict()
+        with too_late():
+            optimizer.load_state_dict(saved)
+        optimizer.load_state_dict(saved)
+        assert abs(optimizer.gossip_mass()[1] - hvd.size()) < 1e-12
+        optimizer.close_gossip()
+
+
 def check_first_pair_gossip():
     """Of the last rank and the one before; the others form no set, and hear of nothing."""
     x = torch.full((3,), float(hvd.rank()))
@@ -275,3 +291,14 @@ def check_the_end_of_ranks_that_are_willing_to_wait():
     assert optimizer.finish_gossip(average=True, timeout=5 * LIMIT_S) is True
     same(flat(model), hvd.broadcast(flat(model), 0, name="end"))
     optimizer.close_gossip()
+
+
+def check_parameters_with_other_names_are_told_so():
+    """They never meet, which would look as if a rank were late in each step."""
+    model = make_model()
+    named = [(f"{'other.' * (hvd.rank() == late())}{name}", p)
+             for name, p in model.named_parameters()]
+    optimizer = hvd.DistributedOptimizer(sgd(model), named, op=hvd.Gossip("dpsgd"))
+    with raises(hvd.HoronMismatch, words=["Mismatched parameters: number 0 is", "'other.",
+                                          f"on rank [{late()}]"]):
+        train(model, optimizer, data()[:1])

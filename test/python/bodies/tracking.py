@@ -130,6 +130,50 @@ def check_checkpoints_go_on_bit_by_bit():
         same(other.detach(), x.detach())
 
 
+def check_a_parameter_that_is_trained_later():
+    """And one that is not for a while: of the same shape, so nothing shows that one has the
+    other's memory but the optimum, which is not reached then."""
+    size, problem = hvd.size(), LeastSquares()
+    star = topology.Star(size, mixing=mixing.Push())
+    for op in (hvd.Gossip("gt", topology="ring"), hvd.Gossip("push_diging", topology=star),
+               hvd.Gossip("exact_diffusion")):
+        first, second = (torch.nn.Parameter(torch.zeros(3, dtype=torch.float64)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first, second], lr=0.1), op=op)
+        for step in range(760):
+            first.requires_grad_(step >= 20)
+            second.requires_grad_(not 30 <= step < 40)
+            optimizer.zero_grad()
+            problem.loss(hvd.rank(), torch.cat([first, second])).backward()
+            optimizer.step()
+        x = torch.cat([first, second])
+        assert farthest(x, problem) < 1e-10, (op, farthest(x, problem))
+        kept = optimizer.state_dict()["horon_gossip"]["kept"]
+        assert size == 1 or {0, 1} == set(kept.get("y", kept.get("stepped")))
+
+
+def check_a_state_of_one_rank_for_all():
+    """What it remembers is of that rank's gradients: broadcast, all begin to remember anew, and
+    reach the optimum; its file is refused elsewhere."""
+    star, problem = topology.Star(hvd.size(), mixing=mixing.Push()), LeastSquares()
+    for op in (hvd.Gossip("gt"), hvd.Gossip("exact_diffusion"),
+               hvd.Gossip("push_diging", topology=star)):
+        x, optimizer = begin(op)
+        train(x, optimizer, 20)
+        saved = hvd.broadcast_object(optimizer.state_dict(), 0)
+        if hvd.rank() == 0:
+            optimizer.load_state_dict(saved)
+        else:
+            with raises(hvd.HoronInvalidArgument, words=[
+                    f"saved by rank 0 of {hvd.size()}", f"This is rank {hvd.rank()} of",
+                    "broadcast_optimizer_state()"]):
+                optimizer.load_state_dict(saved)
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        hvd.broadcast_parameters([("x", x.data)], 0)
+        assert optimizer.state_dict()["horon_gossip"]["weight"] == 1.0
+        train(x, optimizer, 700)
+        assert farthest(x, problem) < 1e-10, (op, farthest(x, problem))
+
+
 def check_refusals():
     with raises(ValueError, words=["order of its own"]):
         begin(hvd.Gossip("gt", overlap=True))
