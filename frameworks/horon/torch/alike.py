@@ -1,86 +1,100 @@
 """Whether all ranks gossip alike: with the same op over the same parameters. If not, all of them
 get an error that shows the views.
 
-A layout is a list: the op in words, then each parameter. Only digests travel where they are equal.
+A layout is a list: the op in words, then each parameter. Each rank gets all of them, once.
 """
 
-import hashlib
 import itertools
+import zlib
 from collections import Counter
 
 import torch
 
-from horon.errors import HoronMismatch
+from horon.errors import HoronLate, HoronMismatch
 from horon.gossip import fail_when_late
 from horon.process_sets import global_process_set
 from horon.runtime import when_left
-from horon.torch.calls import reduce_call, rows_call
-from horon.torch.functions import allgather_object
+from horon.torch.calls import rows_call
 
-AVERAGE = "average:late=keep"
-_ROUNDING = 1e-8  # of a variance; of bytes of which one differs it is 1e-6 with a million ranks
+_TRIES = 3  # after which ranks that do not come, or compare something else, are left to themselves
+
+_made = Counter()  # optimizers, by process set
+when_left(_made.clear)
+
+
+def number_of_its_own(process_set) -> int:
+    """The same on all ranks of the set, which make their optimizers in the same order."""
+    _made[process_set.process_set_id] += 1
+    return _made[process_set.process_set_id]
 
 
 def check_alike(layout):
     """For all ranks. Blocking; HoronLate where one does not come."""
-    digests = rows_call("gossip.digest", fail_when_late("allgather"),
-                        torch.tensor([_digest(layout)], dtype=torch.uint8),
-                        global_process_set).run()
-    if not (digests == digests[0]).all():
-        _tell(layout, global_process_set)
-
-
-_begun = Counter()  # of the optimizers that have taken a step, by process set
-when_left(_begun.clear)
-
-
-def number_of_its_own(process_set) -> int:
-    """The same on all ranks: they step with the same optimizers, for the first time in the same
-    order."""
-    _begun[process_set.process_set_id] += 1
-    return _begun[process_set.process_set_id]
+    _compare(_gathered("gossip.layout", layout, global_process_set).run(), global_process_set,
+             "number {}")
 
 
 class Comparison:
-    """The same beside a step, which exchanges with the ranks of the set anyway. Where one is late
-    nothing is found, and another one may be tried."""
+    """The same beside a step, which exchanges with the ranks of the set anyway. Where one is late,
+    or has joined, the next step tries again. Parameters go by their names."""
 
-    def __init__(self, number, layout, process_set):
-        self._layout, self._set = layout, process_set
-        numbers = torch.tensor([process_set.rank(), *_digest(layout)], dtype=torch.float64)
-        self._sent = torch.cat([numbers, numbers.square()])
-        name = f"gossip.alike.{process_set.process_set_id}.{number}"
-        self._handle = reduce_call(name, AVERAGE, self._sent, process_set).start()
+    def __init__(self, layout, process_set):
+        self._layout, self._set = [layout[0], *sorted(layout[1:])], process_set
+        set_id = process_set.process_set_id
+        self._name = f"gossip.alike.{set_id}.{number_of_its_own(process_set)}"
+        self._handle = None
+        self._steps = self._tries = 0
+        self.over = process_set.size() == 1
 
-    def found(self) -> bool:
-        """Whether they are alike, HoronMismatch where they are not; False: left out. Blocking."""
-        means = self._handle.wait()
-        if torch.equal(means, self._sent):  # of the ranks' numbers, too, which are not alike
-            return False
-        mean, of_squares = (part[1:] for part in means.chunk(2))
-        if (of_squares - mean.square()).max() > _ROUNDING:
-            _tell(self._layout, self._set)
-        return True
+    def begin(self):
+        """With a step."""
+        if not self.over and self._handle is None:
+            self._handle = _gathered(self._name, self._layout, self._set).start()
+            self._steps = 0
+            self._tries += 1
+
+    def end(self, after):
+        """With the same step, or the one that is its `after`-th. Blocking; HoronMismatch where they
+        are not alike."""
+        self._steps += 1
+        if self._handle is None or self._steps < after:
+            return
+        try:
+            found = self._handle.wait()
+        except HoronLate:
+            self._handle, self.over = None, self._tries == _TRIES
+            return
+        self._handle, self.over = None, True
+        _compare(found, self._set, "in the order of names number {}")
+        self.over = all(found[1])  # who has joined takes its first step later
 
 
-def _digest(layout) -> list:
-    """32 numbers of a byte."""
-    return list(hashlib.sha256("\n".join(layout).encode()).digest())
+def _gathered(name, layout, process_set):
+    """A call for (all ranks' layouts, how long each is)."""
+    packed = torch.frombuffer(bytearray(zlib.compress("\n".join(layout).encode())),
+                              dtype=torch.uint8)
+    return rows_call(name, fail_when_late("allgather"), packed, process_set,
+                     finish=lambda *both: both)
 
 
-def _tell(layout, process_set):
-    """The lists travel now, and the first difference is the error."""
-    layouts = allgather_object(layout, "gossip.layout", process_set)
+def _compare(found, process_set, numbered):
+    packed, lengths = found
+    parts = [bytes(part.tolist()) for part in packed.split(list(lengths))]
+    here = {rank: part for rank, part in zip(process_set.ranks, parts) if part}  # has not joined
+    if len(set(here.values())) <= 1:
+        return
+    layouts = [zlib.decompress(part).decode().split("\n") for part in here.values()]
     for number, views in enumerate(itertools.zip_longest(*layouts, fillvalue="missing")):
         if len(set(views)) == 1:
             continue
-        told = ", ".join(f"{view} on {_ranks_with(view, views, process_set.ranks)}"
+        told = ", ".join(f"{view} on {_ranks_with(view, views, here)}"
                          for view in sorted(set(views)))
         if number == 0:
             raise HoronMismatch(f"Mismatched gossip: the op is {told}. Give the optimizer the same "
                                 "hvd.Gossip(...) on all ranks.")
-        raise HoronMismatch(f"Mismatched parameters: number {number - 1} is {told}. Give the "
-                            "optimizer the same parameters in the same order on all ranks.")
+        raise HoronMismatch(f"Mismatched parameters: {numbered.format(number - 1)} is {told}. Give "
+                            "the optimizer the same parameters, in the same order and under the "
+                            "same names, on all ranks.")
 
 
 def _ranks_with(view, views, ranks) -> str:

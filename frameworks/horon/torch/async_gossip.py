@@ -181,7 +181,7 @@ class AsyncGossip:
         values, weights = self._flat.new(), state.get("weights", [])
         if self._windows:
             self._end_pending()
-            meet()
+            _meet_who_lives()
         self._round, self._steps = state["round"], state["steps"]
         if not self._windows:
             return
@@ -191,7 +191,7 @@ class AsyncGossip:
         if not self.push_sum:
             weights = [1.0] * len(self._windows)
         self._set(values, weights)
-        meet()  # what a rank gives from now on is of what was loaded
+        _meet_who_lives()  # what a rank gives from now on is of what was loaded
 
 
 class PairGossip(AsyncGossip):
@@ -306,6 +306,12 @@ def _why_not_all_are_here(timeout=None):
         meet(timeout=timeout)
     except (HoronUnavailable, HoronAborted) as error:
         return error
+
+
+def _meet_who_lives():
+    why_not = _why_not_all_are_here()
+    if isinstance(why_not, HoronLate):
+        raise why_not
 
 
 def _check(op, process_set):

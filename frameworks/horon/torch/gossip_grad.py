@@ -36,13 +36,12 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip
 from horon.process_sets import global_process_set
 from horon.runtime import is_homogeneous, local_size
-from horon.torch.alike import AVERAGE
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.futures import future_of
 from horon.torch.gossip_grad_groups import groups_for
 from horon.torch.gradient_rounds import GradientRounds
 from horon.torch.hooks import Reduce
-from horon.torch.parameter_gossip import DRIFT
+from horon.torch.parameter_gossip import AVERAGE, DRIFT
 from horon.torch.participants import count_nodes
 
 

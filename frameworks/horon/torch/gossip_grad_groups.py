@@ -8,8 +8,8 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.gossip import Gossip, fail_when_late
 from horon.process_sets import form_process_set, global_process_set
 from horon.runtime import is_homogeneous, local_size, rank, size
-from horon.torch.alike import AVERAGE
 from horon.torch.hooks import Reduce
+from horon.torch.parameter_gossip import AVERAGE
 
 
 def groups_for(proc_per_node, virtual_topology, local_group, master_group, process_set):

@@ -92,7 +92,7 @@ class GossipDataParallel(_Parallel):
     def _begin(self, op, process_set):
         groups = [{"params": list(self.module.parameters())}]
         self._gossip = make_gossip(op, groups, list(self.module.named_parameters()), process_set)
-        self._process_set = process_set
+        self._place = place_in(process_set)
         self._biased = False
         self._seen = self._versions()
 
@@ -146,11 +146,11 @@ class GossipDataParallel(_Parallel):
         self._gossip.close(timeout)
 
     def get_extra_state(self):
-        return {**self._gossip.state(), "of": place_in(self._process_set)}
+        return {**self._gossip.state(), "of": self._place}
 
     def set_extra_state(self, state):
         """For all ranks, each its own; the module's parameters are loaded beside it."""
-        check_whose(state, self._process_set)
+        check_whose(state, self._place)
         self._gossip.load(state)
         self._biased, self._seen = False, self._versions()
 

@@ -20,7 +20,12 @@ GossipGraD, 2018; Chen et al., Accelerating Gossip SGD with Periodic Global Aver
 
 import torch
 
-from horon.errors import HoronInvalidArgument, HoronUnsupported
+from horon.errors import (
+    HoronAborted,
+    HoronInvalidArgument,
+    HoronUnavailable,
+    HoronUnsupported,
+)
 from horon.gossip import fail_when_late
 from horon.torch.advised_gossip import AdvisedGossip
 from horon.torch.arriving_gossip import ArrivingGossip
@@ -43,6 +48,7 @@ from horon.torch.tracking import ExactDiffusion, GradientTracking, PushDiging
 
 _WITH_MEMORY = {"gt": GradientTracking, "exact_diffusion": ExactDiffusion,
                 "push_diging": PushDiging}
+_LOST = (HoronUnavailable, HoronAborted)  # with which all else fails, too
 _GROWING = (ParameterGossip, ArrivingGossip, LayeredGossip)
 
 
@@ -56,8 +62,9 @@ class _GossipOptimizer(WrappedOptimizer):
         gossip.begin_comparing()
         try:
             loss = self._step_gossiping(closure)
-        except Exception:
-            gossip.end_comparing()  # says more, where it finds something
+        except Exception as error:
+            if not isinstance(error, _LOST):
+                gossip.end_comparing()  # says more, where it finds something
             raise
         gossip.end_comparing()
         return loss
@@ -179,7 +186,7 @@ class _GossipOptimizer(WrappedOptimizer):
         nobody, call finish_gossip() on all of them before."""
         if not self._horon_gossip.waits_for_nobody:
             self.finish_gossip()
-        state = {**self._horon_gossip.state(), "of": place_in(self._horon_process_set)}
+        state = {**self._horon_gossip.state(), "of": self._horon_place}
         if isinstance(self._horon_reducer, GossipReducer):
             state["gradients_round"] = self._horon_reducer.round
         return {**super().state_dict(), "horon_gossip": state}
@@ -191,7 +198,7 @@ class _GossipOptimizer(WrappedOptimizer):
         this one among other ranks, where they have such weights or gt's, exact_diffusion's or
         push_diging's memory. Then nothing is loaded."""
         if "horon_gossip" in state_dict:
-            check_whose(state_dict["horon_gossip"], self._horon_process_set)
+            check_whose(state_dict["horon_gossip"], self._horon_place)
             self._horon_gossip.check_state(state_dict["horon_gossip"])
         super().load_state_dict(state_dict)
         if "horon_gossip" in state_dict:
@@ -248,4 +255,5 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     wrapped._horon_gossip = gossip
     wrapped._horon_computes = computes
     wrapped._horon_process_set = reduction.process_set
+    wrapped._horon_place = place_in(reduction.process_set)
     return wrapped

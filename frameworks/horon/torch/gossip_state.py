@@ -20,7 +20,8 @@ _OF_ANOTHER_RANK = (
     "this checkpoint was saved by rank {rank} of {size} and has what only that one can go on from: "
     "a push-sum weight, or what the algorithm remembers of its gradients. This is rank {me} of "
     "{now}. Save and load a file for each rank; or save after finish_gossip(average=True), which "
-    "makes weights 1; or give all ranks an optimizer's state by hvd.broadcast_optimizer_state()"
+    "leaves neither; or give all ranks an optimizer's state by hvd.broadcast_optimizer_state(); or "
+    "load it, on all ranks, without its 'horon_gossip', which begins with weights of 1 and anew"
 )
 
 
@@ -34,12 +35,13 @@ def place_in(process_set) -> list:
     return [rank(), process_set.size()]
 
 
-def check_whose(state, process_set):
+def check_whose(state, here):
     """HoronInvalidArgument where another rank has saved it, or this one among others, and it has
-    what no other can go on from: a push-sum weight, or what an algorithm remembers."""
-    saved, here = list(state.get("of", ())), place_in(process_set)
+    what no other can go on from: a push-sum weight, or what an algorithm remembers. `here`: this
+    rank's place_in()."""
+    saved = list(state.get("of", here))
     own = bool(state.get("kept")) or any(abs(w - 1) > _MEANS_NOTHING for w in weights_of(state))
-    if own and saved not in ([], here):
+    if own and saved != here:
         raise HoronInvalidArgument(_OF_ANOTHER_RANK.format(
             rank=saved[0], size=saved[1], me=here[0], now=here[1]))
 

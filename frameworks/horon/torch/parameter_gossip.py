@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.torch.alike import AVERAGE, Comparison, number_of_its_own
+from horon.torch.alike import Comparison
 from horon.torch.calls import GroupCall, reduce_call, waited_through
 from horon.torch.gossip_state import check_no_weights
 from horon.torch.marks import took_in
@@ -21,6 +21,8 @@ from horon.torch.parameters import (
     names_of_its_own,
 )
 from horon.torch.participants import count_participants
+
+AVERAGE = "average:late=keep"
 
 _ROUNDING = 1e-12  # of a mean of push-sum weights that is 1
 _LEAST_WEIGHT = 1e-6  # that parameters may be divided by
@@ -94,34 +96,21 @@ class ParameterGossip:
         self._pending = None  # (handle, what was sent)
         self._owed = False  # an exchange is due that Ctrl-C has kept from being started
         self._copies = None  # what is sent while parameters change: used again, kept
-        self._alike = process_set.size() == 1 or self._outside  # found out in the first step
-        self._comparison = self._compared_as = None
+        self._comparison = None if self._outside else Comparison([op.words(), *(
+            f"'{self._names[p]}' ({p.dtype}, {tuple(p.shape)})" for p in self._parameters())],
+            process_set)
 
     def begin_comparing(self):
-        """Until all ranks have found out together that they gossip alike."""
-        if self._alike or self._comparison is not None:
-            return
-        layout = sorted(f"'{name}' ({p.dtype}, {tuple(p.shape)})"
-                        for p, name in self._names.items())
-        if self._compared_as is None:
-            self._compared_as = number_of_its_own(self._set)
-        self._comparison = Comparison(self._compared_as, [self._op.words(), *layout], self._set)
-        self._steps_since = 0  # this was begun
+        """In each step, until all ranks have found out together that they gossip alike."""
+        if self._comparison is not None:
+            self._comparison.begin()
 
     def end_comparing(self):
         """HoronMismatch on all of them where they do not. With overlap it is waited for after the
-        exchange that was begun beside it, by all ranks in the same step."""
-        if self._comparison is None:
-            return
-        self._steps_since += 1
-        if self._op.overlap and self._steps_since < 2 + self._op.sync_freq:
-            return
-        try:
-            self._alike = self._comparison.found()
-        except Exception:
-            self._comparison = None
-            raise
-        self._comparison = None
+        exchange that was begun beside it, which all ranks take in in the same step."""
+        if self._comparison is not None:
+            self._comparison.end(after=2 + self._op.sync_freq if self._op.overlap else 1)
+            self._comparison = None if self._comparison.over else self._comparison
 
     def _check_graph(self):
         _check(self._op, self._graph)
@@ -276,13 +265,19 @@ class ParameterGossip:
         if self._outside:
             return
         named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
-        weights = self._weights_now()
-        if self._weighs:
-            named.append((f"average of {self._weight_name}", weights))
+        # Who has joined is left out, and counted all the same: the last number says how many came.
+        weights = torch.cat([self._weights_now(), torch.ones(1, dtype=torch.float64)])
+        named.append((f"average of {self._weight_name}", weights))
         calls = [reduce_call(name, AVERAGE, value, self._set, in_place=True)
                  for name, value in named]
         interrupt = waited_through(GroupCall(calls, "gossip.average").start().wait)
-        self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
+        share = weights[-1].item()
+        if share != 1:
+            for _, value in named:
+                value.div_(share)
+        if self._weighs:
+            weights = weights[:-1]
+            self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
         if interrupt is not None:
             raise interrupt
 
@@ -330,7 +325,7 @@ class ParameterGossip:
         """HoronInvalidArgument for one that load() cannot go on from; nothing is changed."""
         if "weight" not in state:
             raise HoronInvalidArgument(_OF_NOBODY_WAITING)
-        if self._mixes and not self.push_sum:
+        if not (self._weighs or self._outside or self._set.size() == 1):
             check_no_weights(self._op, state)
 
     def load(self, state):
@@ -338,7 +333,7 @@ class ParameterGossip:
         self.check_state(state)
         self._discard()
         self._owed = False
-        self.weight.fill_(state["weight"] if self.push_sum else 1.0)
+        self.weight.fill_(state["weight"] if self._weighs else 1.0)
         self._round, self._steps = state["round"], state["steps"]
         self._first = True
 

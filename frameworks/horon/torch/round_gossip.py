@@ -33,7 +33,7 @@ class RoundGossip(ParameterGossip):
         # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
         self._flat = FlatParameters(param_groups, named_parameters, op.words(), widened=False)
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._alike = True
+        self._comparison = None  # that was done
         # Where rows sum to 1, too: a part that a neighbor did not take comes back with its weight.
         self._weighs = self.push_sum = op.push_sum and self._mixes
         self._weights = [1.0] * len(self._flat.dtypes())
@@ -136,7 +136,7 @@ class RoundGossip(ParameterGossip):
         self._steps = state["steps"]
         weights = state.get("weights", [])
         fits = len(weights) == len(self._weights)
-        if self.push_sum:
+        if self._weighs:
             self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
         if self._mixes:
             free_all(self._windows)

@@ -38,6 +38,20 @@ class _Remembering(ParameterGossip):
         return {**super().state(), "kept": {name: {numbers[p]: value for p, value in of.items()}
                                             for name, of in self._kept.items()}}
 
+    def check_state(self, state):
+        super().check_state(state)
+        if not all(isinstance(of, dict) for of in state.get("kept", {}).values()):
+            raise HoronInvalidArgument(
+                "this checkpoint is of an older version, which kept lists of what the algorithm "
+                "remembers: load it without its 'horon_gossip', which begins to remember anew")
+
+    def finish(self, average=False, timeout=None) -> bool:
+        """Where all have the mean they begin to remember anew, so any rank may go on from it."""
+        finished = super().finish(average, timeout)
+        if average and finished:
+            self._kept.clear()
+        return finished
+
     def load(self, state):
         super().load(state)
         parameters = list(self._parameters())

@@ -636,7 +636,8 @@ def check_weights_are_not_lost():
     optimizer.finish_gossip(average=True)
     mean, of_mean = flat(model), copy.deepcopy(optimizer.state_dict())
     for op in (hvd.Gossip("dpsgd"), hvd.Gossip("dpsgd", negotiated=False), hvd.Gossip("sgp"),
-               hvd.Gossip("gt"), hvd.Gossip("dpsgd", style="cta"), hvd.Gossip("adpsgd")):
+               hvd.Gossip("gt"), hvd.Gossip("dpsgd", style="cta"), hvd.Gossip("adpsgd"),
+               hvd.Gossip("gossipgrad")):
         other, resumed = begin(op)
         with raises(hvd.HoronInvalidArgument, words=[
                 "push-sum weight of", op.algorithm, "finish_gossip(average=True)"]):
@@ -678,6 +679,52 @@ def check_ranks_that_differ_hear_both_views():
         train(model, optimizer, data()[:2])
         optimizer.finish_gossip()
         assert hvd.counter("gossip.kept") == begun
+
+
+def check_ranks_whose_other_parameters_differ():
+    """Names may have been given of a whole model, of which the rest is each rank's own."""
+    body, head = make_model(), torch.nn.Linear(2 + hvd.rank(), 1)
+    model = torch.nn.ModuleDict({"body": body, f"head of {hvd.rank()}": head})
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(body.parameters(), lr=0.1),
+                                         model.named_parameters(), op=hvd.Gossip("dpsgd"))
+    train(body, optimizer, data()[:2])
+
+
+def check_a_rank_that_has_joined_counts_for_nothing():
+    """Neither in the first step nor in an exact mean, which is that of the others."""
+    if hvd.size() < 3:
+        return
+    for op in (hvd.Gossip("dpsgd", global_average_every=2),
+               hvd.Gossip("gossipgrad", global_average_every=2)):
+        model, optimizer = begin(op)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        last = hvd.size() - 1
+        before = flat(model)
+        if hvd.rank() < last:
+            train(model, optimizer, data()[:1])
+            before = flat(model)
+            train(model, optimizer, data()[1:2])
+        hvd.join()
+        mean = torch.stack(hvd.allgather_object(before, name="parts")[:last]).mean(0)
+        if hvd.rank() < last:
+            close(flat(model), mean, 1e-6)
+
+
+def check_a_state_is_saved_after_the_end():
+    """Whoever saves needs no runtime any more, unless an exchange is under way."""
+    push = by_turns(hvd.size())
+    model, optimizer = begin(hvd.Gossip("sgp", topology=push))
+    train(model, optimizer, data()[:3])
+    before = copy.deepcopy(optimizer.state_dict())
+    ranks = list(range(hvd.size()))
+    some = hvd.add_process_set(ranks[:max(1, hvd.size() - 1)])
+    other, beside = make_model(), None
+    beside = hvd.DistributedOptimizer(sgd(other), other.named_parameters(), op=hvd.Gossip("dpsgd"),
+                                      process_set=some)
+    hvd.remove_process_set(some)
+    assert beside.state_dict()["horon_gossip"]["of"] == [hvd.rank(), max(1, hvd.size() - 1)]
+    optimizer.load_state_dict(before)
 
 
 def check_loading_after_an_interrupted_step():

@@ -197,6 +197,20 @@ def check_a_mean_counts_weights_that_a_fault_has_left():
         optimizer.close_gossip()
 
 
+def check_a_checkpoint_after_the_end():
+    """Its weights are those of the mean, not those that the last steps have left."""
+    model, optimizer = begin(hvd.Gossip("sgp", topology=push_star(), negotiated=False))
+    train(model, optimizer, data()[:2])
+    saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+    mass = optimizer.gossip_mass()[0]
+    train(model, optimizer, data()[2:3])
+    optimizer.close_gossip()
+    optimizer.load_state_dict(saved[0])
+    model.load_state_dict(saved[1])
+    optimizer.finish_gossip(average=True)
+    close(flat(model), mass / hvd.size(), 1e-5)
+
+
 def check_a_checkpoint_after_one_that_was_refused():
     if hvd.size() == 1:
         return

@@ -174,6 +174,25 @@ def check_a_state_of_one_rank_for_all():
         assert farthest(x, problem) < 1e-10, (op, farthest(x, problem))
 
 
+def check_a_mean_forgets_what_each_remembers():
+    """So any rank's checkpoint of it will do."""
+    x, optimizer = begin(hvd.Gossip("gt"))
+    train(x, optimizer, 20)
+    optimizer.finish_gossip(average=True)
+    saved = hvd.broadcast_object(optimizer.state_dict(), 0)
+    other, resumed = begin(hvd.Gossip("gt"))
+    with torch.no_grad():
+        other.copy_(x)
+    resumed.load_state_dict(saved)
+    train(other, resumed, 700)
+    assert farthest(other, LeastSquares()) < 1e-10
+    if hvd.size() > 1:
+        saved["horon_gossip"]["kept"] = {"y": [other.detach()]}
+        with raises(hvd.HoronInvalidArgument, words=["older version"]):
+            saved["horon_gossip"]["of"] = [hvd.rank(), hvd.size()]
+            resumed.load_state_dict(saved)
+
+
 def check_refusals():
     with raises(ValueError, words=["order of its own"]):
         begin(hvd.Gossip("gt", overlap=True))

@@ -18,12 +18,12 @@ import horon.torch as hvd
 from horon import mixing, topology as topologies
 from horon.bluefog.torch import collectives, state, windows
 from horon.bluefog.torch.activities import ModelActivities
-from horon.torch.alike import AVERAGE
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.layered_gossip import TOO_LATE
 from horon.torch.meeting import meet
 from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_closure_steps
+from horon.torch.parameter_gossip import AVERAGE
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
