@@ -38,20 +38,19 @@ class Comparison:
     """The same beside a step, which exchanges with the ranks of the set anyway. Where one is late,
     or has joined, the next step tries again. Parameters go by their names."""
 
-    def __init__(self, layout, process_set):
-        self._layout, self._set = [layout[0], *sorted(layout[1:])], process_set
-        set_id = process_set.process_set_id
+    def __init__(self, process_set):
+        self._set, set_id = process_set, process_set.process_set_id
         self._name = f"gossip.alike.{set_id}.{number_of_its_own(process_set)}"
         self._handle = None
-        self._steps = self._tries = 0
+        self._steps = self._late = 0
         self.over = process_set.size() == 1
 
-    def begin(self):
-        """With a step."""
+    def begin(self, layout):
+        """With a step; layout() gives this rank's."""
         if not self.over and self._handle is None:
-            self._handle = _gathered(self._name, self._layout, self._set).start()
+            op, *parameters = layout()
+            self._handle = _gathered(self._name, [op, *sorted(parameters)], self._set).start()
             self._steps = 0
-            self._tries += 1
 
     def end(self, after):
         """With the same step, or the one that is its `after`-th. Blocking; HoronMismatch where they
@@ -62,9 +61,13 @@ class Comparison:
         try:
             found = self._handle.wait()
         except HoronLate:
-            self._handle, self.over = None, self._tries == _TRIES
+            self._handle, self._late = None, self._late + 1
+            self.over = self._late >= _TRIES
             return
-        self._handle, self.over = None, True
+        except Exception:
+            self._handle = None
+            raise
+        self._handle, self._late, self.over = None, 0, True
         _compare(found, self._set, "in the order of names number {}")
         self.over = all(found[1])  # who has joined takes its first step later
 

@@ -23,6 +23,7 @@ import torch
 from horon.errors import (
     HoronAborted,
     HoronInvalidArgument,
+    HoronLate,
     HoronUnavailable,
     HoronUnsupported,
 )
@@ -63,7 +64,7 @@ class _GossipOptimizer(WrappedOptimizer):
         try:
             loss = self._step_gossiping(closure)
         except Exception as error:
-            if not isinstance(error, _LOST):
+            if isinstance(error, HoronLate) or not isinstance(error, _LOST):
                 gossip.end_comparing()  # says more, where it finds something
             raise
         gossip.end_comparing()

@@ -21,7 +21,8 @@ _OF_ANOTHER_RANK = (
     "a push-sum weight, or what the algorithm remembers of its gradients. This is rank {me} of "
     "{now}. Save and load a file for each rank; or save after finish_gossip(average=True), which "
     "leaves neither; or give all ranks an optimizer's state by hvd.broadcast_optimizer_state(); or "
-    "load it, on all ranks, without its 'horon_gossip', which begins with weights of 1 and anew"
+    "load it, on all ranks, without its 'horon_gossip' into a new optimizer, which begins with "
+    "weights of 1 and remembers nothing"
 )
 
 

@@ -96,14 +96,18 @@ class ParameterGossip:
         self._pending = None  # (handle, what was sent)
         self._owed = False  # an exchange is due that Ctrl-C has kept from being started
         self._copies = None  # what is sent while parameters change: used again, kept
-        self._comparison = None if self._outside else Comparison([op.words(), *(
-            f"'{self._names[p]}' ({p.dtype}, {tuple(p.shape)})" for p in self._parameters())],
-            process_set)
+        self._size = process_set.size()
+        self._comparison = None if self._outside else Comparison(process_set)
+
+    def _layout(self) -> list:
+        """What must be the same on all ranks."""
+        return [self._op.words(), *(f"'{self._names[p]}' ({p.dtype}, {tuple(p.shape)})"
+                                    for p in self._parameters())]
 
     def begin_comparing(self):
         """In each step, until all ranks have found out together that they gossip alike."""
         if self._comparison is not None:
-            self._comparison.begin()
+            self._comparison.begin(self._layout)
 
     def end_comparing(self):
         """HoronMismatch on all of them where they do not. With overlap it is waited for after the
@@ -259,27 +263,37 @@ class ParameterGossip:
         self._pending = None
         return came
 
-    def _average(self):
+    def _average(self) -> bool:
         """The exact mean of x, and of the weights, which is 1. Left out, as an exchange is, where a
-        rank is too late."""
+        rank is too late: False."""
         if self._outside:
-            return
+            return False
         named = [(f"gossip.average.{self._names[p]}", p.detach()) for p in self._parameters()]
-        # Who has joined is left out, and counted all the same: the last number says how many came.
-        weights = torch.cat([self._weights_now(), torch.ones(1, dtype=torch.float64)])
+        # Who has joined is left out, and counted all the same: behind the weights come numbers that
+        # say how many came, and whether the average was made.
+        number = self._set.rank() + 1
+        own = torch.tensor([1, number, number ** 2], dtype=torch.float64)
+        weights = torch.cat([self._weights_now(), own])
         named.append((f"average of {self._weight_name}", weights))
         calls = [reduce_call(name, AVERAGE, value, self._set, in_place=True)
                  for name, value in named]
         interrupt = waited_through(GroupCall(calls, "gossip.average").start().wait)
-        share = weights[-1].item()
+        weights, came = weights.split([len(weights) - len(own), len(own)])
+        made = self._size == 1 or not torch.equal(came, own)
+        share = round(came[0].item() * self._size) / self._size
         if share != 1:
             for _, value in named:
                 value.div_(share)
         if self._weighs:
-            weights = weights[:-1]
             self._set_weights(torch.where((weights - 1).abs() < _ROUNDING, 1.0, weights))
+        if made:
+            self._forget()
         if interrupt is not None:
             raise interrupt
+        return made
+
+    def _forget(self):
+        """What was remembered of the time before an exact mean."""
 
     def _weights_now(self):
         return self.weight.clone()
@@ -300,9 +314,7 @@ class ParameterGossip:
         self.bias()
         try:
             self._take_all_in()
-            averages = average and met(NO_MEAN, self._set, timeout)
-            if averages:
-                self._average()
+            averages = average and met(NO_MEAN, self._set, timeout) and self._average()
         finally:
             self.debias()
         return averages == average
@@ -325,7 +337,7 @@ class ParameterGossip:
         """HoronInvalidArgument for one that load() cannot go on from; nothing is changed."""
         if "weight" not in state:
             raise HoronInvalidArgument(_OF_NOBODY_WAITING)
-        if not (self._weighs or self._outside or self._set.size() == 1):
+        if not (self._weighs or self._outside or self._size == 1):
             check_no_weights(self._op, state)
 
     def load(self, state):

@@ -45,12 +45,9 @@ class _Remembering(ParameterGossip):
                 "this checkpoint is of an older version, which kept lists of what the algorithm "
                 "remembers: load it without its 'horon_gossip', which begins to remember anew")
 
-    def finish(self, average=False, timeout=None) -> bool:
-        """Where all have the mean they begin to remember anew, so any rank may go on from it."""
-        finished = super().finish(average, timeout)
-        if average and finished:
-            self._kept.clear()
-        return finished
+    def _forget(self):
+        """All begin to remember anew, so any rank may go on from a mean's checkpoint."""
+        self._kept.clear()
 
     def load(self, state):
         super().load(state)
@@ -88,6 +85,10 @@ class GradientTracking(_Remembering):
 
     def load(self, state):
         super().load(state)
+        self._mixed_before.clear()
+
+    def _forget(self):
+        super()._forget()
         self._mixed_before.clear()
 
     @torch.no_grad()

@@ -299,6 +299,7 @@ def check_parameters_with_other_names_are_told_so():
     named = [(f"{'other.' * (hvd.rank() == late())}{name}", p)
              for name, p in model.named_parameters()]
     optimizer = hvd.DistributedOptimizer(sgd(model), named, op=hvd.Gossip("dpsgd"))
-    with raises(hvd.HoronMismatch, words=["Mismatched parameters: number 0 is", "'other.",
-                                          f"on rank [{late()}]"]):
+    with raises(hvd.HoronMismatch, words=[
+            "Mismatched parameters: in the order of names number 0 is", "'other.",
+            f"on rank [{late()}]"]):
         train(model, optimizer, data()[:1])
