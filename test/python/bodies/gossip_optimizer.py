@@ -712,19 +712,17 @@ def check_a_rank_that_has_joined_counts_for_nothing():
 
 
 def check_a_state_is_saved_after_the_end():
-    """Whoever saves needs no runtime any more, unless an exchange is under way."""
-    push = by_turns(hvd.size())
-    model, optimizer = begin(hvd.Gossip("sgp", topology=push))
-    train(model, optimizer, data()[:3])
-    before = copy.deepcopy(optimizer.state_dict())
-    ranks = list(range(hvd.size()))
-    some = hvd.add_process_set(ranks[:max(1, hvd.size() - 1)])
-    other, beside = make_model(), None
-    beside = hvd.DistributedOptimizer(sgd(other), other.named_parameters(), op=hvd.Gossip("dpsgd"),
-                                      process_set=some)
+    """Of its process set, say: whoever saves or loads asks the runtime nothing."""
+    if hvd.size() == 1:
+        return
+    some = hvd.add_process_set(list(range(hvd.size() - 1)))
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(),
+                                         op=hvd.Gossip("dpsgd"), process_set=some)
     hvd.remove_process_set(some)
-    assert beside.state_dict()["horon_gossip"]["of"] == [hvd.rank(), max(1, hvd.size() - 1)]
-    optimizer.load_state_dict(before)
+    state = optimizer.state_dict()
+    assert state["horon_gossip"]["of"] == [hvd.rank(), hvd.size() - 1]
+    optimizer.load_state_dict(state)
 
 
 def check_loading_after_an_interrupted_step():
