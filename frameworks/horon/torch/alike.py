@@ -22,10 +22,9 @@ _made = Counter()  # optimizers, by process set
 when_left(_made.clear)
 
 
-def number_of_its_own(process_set) -> int:
-    """The same on all ranks of the set, which make their optimizers in the same order."""
-    _made[process_set.process_set_id] += 1
-    return _made[process_set.process_set_id]
+def layout_of(op, names, parameters) -> list:
+    """names: {parameter: name}."""
+    return [op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})" for p in parameters)]
 
 
 def check_alike(layout):
@@ -36,11 +35,13 @@ def check_alike(layout):
 
 class Comparison:
     """The same beside a step, which exchanges with the ranks of the set anyway. Where one is late,
-    or has joined, the next step tries again. Parameters go by their names."""
+    or has joined, the next step tries again. Parameters go by their names. All ranks of the set
+    make their optimizers in the same order, which numbers these."""
 
     def __init__(self, process_set):
         self._set, set_id = process_set, process_set.process_set_id
-        self._name = f"gossip.alike.{set_id}.{number_of_its_own(process_set)}"
+        _made[set_id] += 1
+        self._name = f"gossip.alike.{set_id}.{_made[set_id]}"
         self._handle = None
         self._steps = self._late = 0
         self.over = process_set.size() == 1

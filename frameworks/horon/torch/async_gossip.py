@@ -34,7 +34,7 @@ from horon.process_sets import global_process_set
 from horon.runtime import rank, size
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
-from horon.torch.gossip_state import check_no_weights
+from horon.torch.gossip_state import check_no_weights, weights_for
 from horon.torch.meeting import NO_MEAN, meet, warn_of
 from horon.torch.reductions import allreduce
 from horon.torch.windows import Window, free_all, weighted
@@ -178,7 +178,7 @@ class AsyncGossip:
         a rank does not come, which could still give what it had before; then these are as they
         were."""
         self.check_state(state)
-        values, weights = self._flat.new(), state.get("weights", [])
+        values = self._flat.new()
         if self._windows:
             self._end_pending()
             _meet_who_lives()
@@ -186,11 +186,8 @@ class AsyncGossip:
         if not self._windows:
             return
         self._take()
-        if len(weights) != len(self._windows):  # it was saved by a job of another kind
-            weights = [state.get("weight", 1.0)] * len(self._windows)
-        if not self.push_sum:
-            weights = [1.0] * len(self._windows)
-        self._set(values, weights)
+        count = len(self._windows)
+        self._set(values, weights_for(state, count) if self.push_sum else [1.0] * count)
         _meet_who_lives()  # what a rank gives from now on is of what was loaded
 
 

@@ -8,7 +8,7 @@ the training thread.
 import torch
 
 from horon.errors import HoronUnsupported
-from horon.torch.alike import check_alike
+from horon.torch.alike import check_alike, layout_of
 from horon.torch.parameters import name_parameters
 
 
@@ -27,8 +27,7 @@ class FlatParameters:
             dtype = parameter.dtype if keeps else torch.float32
             self._parameters.setdefault(dtype, []).append(parameter)
         names = name_parameters(param_groups, named_parameters)
-        check_alike([op, *(f"'{names[p]}' ({p.dtype}, {tuple(p.shape)})"
-                           for group in param_groups for p in group["params"])])
+        check_alike(layout_of(op, names, (p for group in param_groups for p in group["params"])))
 
     def dtypes(self) -> list:
         return list(self._parameters)

@@ -26,9 +26,17 @@ _OF_ANOTHER_RANK = (
 )
 
 
-def weights_of(state) -> list:
-    """Push-sum weights of a saved state, one or one for each of its windows."""
-    return state.get("weights") or [state.get("weight", 1.0)]
+def weights_for(state, windows) -> list:
+    """Push-sum weights of so many windows; of a job of another kind the one weight for each."""
+    weights = state.get("weights", [])
+    return list(weights) if len(weights) == windows else [state.get("weight", 1.0)] * windows
+
+
+def _telling_weight(state):
+    """The weight that is farthest from 1; None where all are 1."""
+    weights = state.get("weights") or [state.get("weight", 1.0)]
+    weight = max(weights, key=lambda one: abs(one - 1))
+    return weight if abs(weight - 1) > _MEANS_NOTHING else None
 
 
 def place_in(process_set) -> list:
@@ -41,7 +49,7 @@ def check_whose(state, here):
     what no other can go on from: a push-sum weight, or what an algorithm remembers. `here`: this
     rank's place_in()."""
     saved = list(state.get("of", here))
-    own = bool(state.get("kept")) or any(abs(w - 1) > _MEANS_NOTHING for w in weights_of(state))
+    own = bool(state.get("kept")) or _telling_weight(state) is not None
     if own and saved != here:
         raise HoronInvalidArgument(_OF_ANOTHER_RANK.format(
             rank=saved[0], size=saved[1], me=here[0], now=here[1]))
@@ -59,6 +67,6 @@ def of_all_ranks(state) -> dict:
 
 def check_no_weights(op, state):
     """HoronInvalidArgument for a state with weights that say something."""
-    weight = max(weights_of(state), key=lambda one: abs(one - 1))
-    if abs(weight - 1) > _MEANS_NOTHING:
+    weight = _telling_weight(state)
+    if weight is not None:
         raise HoronInvalidArgument(_OF_PUSH_SUM.format(weight=weight, op=op.algorithm))

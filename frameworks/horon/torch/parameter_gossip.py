@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from horon.errors import HoronInvalidArgument, HoronUnsupported
-from horon.torch.alike import Comparison
+from horon.torch.alike import Comparison, layout_of
 from horon.torch.calls import GroupCall, reduce_call, waited_through
 from horon.torch.gossip_state import check_no_weights
 from horon.torch.marks import took_in
@@ -65,6 +65,7 @@ class ParameterGossip:
     """Mixes an optimizer's parameters, at most one exchange at a time. On the training thread."""
 
     waits_for_nobody = False
+    _compares = True  # with the other ranks, whether they gossip alike
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         self._op = op
@@ -97,12 +98,11 @@ class ParameterGossip:
         self._owed = False  # an exchange is due that Ctrl-C has kept from being started
         self._copies = None  # what is sent while parameters change: used again, kept
         self._size = process_set.size()
-        self._comparison = None if self._outside else Comparison(process_set)
+        compares = self._compares and not self._outside
+        self._comparison = Comparison(process_set) if compares else None
 
     def _layout(self) -> list:
-        """What must be the same on all ranks."""
-        return [self._op.words(), *(f"'{self._names[p]}' ({p.dtype}, {tuple(p.shape)})"
-                                    for p in self._parameters())]
+        return layout_of(self._op.words(), self._names, self._parameters())
 
     def begin_comparing(self):
         """In each step, until all ranks have found out together that they gossip alike."""
@@ -114,7 +114,6 @@ class ParameterGossip:
         exchange that was begun beside it, which all ranks take in in the same step."""
         if self._comparison is not None:
             self._comparison.end(after=2 + self._op.sync_freq if self._op.overlap else 1)
-            self._comparison = None if self._comparison.over else self._comparison
 
     def _check_graph(self):
         _check(self._op, self._graph)

@@ -15,6 +15,7 @@ from horon.errors import HoronInvalidArgument, HoronUnsupported
 from horon.process_sets import global_process_set
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
+from horon.torch.gossip_state import weights_for
 from horon.torch.marks import took_in
 from horon.torch.meeting import meet
 from horon.torch.parameter_gossip import ParameterGossip, divisor
@@ -27,13 +28,14 @@ class RoundGossip(ParameterGossip):
     """Made, loaded and closed by all ranks together. `_windows` is empty where nobody is there to
     gossip with."""
 
+    _compares = False  # FlatParameters has done that
+
     def __init__(self, op, param_groups, named_parameters, process_set):
         if process_set is not global_process_set:
             raise HoronUnsupported("negotiated=False is for all ranks: it has no process sets")
         # By the spec, before any rank draws its graph: what is wrong with that all ranks find.
         self._flat = FlatParameters(param_groups, named_parameters, op.words(), widened=False)
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._comparison = None  # that was done
         # Where rows sum to 1, too: a part that a neighbor did not take comes back with its weight.
         self._weighs = self.push_sum = op.push_sum and self._mixes
         self._weights = [1.0] * len(self._flat.dtypes())
@@ -134,10 +136,8 @@ class RoundGossip(ParameterGossip):
         self._discard()
         self._owed = False
         self._steps = state["steps"]
-        weights = state.get("weights", [])
-        fits = len(weights) == len(self._weights)
         if self._weighs:
-            self._weights = list(weights) if fits else [state["weight"]] * len(self._weights)
+            self._weights = weights_for(state, len(self._weights))
         if self._mixes:
             free_all(self._windows)
             self._open(state["round"])
