@@ -102,11 +102,11 @@ Task GpuRoad::RunInTurn(GpuBucket& bucket, uint64_t ticket) {
   Counter& counter = way == Way::kGroup ? grouped_ : way == Way::kNodes ? between_ : hosted_;
   counter.Add();
   const bool elementwise = bucket.op().elementwise().has_value();
-  if (way == Way::kGroup && elementwise) {
+  if (way != Way::kHost) {
     Task meeting = MeetNode(bucket.comm(), share);
     HORON_CO_TRY(co_await meeting);
-    co_return Launch(bucket, share);
   }
+  if (way == Way::kGroup && elementwise) co_return Launch(bucket, share);
   Task rest = way == Way::kHost ? RunOnHost(bucket, share)
               : elementwise     ? ReduceOverNodes(bucket, share)
                                 : RunStaged(bucket, share);

@@ -212,8 +212,6 @@ class GpuRoad::OnGpu final : public GpuStage {
 
 Task GpuRoad::RunStaged(GpuBucket& bucket, Share& share) {
   HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
-  Task meeting = MeetNode(bucket.comm(), share);
-  HORON_CO_TRY(co_await meeting);
   OnGpu stage(*this, bucket, share);
   Task run = bucket.op().RunOnGpus(stage);
   HORON_CO_TRY(co_await run);

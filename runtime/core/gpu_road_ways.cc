@@ -127,8 +127,6 @@ Task GpuRoad::ReduceOverNodes(GpuBucket& bucket, Share& share) {
   const int64_t part_bytes = AlignedForGpus((places.count * element + owners - 1) / owners);
   HORON_CO_TRY(BeginGroup(bucket, share, *share.stream));
   HORON_CO_TRY(OwnOutputs(bucket));
-  Task beginning = MeetNode(comm, share);
-  HORON_CO_TRY(co_await beginning);
   const Result<std::byte*> reserved = BlockAlike(bucket, share, part_bytes * owners);
   if (!reserved.ok()) co_return reserved.status();
   std::byte* const block = reserved.value();

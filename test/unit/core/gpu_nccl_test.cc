@@ -4,6 +4,7 @@
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -198,133 +199,130 @@ GpuLayout TwoNodes(std::atomic<bool>& closed, int of_rank) {
   return layout;
 }
 
-TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", "[gpu][nccl]") {
-  std::atomic<bool> closed{false};
-  GpuWorld world(TwoNodes(closed, 2));
-  std::barrier<> meeting(4);
-  world.Run([&](GpuRank& rank) {
+using Works = std::vector<std::shared_ptr<Work>>;
+
+// An op of `count` elements in a set, begun.
+void Begin(GpuWorld& world, GpuRank& rank, const std::string& op, int set, int64_t count,
+           Works& works) {
+  std::byte* const tensor = rank.Put(Counting(1, count));
+  const std::string name = op + " of " + std::to_string(count);
+  Request request = GpuRank::Of(name, op, DataType::kFloat32, {count});
+  request.process_set = set;
+  const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
+  world.Expect(work.ok(), name + ": " + work.status().message());
+  if (work.ok()) works.push_back(work.value());
+}
+
+void ExpectEnd(GpuWorld& world, GpuRank& rank, const Works& works) {
+  for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "synchronized");
+}
+
+// Two nodes of two ranks; what one of the second node sends to the first is held back at times.
+struct HeldBack {
+  HeldBack(int of_rank, MemoryRegistration registration = MemoryRegistration::kNone)
+      : world([&] {
+          GpuLayout layout = TwoNodes(closed, of_rank);
+          layout.choices.groups.registration = registration;
+          return layout;
+        }()) {}
+  // After `before`, and while messages are held back, all begin something in which rank `early`
+  // must not call that function of NCCL's until they go on; then it has to.
+  void Expect(GpuRank& rank, int early, int node, const std::string& function,
+              const std::function<void(Works&)>& before, const std::function<void(Works&)>& begin) {
     const int me = rank.me().rank();
+    Works works;
+    meeting.arrive_and_wait();
+    closed = true;
+    meeting.arrive_and_wait();
+    const size_t times = world.nccl->times(early, function);
+    before(works);
+    meeting.arrive_and_wait();
+    begin(works);
+    if (me >= 2) ExpectSumBehind(world, rank, node, "host behind " + function);
+    if (me == early)
+      world.Expect(world.nccl->times(early, function) == times, function + " was called early");
+    meeting.arrive_and_wait();
+    closed = false;
+    ExpectEnd(world, rank, works);
+    world.Expect(world.nccl->times(early, function) > times || me != early,
+                 function + " was not called");
+  }
+  std::atomic<bool> closed{false};
+  std::barrier<> meeting{4};
+  GpuWorld world;
+};
+
+// Until a bucket over nodes has begun here that `begin` brings about.
+void AwaitNodes(GpuRank& rank, const std::function<void()>& begin) {
+  auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
+  const int64_t before = begun.value();
+  begin();
+  while (begun.value() == before) std::this_thread::yield();
+}
+
+TEST_CASE("behind messages between nodes a node's ranks come to NCCL together", "[gpu][nccl]") {
+  HeldBack held(2);
+  held.world.Run([&](GpuRank& rank) {
     const int node = rank.me().AddProcessSet({2, 3}).value();
-    ExpectSum(world, rank, "before", 100);
+    ExpectSum(held.world, rank, "before", 100);
     for (const auto& [op, function] : std::vector<std::pair<std::string, std::string>>{
              {"sum", "AllGather"}, {"broadcast:root=0", "Broadcast"}, {"allgather", "Send"}}) {
-      meeting.arrive_and_wait();
-      closed = true;
-      meeting.arrive_and_wait();
-      const size_t before = world.nccl->times(3, function);
-      auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
-      const int64_t begun_before = begun.value();
-      std::byte* const tensor = rank.Put(Counting(1, 5000));
-      const Request request = GpuRank::Of(op, op, DataType::kFloat32, {5000});
-      const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
-      world.Expect(work.ok(), op + ": " + work.status().message());
-      while (work.ok() && begun.value() == begun_before) std::this_thread::yield();
-      if (me >= 2) ExpectSumBehind(world, rank, node, "host " + op);
-      if (me == 3)
-        world.Expect(world.nccl->times(3, function) == before, op + ": NCCL was called early");
-      meeting.arrive_and_wait();
-      closed = false;
-      if (work.ok()) world.Expect(rank.Synchronize(*work.value()).ok(), op);
-      world.Expect(world.nccl->times(3, function) > before || me != 3, op + ": another way");
+      held.Expect(rank, 3, node, function, [](Works&) {}, [&, op = op](Works& works) {
+        AwaitNodes(rank, [&] { Begin(held.world, rank, op, 0, 5000, works); });
+      });
     }
   });
-  world.Check();
+  held.world.Check();
+}
+
+// A sum of {1, 3}, the messages of which rank 3 has begun.
+void BeginMessages(GpuWorld& world, GpuRank& rank, int across, Works& works) {
+  const int me = rank.me().rank();
+  if (me == 1) Begin(world, rank, "sum", across, 50, works);
+  if (me == 3) AwaitNodes(rank, [&] { Begin(world, rank, "sum", across, 50, works); });
 }
 
 TEST_CASE("a set inside a node comes to NCCL together behind another set's messages",
           "[gpu][nccl]") {
-  std::atomic<bool> closed{false};
-  GpuWorld world(TwoNodes(closed, 3));
-  std::barrier<> meeting(4);
-  world.Run([&](GpuRank& rank) {
+  HeldBack held(3);
+  held.world.Run([&](GpuRank& rank) {
     const int me = rank.me().rank();
     const int across = rank.me().AddProcessSet({1, 3}).value();
     const int node = rank.me().AddProcessSet({2, 3}).value();
-    const auto submit = [&](const std::string& name, const std::string& op, int set, int64_t count,
-                            std::vector<std::shared_ptr<Work>>& works) {
-      std::byte* const tensor = rank.Put(Counting(1, count));
-      Request request = GpuRank::Of(name, op, DataType::kFloat32, {count});
-      request.process_set = set;
-      const auto work = rank.Submit(request, tensor, op == "allgather" ? nullptr : tensor);
-      world.Expect(work.ok(), name + ": " + work.status().message());
-      if (work.ok()) works.push_back(work.value());
-    };
-    const auto wait = [&](const std::vector<std::shared_ptr<Work>>& works) {
-      for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "synchronized");
-    };
-    std::vector<std::shared_ptr<Work>> first;  // all have met, and know their ways
-    if (me == 1 || me == 3) submit("across", "sum", across, 10, first);
-    if (me >= 2) submit("inside", "sum", node, 10, first);
-    wait(first);
+    Works first;  // all have met, and know their ways
+    if (me == 1 || me == 3) Begin(held.world, rank, "sum", across, 10, first);
+    if (me >= 2) Begin(held.world, rank, "sum", node, 10, first);
+    ExpectEnd(held.world, rank, first);
     for (const auto& [op, function] : std::vector<std::pair<std::string, std::string>>{
              {"sum", "AllReduce"}, {"broadcast:root=2", "Broadcast"}, {"allgather", "Send"}}) {
-      meeting.arrive_and_wait();
-      closed = true;
-      meeting.arrive_and_wait();
-      const size_t before = world.nccl->times(2, function);
-      std::vector<std::shared_ptr<Work>> works;
-      auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
-      const int64_t begun_before = begun.value();
-      if (me == 1 || me == 3) submit("messages", "sum", across, 50, works);
-      while (me == 3 && begun.value() == begun_before) std::this_thread::yield();
-      meeting.arrive_and_wait();
-      if (me >= 2) submit(op, op, node, 5000, works);
-      if (me >= 2) ExpectSumBehind(world, rank, node, "host " + op);
-      if (me == 2)
-        world.Expect(world.nccl->times(2, function) == before, op + ": NCCL was called early");
-      meeting.arrive_and_wait();
-      closed = false;
-      wait(works);
-      world.Expect(world.nccl->times(2, function) > before || me != 2, op + ": another way");
+      held.Expect(rank, 2, node, function,
+                  [&](Works& works) { BeginMessages(held.world, rank, across, works); },
+                  [&, op = op](Works& works) {
+                    if (me >= 2) Begin(held.world, rank, op, node, 5000, works);
+                  });
     }
   });
-  world.Check();
+  held.world.Check();
 }
 
 TEST_CASE("ranks register memory together when all of a node have come", "[gpu][nccl]") {
-  std::atomic<bool> closed{false};
-  GpuLayout layout = TwoNodes(closed, 3);
-  layout.choices.groups.registration = MemoryRegistration::kTogether;
-  GpuWorld world(layout);
-  std::barrier<> meeting(4);
-  world.Run([&](GpuRank& rank) {
+  HeldBack held(3, MemoryRegistration::kTogether);
+  held.world.Run([&](GpuRank& rank) {
     const int me = rank.me().rank();
     const int across = rank.me().AddProcessSet({1, 3}).value();
     const int node = rank.me().AddProcessSet({2, 3}).value();
-    ExpectSum(world, rank, "before", 100);
-    std::vector<std::shared_ptr<Work>> works;
-    const auto submit = [&](const std::string& name, int set, int64_t count) {
-      std::byte* const tensor = rank.Put(Counting(1, count));
-      Request request = GpuRank::Of(name, "sum", DataType::kFloat32, {count});
-      request.process_set = set;
-      const auto work = rank.Submit(request, tensor, tensor);
-      world.Expect(work.ok(), name + ": " + work.status().message());
-      if (work.ok()) works.push_back(work.value());
-    };
-    if (me == 1 || me == 3) submit("across", across, 10);
-    for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "known");
-    works.clear();
-    meeting.arrive_and_wait();
-    closed = true;
-    meeting.arrive_and_wait();
-    const size_t before = world.nccl->times(2, "CommWindowRegister");
-    auto& begun = rank.me().runtime().counters()["gpu.buckets.nodes"];
-    const int64_t begun_before = begun.value();
-    if (me == 1 || me == 3) submit("messages", across, 50);
-    while (me == 3 && begun.value() == begun_before) std::this_thread::yield();
-    meeting.arrive_and_wait();
-    const int64_t of_all = begun.value();
-    submit("larger than what is registered", 0, 5'000'000);
-    while (me == 2 && begun.value() == of_all) std::this_thread::yield();
-    if (me >= 2) ExpectSumBehind(world, rank, node, "host");
-    if (me == 2)
-      world.Expect(world.nccl->times(2, "CommWindowRegister") == before, "registered early");
-    meeting.arrive_and_wait();
-    closed = false;
-    for (const auto& work : works) world.Expect(rank.Synchronize(*work).ok(), "synchronized");
-    world.Expect(world.nccl->times(2, "CommWindowRegister") > before || me != 2, "not registered");
+    ExpectSum(held.world, rank, "before", 100);
+    Works first;
+    if (me == 1 || me == 3) Begin(held.world, rank, "sum", across, 10, first);
+    ExpectEnd(held.world, rank, first);
+    held.Expect(rank, 2, node, "CommWindowRegister",
+                [&](Works& works) { BeginMessages(held.world, rank, across, works); },
+                [&](Works& works) {  // more than what is registered
+                  const auto begin = [&] { Begin(held.world, rank, "sum", 0, 5'000'000, works); };
+                  me == 2 ? AwaitNodes(rank, begin) : begin();
+                });
   });
-  world.Check();
+  held.world.Check();
 }
 
 TEST_CASE("a kernel of the program's that does not end holds up no error", "[gpu][nccl]") {
