@@ -2,7 +2,9 @@
 #include "ops/gossip/contraction.h"
 
 #include <cmath>
+#include <complex>
 #include <numbers>
+#include <set>
 
 #include "test/unit/ops/gossip/graphs.h"
 
@@ -77,6 +79,83 @@ TEST_CASE("dynamic graphs contract per period as in the table", "[gossip]") {
   }
   CHECK(MakeGraph("graph=directed_bipartite_exponential", 96).period() == 14);
   CHECK(Contraction(MakeGraph("graph=shift_one", 16), 0, 4) == Approx(0.79).epsilon(0.01));
+}
+
+// Where all hear of the ranks so many before them, the exponentials exp(2 pi i f v / n) are the
+// eigenvectors of every round, and orthogonal: the largest product of a period's eigenvalues is
+// what it leaves.
+double OfSpectrum(const std::vector<std::set<int>>& offsets, int n) {
+  double most = 0;
+  for (int f = 1; f < n; ++f) {
+    std::complex<double> product = 1;
+    for (const std::set<int>& heard : offsets) {
+      std::complex<double> sum = 1;
+      for (const int offset : heard) sum += std::polar(1.0, 2 * std::numbers::pi * f * offset / n);
+      product *= sum / (static_cast<double>(heard.size()) + 1);
+    }
+    most = std::max(most, std::abs(product));
+  }
+  return most;
+}
+
+// The rounds of one peer each, by how far it is: without those that are the same rank, or oneself.
+std::vector<std::set<int>> OnePeer(const std::vector<int>& offsets, int n) {
+  std::vector<std::set<int>> rounds;
+  std::set<int> known = {0};
+  for (const int offset : offsets) {
+    const int from = (offset % n + n) % n;
+    if (known.insert(from).second) rounds.push_back({from});
+  }
+  return rounds;
+}
+
+std::vector<std::set<int>> SeveralPeers(int peers, int n) {
+  std::vector<std::set<int>> rounds;
+  for (int power = 1; power < n; power *= peers + 1) {
+    rounds.emplace_back();
+    for (int j = 1; j <= peers; ++j) rounds.back().insert(j * power % n);
+    rounds.back().erase(0);
+  }
+  return rounds;
+}
+
+TEST_CASE("graphs of several peers contract as their spectrum says", "[gossip]") {  // T4
+  for (int k = 1; k <= 4; ++k) {
+    for (int n = k + 1; n <= kSizes; ++n) {
+      const double left = OfPeriod(MakeGraph("graph=m_peer_exponential,k=" + std::to_string(k), n));
+      INFO(k << " peers, n = " << n << ", " << left << " is left");
+      REQUIRE(left == Approx(OfSpectrum(SeveralPeers(k, n), n)).margin(1e-9));
+      if (k == 2 && n > 4) REQUIRE(left < 0.22);
+    }
+  }
+}
+
+TEST_CASE("directed graphs of one peer contract as their spectrum says", "[gossip]") {  // T4
+  for (int n = 2; n <= kSizes; ++n) {
+    std::vector<int> exponential, odd_exponential = {1, -1}, odd, crossing;
+    for (int power = 1; power < n; power *= 2) {
+      exponential.insert(exponential.end(), {power, -power});
+      if (power > 1) odd_exponential.insert(odd_exponential.end(), {1 + power, -1 - power});
+    }
+    for (int far = 1; far < n; far += 2) {
+      odd.insert(odd.end(), {far, -far});
+      crossing.push_back(far);
+    }
+    struct Line {
+      const char* graph;
+      const std::vector<int>& offsets;
+      bool of_all;
+    };
+    for (const Line& line : {Line{"directed_exponential", exponential, true},
+                             Line{"directed_linear", odd, true},
+                             Line{"directed_bipartite_exponential", odd_exponential, false},
+                             Line{"directed_bipartite_linear", crossing, false}}) {
+      if (!line.of_all && n % 2 != 0) continue;
+      INFO(line.graph << " of " << n);
+      REQUIRE(OfPeriod(MakeGraph(std::string("graph=") + line.graph, n)) ==
+              Approx(OfSpectrum(OnePeer(line.offsets, n), n)).margin(1e-9));
+    }
+  }
 }
 
 TEST_CASE("finite-time graphs are exact after a period", "[gossip]") {  // T3
