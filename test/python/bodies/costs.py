@@ -98,16 +98,21 @@ def least_metadata(model, then=lambda: None) -> float:
 
 
 def check_a_steady_step_negotiates_nothing():
-    """A training step inside a node, once the schedule is locked: not one message."""
-    if hvd.size() == 1 or hvd.local_size() < hvd.size():
+    """A training step, once the schedule is locked: not one message. Between nodes the schedule's
+    words travel before the sums' own bytes, of the first rank of each."""
+    if hvd.size() == 1:
         return
     least = least_metadata(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))))
     assert least == 0, least
+    speaks = hvd.cross_size() > 1 and hvd.local_rank() == 0
+    carried = hvd.counters().get("schedule.carried", 0)
+    assert (carried > 0) == speaks, carried
 
 
 def check_neither_does_one_that_moves_tensors():
-    """Batches are normalised over the ranks, in layers without names; rows go all ways."""
-    if hvd.size() == 1 or hvd.local_size() < hvd.size():
+    """Batches are normalised over the ranks, in layers without names; rows go all ways. Inside a
+    node: not one message."""
+    if hvd.size() == 1:
         return
     layers = [layer for _ in range(3)
               for layer in (torch.nn.Linear(64, 64), hvd.SyncBatchNorm(64))]
@@ -120,7 +125,10 @@ def check_neither_does_one_that_moves_tensors():
         hvd.reducescatter(rows, name="steady rows")
 
     least = least_metadata(torch.nn.Sequential(*layers), move)
-    assert least == 0, least
+    # Between nodes what is no sum has a word sent before it, which goes around in so many messages:
+    # the moves and what the three layers gather.
+    words = 7 * math.ceil(math.log2(hvd.cross_size())) if hvd.local_rank() == 0 else 0
+    assert least <= 20 * words, least
 
 
 def check_waiting_costs_nothing():
