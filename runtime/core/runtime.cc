@@ -49,6 +49,7 @@ Runtime::Runtime(RuntimeParts parts)
       cores_to_spare_(2 * parts.topology.local_size(parts.rank) <= Cores()),
       hold_bytes_(HoldBytes(parts.topology, segment_.get())),
       lent_to_submits_((*counters_)["gpu.submits_that_launched"]),
+      sent_over_mpi_((*counters_)["mpi.bytes"]),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory())},

@@ -28,6 +28,7 @@
 #include "runtime/core/letters.h"
 #include "runtime/core/lookout.h"
 #include "runtime/core/negotiator.h"
+#include "runtime/core/pace.h"
 #include "runtime/core/queue.h"
 #include "runtime/core/standstill.h"
 #include "runtime/peer/peer_engine.h"
@@ -164,6 +165,7 @@ class Runtime {
   bool no_spare_core() const { return hold_bytes_ > kWorthWaking; }
   bool RingWhenNeeded();
   bool CycleMoved();
+  bool MuchTravels() const;
   bool LookAgain(std::chrono::microseconds spin);
   bool LookForMore();
   void Suspect(const Status& symptom);
@@ -221,6 +223,7 @@ class Runtime {
   std::atomic<std::chrono::steady_clock::time_point> submitted_to_gpu_at_{
       std::chrono::steady_clock::time_point{}};
   Counter& lent_to_submits_;
+  Counter& sent_over_mpi_;
   std::vector<std::unique_ptr<Transport>> transports_;
   Fabric fabric_;
   OpTable ops_;
@@ -249,7 +252,9 @@ class Runtime {
   std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
-  AdaptiveSpin long_spin_;  // with several nodes, while a large bucket is the oldest
+  AdaptiveSpin long_spin_;  // while MuchTravels()
+  Pace pace_;               // the same
+  uint64_t paced_ = 0;      // the bucket that it was last begun for
   // When the background thread wakes by itself, while it sleeps.
   std::atomic<std::chrono::steady_clock::time_point> background_looks_{
       std::chrono::steady_clock::time_point{}};

@@ -24,13 +24,24 @@ constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50}; 
 
 }  // namespace
 
-// Looks for work for a short while before sleeping, if something is under way. With several nodes,
-// while the oldest bucket is a large one, not where that has brought nothing lately.
+bool Runtime::MuchTravels() const {
+  return fabric_.topology.nodes() > 1 && executor_.oldest_bytes() > kLongBucket;
+}
+
+// Looks for work for a short while before sleeping, if something is under way. While much travels
+// between nodes not where that has brought nothing lately, nor where bytes take longer than that.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
-  const bool is_long = fabric_.topology.nodes() > 1 && executor_.oldest_bytes() > kLongBucket;
-  if (is_long && !long_spin_.Due()) return false;
   const auto start = Clock::now();
+  const bool is_long = MuchTravels();
+  if (is_long) {
+    const uint64_t number = executor_.oldest_number();
+    const int64_t sent = sent_over_mpi_.value();
+    if (paced_ != number) pace_.Begin(sent, start);
+    paced_ = number;
+    pace_.See(sent, start);
+    if (pace_.nap() > spin || !long_spin_.Due()) return false;
+  }
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);
   bool moved = false;
   do {
@@ -68,10 +79,12 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = OwnSleepLimit();
   const bool failed = !failure_.ok();
   if ((!failed && !suspicion_.ok()) || fabric_.topology.size() == 1) return limit;
+  const auto wait = MuchTravels() ? std::max<std::chrono::nanoseconds>(poll_wait_, pace_.nap())
+                                  : poll_wait_;
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0 && (!failed || peers_.Hears(*transport)))
-      limit = std::min<std::chrono::nanoseconds>(limit,
-                                                 std::max(poll_wait_, transport->poll_interval()));
+      limit = std::min<std::chrono::nanoseconds>(
+          limit, std::max<std::chrono::nanoseconds>(wait, transport->poll_interval()));
   }
   return limit;
 }
