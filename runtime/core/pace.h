@@ -21,16 +21,16 @@ class Pace {
   static constexpr int kPatience = 4;  // after so many times as long without them it is not known
   static constexpr std::chrono::microseconds kMost{1000};  // for whom waits behind these bytes
 
-  // Something begins to travel. The last pace holds until another is known.
-  void Begin(int64_t sent, Clock::time_point now) { sent_ = sent, since_ = now; }
-
-  // `sent`: bytes so far.
-  void See(int64_t sent, Clock::time_point now) {
+  // While bucket `number` travels; `sent`: bytes so far. The pace of the one before holds until
+  // another is known.
+  void See(uint64_t number, int64_t sent, Clock::time_point now) {
+    if (number_ != number) Begin(sent, now);
+    number_ = number;
     const int64_t bytes = sent - sent_;
     const std::chrono::nanoseconds passed = now - since_;
     if (bytes >= kMeasured) {
       of_part_ = std::max(passed * kPart / bytes, std::chrono::nanoseconds{1});
-    } else if (!known() || passed < of_part_ * (kPatience * kMeasured / kPart)) {
+    } else if (of_part_.count() == 0 || passed < of_part_ * (kPatience * kMeasured / kPart)) {
       return;
     } else {
       of_part_ = {};  // a rank is late, or the network is
@@ -44,8 +44,9 @@ class Pace {
   }
 
  private:
-  bool known() const { return of_part_ > std::chrono::nanoseconds{0}; }
+  void Begin(int64_t sent, Clock::time_point now) { sent_ = sent, since_ = now; }
 
+  uint64_t number_ = 0;
   int64_t sent_ = 0;
   Clock::time_point since_;
   std::chrono::nanoseconds of_part_{0};

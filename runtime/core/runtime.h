@@ -254,7 +254,6 @@ class Runtime {
   std::chrono::microseconds poll_wait_{0};
   AdaptiveSpin long_spin_;  // while MuchTravels()
   Pace pace_;               // the same
-  uint64_t paced_ = 0;      // the bucket that it was last begun for
   // When the background thread wakes by itself, while it sleeps.
   std::atomic<std::chrono::steady_clock::time_point> background_looks_{
       std::chrono::steady_clock::time_point{}};

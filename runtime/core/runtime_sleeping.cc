@@ -35,11 +35,7 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
   const auto start = Clock::now();
   const bool is_long = MuchTravels();
   if (is_long) {
-    const uint64_t number = executor_.oldest_number();
-    const int64_t sent = sent_over_mpi_.value();
-    if (paced_ != number) pace_.Begin(sent, start);
-    paced_ = number;
-    pace_.See(sent, start);
+    pace_.See(executor_.oldest_number(), sent_over_mpi_.value(), start);
     if (pace_.nap() > spin || !long_spin_.Due()) return false;
   }
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);

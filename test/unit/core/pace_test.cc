@@ -11,20 +11,21 @@ using namespace std::chrono_literals;
 // Something travels at so many bytes a second, looked at each time a part of it may have passed.
 class Link {
  public:
-  Link() { pace_.Begin(sent_, now_); }
+  Link() { pace_.See(number_, sent_, now_); }
 
   void Go(double bytes_per_second, std::chrono::nanoseconds time, std::chrono::nanoseconds step) {
     for (const auto end = now_ + time; now_ < end;) {
       now_ += step;
       sent_ += static_cast<int64_t>(bytes_per_second * std::chrono::duration<double>(step).count());
-      pace_.See(sent_, now_);
+      pace_.See(number_, sent_, now_);
     }
   }
-  void BeginAfter(std::chrono::nanoseconds pause) { pace_.Begin(sent_, now_ += pause); }
+  void BeginAfter(std::chrono::nanoseconds pause) { pace_.See(++number_, sent_, now_ += pause); }
   std::chrono::nanoseconds nap() const { return pace_.nap(); }
 
  private:
   Pace pace_;
+  uint64_t number_ = 1;
   int64_t sent_ = 0;
   Pace::Clock::time_point now_{1h};
 };
