@@ -7,9 +7,11 @@ import math
 import warnings
 
 from horon import _core
-from horon.errors import HoronLate
+from horon.errors import HoronAborted, HoronLate, HoronUnavailable
 from horon.process_sets import global_process_set
 from horon.torch.calls import barrier_call, set_id
+
+_left = {}  # by process set: a meeting whose wait Ctrl-C has ended. The others may have met by now
 
 NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 
@@ -17,16 +19,35 @@ NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 def meet(process_set=global_process_set, timeout=None) -> None:
     """Blocks until every rank of the set has called it. HoronLate, on all of them and on those that
     come later, where one has not within HORON_GOSSIP_TIMEOUT, or that and as many times more as
-    `timeout`, in seconds and equal on all ranks, takes."""
+    `timeout`, in seconds and equal on all ranks, takes. Ctrl-C ends the wait, and the next call
+    goes on with it."""
     for left in reversed(range(_tries(timeout))):
         try:
-            name = f"gossip.meeting.{set_id(process_set)}"
-            return barrier_call(name, process_set, "barrier:late=fail").run()
+            return _go_on(process_set)
         except HoronLate:
             # A late rank is told so once for each time that the others have waited for it: so its
             # next call meets theirs.
             if left == 0:
                 raise
+
+
+def _go_on(process_set) -> None:
+    key = set_id(process_set)
+    try:
+        if key in _left:
+            return _wait(key, _left.pop(key))
+    except (HoronAborted, HoronUnavailable):
+        pass  # of a job before this one, unless this one is over, too
+    return _wait(key, barrier_call(f"gossip.meeting.{key}", process_set,
+                                   "barrier:late=fail").start())
+
+
+def _wait(key, handle) -> None:
+    try:
+        return handle.wait()
+    except KeyboardInterrupt:
+        _left[key] = handle
+        raise
 
 
 def met(left_out, process_set=global_process_set, timeout=None) -> bool:

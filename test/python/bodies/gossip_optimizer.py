@@ -342,6 +342,15 @@ def interrupt():
     raise KeyboardInterrupt
 
 
+def is_ended_by_ctrl_c(wait):
+    try:
+        with on_alarm(interrupt):
+            wait()
+        raise AssertionError("nothing was waited for")
+    except KeyboardInterrupt:
+        pass
+
+
 def check_an_interrupted_forward_pass():
     """Ctrl-C while it waits for what the neighbors send; the next one waits again, and what comes
     is mixed by one round, the weight's."""
@@ -354,12 +363,7 @@ def check_an_interrupted_forward_pass():
         told.wait()  # the last rank's part
         train(model, optimizer, data()[2:3])
         if not told.late and hvd.size() > 1:
-            try:
-                with on_alarm(interrupt):
-                    optimizer.finish_gossip()
-                raise AssertionError("nothing was waited for")
-            except KeyboardInterrupt:
-                pass
+            is_ended_by_ctrl_c(optimizer.finish_gossip)
         told.tell()
         told.free()
         train(model, optimizer, data()[3:])

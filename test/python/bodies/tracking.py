@@ -5,10 +5,12 @@ import copy
 
 import torch
 from common import close, raises, same
+from gossip_optimizer import Told, interrupted, is_ended_by_ctrl_c
 
 import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
+from horon.torch.meeting import meet
 
 
 class LeastSquares:
@@ -191,6 +193,60 @@ def check_a_mean_forgets_what_each_remembers():
         with raises(hvd.HoronInvalidArgument, words=["older version"]):
             saved["horon_gossip"]["of"] = [hvd.rank(), hvd.size()]
             resumed.load_state_dict(saved)
+
+
+class StepsLate(torch.optim.SGD):
+    """Calls `first` before its step: between a rank's exchange of y and what comes after it."""
+
+    first = staticmethod(lambda: None)
+
+    def step(self, closure=None):
+        self.first()
+        return super().step(closure)
+
+
+def check_ctrl_c_loses_nothing():
+    """While y is mixed, while x is, and before the exact mean that a checkpoint begins with: then
+    it is asked for again. All is as without, bit by bit."""
+    op = hvd.Gossip("gt", topology="ring")
+    plain, optimizer = begin(op)
+    train(plain, optimizer, 3)
+    optimizer.finish_gossip(average=True)
+    train(plain, optimizer, 4)
+    for place in ("y", "x", "mean"):
+        x = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+        optimizer = hvd.DistributedOptimizer(StepsLate([x], lr=0.1), op=op)
+        train(x, optimizer, 3 if place == "mean" else 2)
+        told = Told()
+        waits = not told.late and hvd.size() > 1
+        if place == "x":
+            optimizer.first = told.wait
+        else:
+            told.wait()
+        if place != "mean":
+            interrupted(lambda: train(x, optimizer, 1), waits, told, through=place == "y")
+        elif waits:
+            is_ended_by_ctrl_c(lambda: optimizer.finish_gossip(average=True))
+            told.tell()
+        optimizer.first = lambda: None
+        assert optimizer.finish_gossip(average=True)
+        if place == "mean":
+            told.free()
+        train(x, optimizer, 4)
+        same(x.detach(), plain.detach())
+
+
+def check_a_meeting_is_left_with_its_job():
+    """Ctrl-C ended the wait for it. In the next job nobody waits for it."""
+    told = Told()
+    told.wait()
+    if not told.late and hvd.size() > 1:
+        is_ended_by_ctrl_c(meet)
+        told.tell()
+    told.free()
+    hvd.shutdown()
+    hvd.init()
+    meet()
 
 
 def check_refusals():
