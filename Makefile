@@ -108,7 +108,7 @@ bench: $(VENV)/test.stamp
 	$(BENCH) --np 2 --no-cma --libraries horon mpi --only "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" \
 	  "reducescatter 64 MiB" $(call LEAVES,bench-no-cma) || status=1; \
 	echo "== 4 ranks"; \
-	$(BENCH) --np 4 --only "4 B" "64 MiB" ResNet-50 $(call LEAVES,bench-4) || status=1; \
+	$(BENCH) --np 4 --only "4 B" "100 x 4 B, one by one" "64 MiB" ResNet-50 $(call LEAVES,bench-4) || status=1; \
 	echo "== sets in 16 bits"; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(call LEAVES,halves) || status=1; \
 	echo "== 2 ranks, only while the cores are far from each other"; \

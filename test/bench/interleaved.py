@@ -176,11 +176,11 @@ class Bench:
 def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
     """Some differ from single calls only where there are several tensors; MPI adds no 16-bit
     floats, and the loops take nothing but float32."""
-    dtype, reduces = workload.dtype or dtype, workload.kind == "allreduce"
+    dtype, at_once = workload.dtype or dtype, workload.kind == "allreduce"
     if library in ("gloo-buckets", "horon-registered", "horon-grouped"):
-        return not workload.single
+        return at_once and not workload.single
     if library == "mpi":
-        return not reduces or workloads.BYTES[dtype] > 2
+        return not workload.reduces or workloads.BYTES[dtype] > 2
     if library in LOOPS:
-        return reduces and dtype == "float32"
-    return reduces or library != "horon-shared"
+        return at_once and dtype == "float32"
+    return workload.reduces or library != "horon-shared"

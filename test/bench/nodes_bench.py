@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
     hosts, each = options.inside
     if options.small:
         works = [workloads.Workload(workloads.text_of(size), ((size // 4,),) * options.messages,
-                                    "one by one") for size in SMALL]
+                                    workloads.ONE_BY_ONE) for size in SMALL]
     else:
         works = [workloads.Workload(f"{options.size} B", ((options.size // 4,),))]
     groups, missing = start(options, folder, works[0])

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 
 from libraries import BY_NAME
+from workloads import ONE_BY_ONE
 
 LIMIT_S = 60.0
 
@@ -84,7 +85,7 @@ class Measure:
         if self.kind == "allreduce":
             self.library.reduce(self.tensors, self.name)
             return self.tensors
-        if self.kind == "one by one":
+        if self.kind == ONE_BY_ONE:
             for tensor in self.tensors:
                 self.library.reduce([tensor], self.name)
             return self.tensors[-1:]

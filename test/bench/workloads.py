@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+ONE_BY_ONE = "one by one"  # allreduces that block, without a barrier in between
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 
@@ -12,12 +13,16 @@ BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 class Workload:
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    kind: str = "allreduce"  # or one of KINDS
+    kind: str = "allreduce"  # or ONE_BY_ONE, or one of KINDS
     dtype: str = ""  # empty: what the run asks for
 
     @property
     def count(self) -> int:
         return sum(prod(shape) for shape in self.shapes)
+
+    @property
+    def reduces(self) -> bool:
+        return self.kind in ("allreduce", ONE_BY_ONE)
 
     @property
     def single(self) -> bool:
@@ -30,7 +35,7 @@ KINDS = {"broadcast": lambda n: 1, "allgather": lambda n: n - 1,
 
 
 def link_share(kind: str, ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks if kind == "allreduce" else KINDS[kind](ranks)
+    return KINDS[kind](ranks) if kind in KINDS else 2 * (ranks - 1) / ranks
 
 
 def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
@@ -88,7 +93,8 @@ def sets(dtype: str) -> list[Workload]:
         if dtype == "float32":
             found += [Workload(f"{name}, {half}", gradients, dtype=half)
                       for half in ("float16", "bfloat16")]
-    return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000)]
+    return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000),
+            Workload("100 x 4 B, one by one", ((4 // BYTES[dtype] or 1,),) * 100, ONE_BY_ONE)]
 
 
 def others(element: int, ranks: int, size: int = 64 << 20) -> list[Workload]:

@@ -69,6 +69,10 @@ CASES = [
       "faster than Horovod, quoted: 13.7 ms":
       {"horon": 13.8 * MS, "gloo": 14 * MS, "mpi": 14 * MS}}),
     ("4 B", 4, {"horon": 60 * US}, {"at most 60 us": {"horon": 61 * US}}),
+    *(("100 x 4 B, one by one", np, {"horon": limit * MS, "gloo": 15.1 * limit * MS},
+       {f"at most {limit} ms": {"horon": 1.001 * limit * MS}, faster: {"gloo": gloo * MS}})
+      for np, limit, faster, gloo in ((2, 1, "15 times faster than gloo", 14.9),
+                                      (4, 6, "faster than gloo", 5.9))),
     ("64 MiB", 4, {"horon": 100 * MS, "gloo": 101 * MS, "mpi": 101 * MS},
      {"faster than gloo": {"gloo": 99 * MS}, "faster than Open MPI": {"mpi": 99 * MS},
       "faster than Horovod, quoted: 101 ms; 114 ms":
