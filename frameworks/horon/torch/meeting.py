@@ -7,23 +7,44 @@ import math
 import warnings
 
 from horon import _core
-from horon.errors import HoronAborted, HoronLate, HoronUnavailable
+from horon.errors import HoronError, HoronLate
 from horon.process_sets import global_process_set
+from horon.runtime import when_left
 from horon.torch.calls import barrier_call, set_id
-
-_left = {}  # by process set: a meeting whose wait Ctrl-C has ended. The others may have met by now
 
 NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 
 
-def meet(process_set=global_process_set, timeout=None) -> None:
+# By process set: what a wait that Ctrl-C or the like has ended was for, its handle, and how often
+# more it would have waited. All may have met by now.
+_left = {}
+when_left(_left.clear)
+
+
+def meet(process_set=global_process_set, timeout=None, purpose=None) -> None:
     """Blocks until every rank of the set has called it. HoronLate, on all of them and on those that
     come later, where one has not within HORON_GOSSIP_TIMEOUT, or that and as many times more as
-    `timeout`, in seconds and equal on all ranks, takes. Ctrl-C ends the wait, and the next call
-    goes on with it."""
-    for left in reversed(range(_tries(timeout))):
+    `timeout`, in seconds and equal on all ranks, takes. A call after one that Ctrl-C has ended goes
+    on with it if both have the same `purpose`, an object; else it is a meeting of its own, after
+    that one."""
+    key = set_id(process_set)
+    tries = _tries(timeout)
+    if key in _left:
+        before, _, left = _left[key]
+        same = purpose is not None and before is purpose
         try:
-            return _go_on(process_set)
+            _wait(key)
+            if same:
+                return
+        except HoronLate:
+            if same and left == 0:
+                raise
+        tries = left if same else tries
+    for left in reversed(range(tries)):
+        barrier = barrier_call(f"gossip.meeting.{key}", process_set, "barrier:late=fail")
+        _left[key] = purpose, barrier.start(), left
+        try:
+            return _wait(key)
         except HoronLate:
             # A late rank is told so once for each time that the others have waited for it: so its
             # next call meets theirs.
@@ -31,29 +52,19 @@ def meet(process_set=global_process_set, timeout=None) -> None:
                 raise
 
 
-def _go_on(process_set) -> None:
-    key = set_id(process_set)
+def _wait(key) -> None:
     try:
-        if key in _left:
-            return _wait(key, _left.pop(key))
-    except (HoronAborted, HoronUnavailable):
-        pass  # of a job before this one, unless this one is over, too
-    return _wait(key, barrier_call(f"gossip.meeting.{key}", process_set,
-                                   "barrier:late=fail").start())
-
-
-def _wait(key, handle) -> None:
-    try:
-        return handle.wait()
-    except KeyboardInterrupt:
-        _left[key] = handle
+        _left[key][1].wait()
+    except HoronError:
+        del _left[key]
         raise
+    del _left[key]
 
 
-def met(left_out, process_set=global_process_set, timeout=None) -> bool:
+def met(left_out, process_set=global_process_set, timeout=None, purpose=None) -> bool:
     """Whether all have met. If not, a warning says what is `left_out`."""
     try:
-        meet(process_set, timeout)
+        meet(process_set, timeout, purpose)
     except HoronLate as late:
         warn_of(late, left_out)
         return False

@@ -313,7 +313,7 @@ class ParameterGossip:
         self.bias()
         try:
             self._take_all_in()
-            averages = average and met(NO_MEAN, self._set, timeout) and self._average()
+            averages = average and met(NO_MEAN, self._set, timeout, self) and self._average()
         finally:
             self.debias()
         return averages == average

@@ -4,13 +4,15 @@ through, so nothing but the limit can have let them go on."""
 
 import os
 import threading
+import time
 import warnings
 from contextlib import contextmanager, nullcontext
 
 import torch
 from common import close, raises, same
 from gossip_grad import made
-from gossip_optimizer import Told, begin, by_hand, data, flat, keeps_mass, total, train
+from gossip_optimizer import (
+    Told, begin, by_hand, data, flat, is_ended_by_ctrl_c, keeps_mass, total, train)
 from optimizers import make_model, sgd
 
 import horon.bluefog.torch as bf
@@ -92,6 +94,25 @@ def check_exact_averages():
             close(total(model, optimizer), before, 1e-5)
         close(flat(model), before[:-1] / hvd.size(), 1e-5)
         assert optimizer.state_dict()["horon_gossip"]["weight"] == 1.0
+
+
+def check_a_mean_that_ctrl_c_has_left():
+    """Asked for again it goes on with the meeting that was begun: it is left out when that has
+    waited for long enough, here as on the other ranks, and the next one is made."""
+    for size in (1, 2):  # ranks that get one
+        model, optimizer = begin(hvd.Gossip("dpsgd", topology="ring"))
+        train(model, optimizer, data()[:1])
+        optimizer.finish_gossip()
+        if hvd.rank() < size:
+            is_ended_by_ctrl_c(lambda: optimizer.finish_gossip(average=True))
+        with others_first(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            begun = time.monotonic()
+            assert not optimizer.finish_gossip(average=True)
+            assert time.monotonic() - begun < 1.5 * LIMIT_S
+        want = hvd.allreduce(flat(model))
+        assert optimizer.finish_gossip(average=True)
+        close(flat(model), want, 1e-6)
 
 
 def check_mass_is_kept_with_an_exchange_under_way():

@@ -236,17 +236,51 @@ def check_ctrl_c_loses_nothing():
         same(x.detach(), plain.detach())
 
 
-def check_a_meeting_is_left_with_its_job():
-    """Ctrl-C ended the wait for it. In the next job nobody waits for it."""
+def ctrl_c_before_the_last_comes(wait):
+    """Ends the wait of all but the last rank, which may go on then."""
     told = Told()
     told.wait()
     if not told.late and hvd.size() > 1:
-        is_ended_by_ctrl_c(meet)
+        is_ended_by_ctrl_c(wait)
         told.tell()
-    told.free()
-    hvd.shutdown()
-    hvd.init()
+    return told
+
+
+def check_a_meeting_is_left_with_its_job():
+    """After Ctrl-C, whether the last rank has come to it or not: the next job's is waited for."""
+    for comes in (False, True):
+        told = ctrl_c_before_the_last_comes(meet)
+        if comes and told.late:
+            meet()
+        told.free()
+        hvd.shutdown()
+        hvd.init()
+        told = ctrl_c_before_the_last_comes(meet)
+        meet_once_more(told)
+        told.free()
+
+
+def meet_once_more(told):
+    """The others end the meeting that they have left before."""
+    if told.late and hvd.size() > 1:
+        meet()
     meet()
+
+
+def check_another_meeting_is_not_that_which_was_left():
+    """Nor where nothing says that it is the same."""
+    meant = object()
+    for left, wanted in ((None, None), (None, meant), (meant, None)):
+        told = ctrl_c_before_the_last_comes(lambda: meet(purpose=left))
+        if told.late:
+            meet()
+        told.free()
+        told = ctrl_c_before_the_last_comes(lambda: meet(purpose=wanted))
+        if wanted is None:
+            meet_once_more(told)
+        else:
+            meet(purpose=wanted)
+        told.free()
 
 
 def check_refusals():
