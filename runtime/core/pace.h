@@ -9,28 +9,39 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 namespace horon {
 
 class Pace {
  public:
   using Clock = std::chrono::steady_clock;
-  // Of the bytes in flight (Slices::Plan) the part that may pass meanwhile.
+  // The part that may pass meanwhile, of at least 1 MiB that the ranks of a node have in flight
+  // (Slices::Plan); each of them sends its share.
   static constexpr int64_t kPart = 256 << 10;
-  static constexpr int64_t kMeasured = 1 << 20;  // bytes over which it is taken
+  static constexpr int64_t kMeasured = 1 << 20;  // bytes of a rank over which it is taken
   static constexpr int kPatience = 4;  // after so many times as long without them it is not known
   static constexpr std::chrono::microseconds kMost{1000};  // for whom waits behind these bytes
+  // No link of a part takes longer: what does is waiting.
+  static constexpr std::chrono::milliseconds kSlowest{25};
 
-  // While bucket `number` travels; `sent`: bytes so far. The pace of the one before holds until
-  // another is known.
+  explicit Pace(int local_size) : part_(kPart / local_size) {}
+
+  // While bucket `number` travels; `sent`: bytes of this rank so far. The pace of the bucket before
+  // holds until another is known, if that one confirmed it.
   void See(uint64_t number, int64_t sent, Clock::time_point now) {
-    if (number_ != number) Begin(sent, now);
+    if (number_ != number) {
+      if (!std::exchange(confirmed_, false)) of_part_ = {};
+      Begin(sent, now);
+    }
     number_ = number;
     const int64_t bytes = sent - sent_;
     const std::chrono::nanoseconds passed = now - since_;
     if (bytes >= kMeasured) {
-      of_part_ = std::max(passed * kPart / bytes, std::chrono::nanoseconds{1});
-    } else if (of_part_.count() == 0 || passed < of_part_ * (kPatience * kMeasured / kPart)) {
+      of_part_ = std::clamp<std::chrono::nanoseconds>(passed * part_ / bytes,
+                                                      std::chrono::nanoseconds{1}, kSlowest);
+      confirmed_ = true;
+    } else if (known() ? passed < of_part_ * (kPatience * kMeasured / part_) : bytes > 0) {
       return;
     } else {
       of_part_ = {};  // a rank is late, or the network is
@@ -44,9 +55,12 @@ class Pace {
   }
 
  private:
+  bool known() const { return of_part_.count() > 0; }
   void Begin(int64_t sent, Clock::time_point now) { sent_ = sent, since_ = now; }
 
+  const int64_t part_;
   uint64_t number_ = 0;
+  bool confirmed_ = false;  // by this bucket
   int64_t sent_ = 0;
   Clock::time_point since_;
   std::chrono::nanoseconds of_part_{0};

@@ -166,6 +166,7 @@ class Runtime {
   bool RingWhenNeeded();
   bool CycleMoved();
   bool MuchTravels() const;
+  bool Naps() const;
   bool LookAgain(std::chrono::microseconds spin);
   bool LookForMore();
   void Suspect(const Status& symptom);
@@ -253,7 +254,7 @@ class Runtime {
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
   AdaptiveSpin long_spin_;  // while MuchTravels()
-  Pace pace_;               // the same
+  Pace pace_{fabric_.topology.local_size(rank_)};  // the same
   // When the background thread wakes by itself, while it sleeps.
   std::atomic<std::chrono::steady_clock::time_point> background_looks_{
       std::chrono::steady_clock::time_point{}};

@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kLeaveSleep{20};
 constexpr int kYieldFactor = 4;
 constexpr int64_t kLongBucket = 4 << 20;  // bytes: waiting for a part of it awake has to pay
 // MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
-// have to submit, and while bytes travel.
+// have to submit, and while bytes travel (where much does, Pace may say less often).
 constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
     kMostPollWaitBusy{200};
 constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
@@ -28,15 +28,18 @@ bool Runtime::MuchTravels() const {
   return fabric_.topology.nodes() > 1 && executor_.oldest_bytes() > kLongBucket;
 }
 
+// Bytes take longer than a blocking call looks for them.
+bool Runtime::Naps() const { return MuchTravels() && pace_.nap() > config_.spin; }
+
 // Looks for work for a short while before sleeping, if something is under way. While much travels
-// between nodes not where that has brought nothing lately, nor where bytes take longer than that.
+// between nodes not where it Naps, nor where that has brought nothing lately.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
   const auto start = Clock::now();
   const bool is_long = MuchTravels();
   if (is_long) {
     pace_.See(executor_.oldest_number(), sent_over_mpi_.value(), start);
-    if (pace_.nap() > spin || !long_spin_.Due()) return false;
+    if (Naps() || !long_spin_.Due()) return false;
   }
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);
   bool moved = false;
@@ -75,8 +78,8 @@ std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = OwnSleepLimit();
   const bool failed = !failure_.ok();
   if ((!failed && !suspicion_.ok()) || fabric_.topology.size() == 1) return limit;
-  const auto wait = MuchTravels() ? std::max<std::chrono::nanoseconds>(poll_wait_, pace_.nap())
-                                  : poll_wait_;
+  const auto wait =
+      Naps() ? std::max<std::chrono::nanoseconds>(poll_wait_, pace_.nap()) : poll_wait_;
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0 && (!failed || peers_.Hears(*transport)))
       limit = std::min<std::chrono::nanoseconds>(

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 // Something travels at so many bytes a second, looked at each time a part of it may have passed.
 class Link {
  public:
-  Link() { pace_.See(number_, sent_, now_); }
+  explicit Link(int local_size = 1) : pace_(local_size) { pace_.See(number_, sent_, now_); }
 
   void Go(double bytes_per_second, std::chrono::nanoseconds time, std::chrono::nanoseconds step) {
     for (const auto end = now_ + time; now_ < end;) {
@@ -44,6 +44,13 @@ TEST_CASE("a nap is what a part of the bytes in flight takes, and not too long")
   CHECK(link.nap() == Pace::kMost);
 }
 
+TEST_CASE("of a node's ranks each sends its share of the part") {
+  Link link(4);
+  link.Go(1.25e9 / 4, 20ms, 10us);
+  CHECK(link.nap() > 205us);
+  CHECK(link.nap() < 215us);
+}
+
 TEST_CASE("what does not travel any more is not napped for, until it travels again") {
   Link link;
   link.Go(125e6, 50ms, 1ms);
@@ -51,6 +58,33 @@ TEST_CASE("what does not travel any more is not napped for, until it travels aga
   link.Go(0, 20ms, 1ms);  // a slice is reduced, or a peer looks late
   CHECK(link.nap() == Pace::kMost);
   link.Go(0, 40ms, 1ms);
+  CHECK(link.nap() == 0ns);
+  link.Go(0, 10s, 1ms);
+  link.Go(1.25e9, 2ms, 10us);
+  CHECK(link.nap() > 205us);
+  CHECK(link.nap() < 215us);  // with nothing of the 10 s
+}
+
+TEST_CASE("waiting in the middle of what is measured is taken for a slow link, not for long") {
+  Link link;
+  link.Go(125e6, 4ms, 1ms);
+  link.Go(0, 10s, 1ms);
+  link.Go(125e6, 5ms, 1ms);
+  REQUIRE(link.nap() == Pace::kMost);
+  link.Go(0, 300ms, 1ms);
+  CHECK(link.nap() == Pace::kMost);
+  link.Go(0, 200ms, 1ms);
+  CHECK(link.nap() == 0ns);
+}
+
+TEST_CASE("a bucket that sends too little to tell is napped for once") {
+  Link link;
+  link.Go(125e6, 50ms, 1ms);
+  link.BeginAfter(0ns);
+  CHECK(link.nap() == Pace::kMost);
+  link.Go(12.5e6, 15ms, 1ms);
+  CHECK(link.nap() == Pace::kMost);
+  link.BeginAfter(0ns);
   CHECK(link.nap() == 0ns);
   link.Go(125e6, 20ms, 1ms);
   CHECK(link.nap() == Pace::kMost);

@@ -72,10 +72,11 @@ class Traffic {
   double added = 0;  // to each value, by this rank's steps
 
  private:
-  // Every other step takes back what the last one added: small values, of which so many averages
-  // round off little.
+  // The walk turns back where it comes far: small values, of which so many averages round off
+  // little.
   void Step() {
-    const double by = added != 0 ? -added : static_cast<double>(random_() % 5) - 2;
+    const double any = static_cast<double>(random_() % 5) - 2;
+    const double by = std::abs(added + any) > kFar ? -any : any;
     std::fill(change_.begin(), change_.end(), static_cast<float>(by));
     Order order = window_.Make(OrderKind::kStep, {});
     order.input = reinterpret_cast<const std::byte*>(change_.data());
@@ -93,6 +94,8 @@ class Traffic {
     }
     under_way_.pop_front();
   }
+
+  static constexpr double kFar = 4;
 
   Rank me_;
   std::vector<int> others_;
