@@ -120,6 +120,8 @@ def variables(major: int, options: Options, environment: Mapping[str, str]) -> d
         "OMPI_MCA_pml": "ob1",  # looking for network hardware costs a second a rank
         "OMPI_MCA_btl": "self,sm,tcp" if major >= 5 else "self,vader,tcp",
         "OMPI_MCA_btl_tcp_links": "2",  # one connection is half duplex
+        # Else each read of a header brings up to 30 KiB behind it, which are copied then.
+        "OMPI_MCA_btl_tcp_endpoint_cache": "0",
         # What it takes anyway. Left to choose, it tries another way out with a file in /dev/shm, of
         # a name common to all jobs, which stays when a rank ends in MPI_Init.
         "OMPI_MCA_shmem": "mmap",
