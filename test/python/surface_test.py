@@ -191,3 +191,77 @@ def test_a_late_rank_is_named(tmp_path, needs_mpi, launcher):
     command = [*_command(launcher, 2), sys.executable, str(script)]
     out = run_job(command, 2, {"HORON_STALL_CHECK_TIME_SECONDS": "0.5"})
     assert re.search(r"warn.*'?late'?.*rank.? \[?1\]?", out), out
+
+
+# As its users call them; what can only be given by its name has a star.
+BLUEFOG = """
+init(topology_fn=None, is_weighted=False) shutdown() suspend() resume()
+size() rank() local_size() local_rank() machine_size() machine_rank() is_homogeneous()
+nccl_built() mpi_threads_supported() unified_mpi_window_model_supported()
+load_topology() load_machine_topology() is_topo_weighted() is_machine_topo_weighted()
+set_topology(topology=None, is_weighted=False) set_machine_topology(topology, is_weighted=False)
+in_neighbor_ranks() out_neighbor_ranks()
+in_neighbor_machine_ranks() out_neighbor_machine_ranks()
+allreduce(tensor, average=True, is_hierarchical_local=False, name=None)
+allreduce_(tensor, average=True, is_hierarchical_local=False, name=None)
+allreduce_nonblocking(tensor, average=True, is_hierarchical_local=False, name=None)
+allreduce_nonblocking_(tensor, average=True, is_hierarchical_local=False, name=None)
+broadcast(tensor, root_rank, name=None) broadcast_(tensor, root_rank, name=None)
+broadcast_nonblocking(tensor, root_rank, name=None)
+broadcast_nonblocking_(tensor, root_rank, name=None)
+allgather(tensor, name=None) allgather_nonblocking(tensor, name=None)
+neighbor_allgather(tensor, *src_ranks=None, *dst_ranks=None, *enable_topo_check=True, *name=None)
+neighbor_allreduce(tensor, *self_weight=None, *src_weights=None, *dst_weights=None,
+ *enable_topo_check=True, *name=None)
+neighbor_allreduce_nonblocking(tensor, *self_weight=None, *src_weights=None, *dst_weights=None,
+ *enable_topo_check=True, *name=None)
+hierarchical_neighbor_allreduce(tensor, *self_weight=None, *src_machine_weights=None,
+ *dst_machine_weights=None, *enable_topo_check=False, *name=None)
+pair_gossip(tensor, target_rank, self_weight=None, pair_weight=None, name=None)
+poll(handle) synchronize(handle) wait(handle) barrier()
+win_create(tensor, name, zero_init=False) win_free(name=None)
+win_update(name, self_weight=None, neighbor_weights=None, reset=False, clone=False,
+ require_mutex=False)
+win_update_then_collect(name, require_mutex=True)
+win_put(tensor, name, self_weight=None, dst_weights=None, require_mutex=False)
+win_put_nonblocking(tensor, name, self_weight=None, dst_weights=None, require_mutex=False)
+win_get(name, src_weights=None, require_mutex=False)
+win_accumulate(tensor, name, self_weight=None, dst_weights=None, require_mutex=False)
+win_poll(handle) win_wait(handle) win_mutex(name, for_self=False, ranks=None) win_lock(name)
+get_win_version(name) get_current_created_window_names() win_associated_p(name)
+turn_on_win_ops_with_associated_p() turn_off_win_ops_with_associated_p()
+set_skip_negotiate_stage(value) get_skip_negotiate_stage()
+timeline_start_activity(tensor_name, activity_name) timeline_end_activity(tensor_name)
+timeline_context(tensor_name, activity_name)
+broadcast_parameters(params, root_rank) broadcast_optimizer_state(optimizer, root_rank, model=None)
+allreduce_parameters(params)
+ExponentialTwoGraph(size) ExponentialGraph(size, base=2) SymmetricExponentialGraph(size, base=4)
+MeshGrid2DGraph(size, shape=None) StarGraph(size, center_rank=0)
+RingGraph(size, connect_style=0) FullyConnectedGraph(size)
+IsTopologyEquivalent(topo1, topo2) IsRegularGraph(topo)
+GetRecvWeights(topo, rank) GetSendWeights(topo, rank)
+GetDynamicOnePeerSendRecvRanks(topo, self_rank)
+GetExp2DynamicSendRecvMachineRanks(world_size, local_size, self_rank, local_rank)
+GetInnerOuterRingDynamicSendRecvRanks(world_size, local_size, self_rank)
+GetInnerOuterExpo2DynamicSendRecvRanks(world_size, local_size, self_rank)
+InferSourceFromDestinationRanks(dst_ranks, construct_adjacency_matrix=False)
+InferDestinationFromSourceRanks(src_ranks, construct_adjacency_matrix=False)
+"""
+TELL_BLUEFOG = TELL.split("def signature")[0].replace("horon.torch as hvd", (
+    "horon.torch as hvd, horon.bluefog.torch as bf")) + """
+print(json.dumps({name: [tell(p) for p in inspect.signature(getattr(bf, name)).parameters.values()]
+                  for name in %r if hasattr(bf, name)}))
+"""
+
+
+def test_bluefogs_calls_mean_the_same_here():
+    """What is its own comes behind BlueFog's arguments, with a default."""
+    expected = {name: re.split(r",\s+", arguments) if arguments else []
+                for name, arguments in re.findall(r"(\w+)\(([^)]*)\)", BLUEFOG)}
+    done = subprocess.run([sys.executable, "-c", TELL_BLUEFOG % [*expected]], cwd="/",
+                          capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert sorted(expected) == sorted(found)
+    for name, arguments in expected.items():
+        assert found[name][:len(arguments)] == arguments, name
+        assert all("=" in own for own in found[name][len(arguments):]), name

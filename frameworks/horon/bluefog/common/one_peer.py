@@ -51,9 +51,9 @@ def _turns(graph, rank):
                   key=lambda other: (other - rank) % size)
 
 
-def GetDynamicOnePeerSendRecvRanks(graph, self_rank):
+def GetDynamicOnePeerSendRecvRanks(topo, self_rank):
     """One out-neighbor of the graph a turn."""
-    turns = {rank: _turns(graph, rank) for rank in graph.nodes}
+    turns = {rank: _turns(topo, rank) for rank in topo.nodes}
     turn = 0
     while True:
         sends = {rank: others[turn % len(others)] for rank, others in turns.items() if others}

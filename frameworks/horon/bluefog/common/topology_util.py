@@ -96,28 +96,28 @@ def _in_equal_parts(size, edges):
     return graph.to_networkx()
 
 
-def IsTopologyEquivalent(one, other) -> bool:
+def IsTopologyEquivalent(topo1, topo2) -> bool:
     """The same edges between the same ranks, of the same weights."""
-    if one is None or other is None:
+    if topo1 is None or topo2 is None:
         return False
-    return set(one.nodes) == set(other.nodes) and _weighted(one) == _weighted(other)
+    return set(topo1.nodes) == set(topo2.nodes) and _weighted(topo1) == _weighted(topo2)
 
 
 def _weighted(graph) -> dict:
     return {(a, b): weight for a, b, weight in graph.edges(data="weight", default=1)}
 
 
-def IsRegularGraph(graph) -> bool:
-    return len({degree for _, degree in graph.degree()}) <= 1
+def IsRegularGraph(topo) -> bool:
+    return len({degree for _, degree in topo.degree()}) <= 1
 
 
-def GetRecvWeights(graph, rank):
+def GetRecvWeights(topo, rank):
     """(own weight, {source: weight})."""
-    weights = {s: data["weight"] for s, _, data in graph.in_edges(rank, data=True)}
+    weights = {s: data["weight"] for s, _, data in topo.in_edges(rank, data=True)}
     return weights.pop(rank, 0.0), weights
 
 
-def GetSendWeights(graph, rank):
+def GetSendWeights(topo, rank):
     """(own weight, {destination: weight})."""
-    weights = {d: data["weight"] for _, d, data in graph.out_edges(rank, data=True)}
+    weights = {d: data["weight"] for _, d, data in topo.out_edges(rank, data=True)}
     return weights.pop(rank, 0.0), weights

@@ -4,6 +4,23 @@ A machine is a node.
 """
 
 import horon.torch as hvd
+from horon.bluefog.common.topology_util import (
+    ExponentialGraph,
+    ExponentialTwoGraph,
+    FullyConnectedGraph,
+    GetDynamicOnePeerSendRecvRanks,
+    GetExp2DynamicSendRecvMachineRanks,
+    GetInnerOuterExpo2DynamicSendRecvRanks,
+    GetInnerOuterRingDynamicSendRecvRanks,
+    GetRecvWeights,
+    GetSendWeights,
+    IsRegularGraph,
+    IsTopologyEquivalent,
+    MeshGrid2DGraph,
+    RingGraph,
+    StarGraph,
+    SymmetricExponentialGraph,
+)
 from horon.bluefog.torch import state
 from horon.bluefog.torch.activities import (
     timeline_context,
@@ -122,6 +139,14 @@ def unified_mpi_window_model_supported() -> bool:
     """Whether what was delivered to a window is seen without further ado: always, whatever the
     MPI library's memory model, for windows are not MPI's here."""
     return True
+
+
+def suspend() -> None:
+    """Accepted for notebooks that call it between cells: a runtime that waits costs nothing."""
+
+
+def resume() -> None:
+    """After suspend(). Accepted, too."""
 
 
 def set_skip_negotiate_stage(value) -> None:

@@ -38,10 +38,11 @@ windows = {}  # by name: they keep the neighbors that they were made with
 
 
 def set_topology(topology=None, is_weighted=False) -> bool:
-    """None: the exponential graph. The same on all ranks. False, and nothing changes, while there
-    are windows."""
+    """None: the exponential graph. The same on all ranks. While there are windows nothing changes:
+    False, or True where it is the one that is set."""
     if windows:
-        return False
+        wanted = topology_util.ExponentialGraph(size()) if topology is None else topology
+        return topology_util.IsTopologyEquivalent(wanted, _ranks.graph)
     return _ranks.set(topology, is_weighted, size())
 
 
@@ -74,11 +75,13 @@ def out_neighbor_ranks() -> list:
 
 
 def in_neighbor_machine_ranks() -> list:
-    return machine_topology().peers(cross_rank())[1]
+    """None where there is no topology of machines."""
+    return [] if _machines.op is None else _machines.op.peers(cross_rank())[1]
 
 
 def out_neighbor_machine_ranks() -> list:
-    return machine_topology().peers(cross_rank())[0]
+    """None where there is no topology of machines."""
+    return [] if _machines.op is None else _machines.op.peers(cross_rank())[0]
 
 
 def rank_topology():
