@@ -155,6 +155,13 @@ class Gossip(Op):
                 f"negotiated=False is for {', '.join(_BETWEEN_PEERS)} of parameters, of single "
                 "ranks and without a style: leave it, or these, out")
 
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Gossip) and (
+            (self.words(), self.negotiated, self.advised)
+            == (other.words(), other.negotiated, other.advised))
+
+    __hash__ = Op.__hash__  # equal ones have one spec
+
     def words(self) -> str:
         """All that must be the same on all ranks of an optimizer."""
         usual = _ALGORITHMS[self.algorithm]

@@ -37,6 +37,19 @@ def test_fast_links_are_for_the_exact_mean():
         assert advice.chosen.name == ALLREDUCE and advice.op == horon.Average
 
 
+def test_gossip_is_equal_where_it_does_the_same():
+    assert horon.Gossip() == horon.Gossip("dpsgd") and horon.Gossip() != horon.Op("gossip")
+    assert horon.Gossip(topology="ring") == horon.Gossip("dpsgd", "ring")
+    assert len({horon.Gossip(topology="ring"), horon.Gossip("dpsgd", "ring")}) == 1
+    different = [horon.Gossip(*arguments, **options) for arguments, options in (
+        ((), {}), (("sgp",), {}), (("osgp",), {}), (("adpsgd",), {}), ((None, "ring"), {}),
+        ((None, "auto"), {}), (("osgp",), {"sync_freq": 1}), (("sgp",), {"style": "atc"}),
+        (("sgp",), {"negotiated": False}), (("dpsgd",), {"hierarchical": True}),
+        (("dpsgd",), {"global_average_every": 3}), (("dpsgd",), {"what": "both"}))]
+    for i, one in enumerate(different):
+        assert [one == other for other in different] == [i == j for j in range(len(different))]
+
+
 def test_slow_links_between_hosts_are_for_gossip_of_hosts():
     """4 x 2: an exchange moves 100 MB over each link, an allreduce 150 MB. Ranks that gossip by
     themselves move 200 MB in most rounds."""
