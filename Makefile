@@ -112,7 +112,7 @@ bench: $(VENV)/test.stamp
 	echo "== sets in 16 bits"; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(call LEAVES,halves) || status=1; \
 	echo "== 2 ranks, only while the cores are far from each other"; \
-	$(BENCH) --np 2 --lean $(FAR) $(call LEAVES,bench-far) || status=1; \
+	$(BENCH) --np 2 --lean $(FAR) --plot $(BUILD)/bench-far.png $(call LEAVES,bench-far) || status=1; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(FAR) $(call LEAVES,halves-far) || status=1; \
 	echo "== training, and a runtime that only waits"; \
 	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) $(call LEAVES,training) || status=1; \

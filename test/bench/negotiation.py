@@ -60,8 +60,11 @@ def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int)
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (size, time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    figure, (messages, size, time) = pyplot.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
     ranks = [row[0] for row in rows]
+    for at, name in ((2, "first step"), (3, "steady step"), (4, "locked step")):
+        messages.loglog(ranks, [row[at]["messages_between"] or None for row in rows],
+                        marker="os^"[at - 2], linestyle=("-", "--", ":")[at - 2], label=name)
     size.loglog(ranks, [row[4]["bytes_up"] or None for row in rows], marker="^", linestyle=":",
                 label="a node's first rank sends, locked step")
     for at, name in ((2, "first step"), (3, "steady step")):
@@ -70,9 +73,10 @@ def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int)
         size.loglog(ranks, [row[at]["bytes_down"] for row in rows], marker="s", linestyle="--",
                     label=f"a leader receives, {name}")
         time.loglog(ranks, [row[at]["coordinator_ms"] for row in rows], marker="o", label=name)
+    messages.set(xlabel="ranks", ylabel="messages", title="Messages between nodes in a step")
     size.set(xlabel="ranks", ylabel="bytes", title=f"Size of messages, {tensors} tensors")
     time.set(xlabel="ranks", ylabel="ms", title="The coordinator's work in a step")
-    for axes in (size, time):
+    for axes in (messages, size, time):
         axes.set_xscale("log", base=2)
         axes.grid(True, which="major", alpha=0.3)
         axes.legend(fontsize=8)

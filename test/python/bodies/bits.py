@@ -73,6 +73,20 @@ def check_in_shared_memory():
     assert (hvd.counter("lane.in_place") > before) == on_one_node
 
 
+def check_parts_of_a_sum():
+    """reducescatter adds by ascending rank, whatever nodes there are."""
+    size, rank = hvd.size(), hvd.rank()
+    kinds = [(count * size, dtype) for count in COUNTS for dtype in DTYPES]
+    wanted = {kind: expected(range(size), *kind).chunk(size)[rank] for kind in kinds}
+    own_order = random.Random(rank)
+    for step in range(STEPS):
+        own_order.shuffle(kinds)
+        handles = {kind: hvd.reducescatter_async(of_rank(rank, *kind), op=hvd.Sum,
+                                                 name=f"bits.parts.{kind}") for kind in kinds}
+        for kind, handle in handles.items():
+            assert same_bits(hvd.synchronize(handle), wanted[kind]), (step, kind)
+
+
 def check_alone_and_grouped():
     nodes = hvd.allgather(torch.tensor([hvd.cross_rank()]), name="bits.nodes").tolist()
     for count in COUNTS:
