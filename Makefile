@@ -99,7 +99,7 @@ bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
 bench: FAR = --regime FAR --patience 60
-bench: PARTS = bench bench-no-cma bench-4 halves bench-far halves-far training adasum
+bench: PARTS = bench bench-no-cma bench-4 halves bench-far halves-far training adasum gossip
 bench: $(VENV)/test.stamp
 	@mkdir -p $(BUILD); rm -f $(PARTS:%=$(BUILD)/%.json); status=0; \
 	echo "== 2 ranks"; \
@@ -118,6 +118,8 @@ bench: $(VENV)/test.stamp
 	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) $(call LEAVES,training) || status=1; \
 	echo "== Adasum"; \
 	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) $(call LEAVES,adasum) || status=1; \
+	echo "== gossip with one neighbor"; \
+	$(BIN)/python test/bench/gossip_bench.py --rounds $(ROUNDS) $(call LEAVES,gossip) || status=1; \
 	echo "== all goals"; \
 	$(BIN)/python test/bench/goals.py $(PARTS:%=$(BUILD)/%.json) --markdown $(BUILD)/goals.md || status=1; \
 	echo "== not in here: several hosts, and negotiation among 8 to 4,096 ranks"; \
