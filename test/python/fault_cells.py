@@ -51,6 +51,10 @@ _PLANS = {
     # root sends, or pieces that the last rank reads; an alltoall's 3 messages and 16 pieces.
     "broadcast": ("reduce:{}:84", "message:{}:84"),
     "alltoall": ("reduce:{}:72", "message:{}:28"),
+    # A sixteenth of that, in a locked schedule: 4 chunks, messages or pieces, or an alltoall's 3
+    # messages and a piece from each rank of the host.
+    "broadcast_locked": ("reduce:{}:34", "message:{}:34"),
+    "alltoall_locked": ("message:{}:51", "message:{}:34"),
     # 3 messages, and 192 pieces read where they lie, or 768 that come through rings.
     "allgather": ("message:{}:275", None),
     "rings": ("message:{}:1071", None),
@@ -63,11 +67,12 @@ _PLANS = {
 PHASES = tuple(_PLANS)
 _LENT = ("lent", "lent_locked")
 _CARGO = ("cargo_in", "cargo_add", "cargo_out")
-_STEADY = ("locked", "lent_locked", "in_place_locked", *_CARGO)
+_MOVING = ("broadcast_locked", "alltoall_locked")
+_STEADY = ("locked", "lent_locked", "in_place_locked", *_MOVING, *_CARGO)
 _OTHER_WAYS = ("lent", "in_place", "adasum", "messages", "broadcast", "alltoall", "far_adasum",
                "far_broadcast")
 # Where it matters that a rank is gone, and not what ended it.
-_FEW = ("lent_locked", "in_place_locked", *_CARGO, "mpi_adds", "allgather", "rings",
+_FEW = ("lent_locked", "in_place_locked", *_MOVING, *_CARGO, "mpi_adds", "allgather", "rings",
         "reduce_scatter")
 _FEW_ON_HOSTS = (*_FEW, "broadcast", "alltoall")
 _LIKE_KILL = ("segv", "exit0", "exit7", "launcher")

@@ -24,6 +24,7 @@ HANG_S = 120.0  # for a whole job; what is promised counts from the fault (Cell.
 _LOCKED = {"CELL_STEADY": "1", "CELL_COUNT": str(4 * 65536), "CELL_COUNTS": "schedule.tensors"}
 _CARGO = {"CELL_STEADY": "1", "CELL_COUNT": "700", "CELL_COUNTS": "schedule.carried"}
 _ADASUM = {"CELL_OP": "adasum"}
+_ALLTOALL = {"CELL_OP": "alltoall"}
 _BROADCAST = {"CELL_OP": "broadcast:root=0"}
 _ALLGATHER = {"CELL_OP": "allgather"}
 _FAR = {"HORON_SHM_FAR_NS": "0"}
@@ -42,7 +43,9 @@ _VARIABLES = {
     "mpi_adds": {"HORON_DETERMINISTIC": "0", "HORON_LOCAL_SIZE": "1",
                  "CELL_COUNTS": "mpi.collectives"},
     "broadcast": _BROADCAST,
-    "alltoall": {"CELL_OP": "alltoall"},
+    "alltoall": _ALLTOALL,
+    "broadcast_locked": _BROADCAST | _LOCKED,
+    "alltoall_locked": _ALLTOALL | _LOCKED,
     "allgather": _ALLGATHER,
     "rings": _ALLGATHER | {"HORON_CMA": "0"},
     "reduce_scatter": {"CELL_OP": "reduce_scatter"},
