@@ -118,8 +118,6 @@ class Gossip(Op):
         if topology is None:
             topology = defaults.get("topology")
         self.topology, self.mixing = topology, mixing
-        if isinstance(topology, str):
-            Topology(1, f"graph={topology}")  # or the runtime says which graphs there are
         self._links = _links(topology, mixing)
         if self.sync_freq < 0 or self.global_average_every < 0:
             raise HoronInvalidArgument("sync_freq and global_average_every count steps from 0 up")

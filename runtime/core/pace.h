@@ -22,7 +22,7 @@ class Pace {
   static constexpr int64_t kMeasured = 1 << 20;  // bytes of a rank over which it is taken
   static constexpr int kPatience = 4;  // after so many times as long without them it is not known
   static constexpr std::chrono::microseconds kMost{1000};  // for whom waits behind these bytes
-  // No link of a part takes longer: what does is waiting.
+  // What takes longer counts as waiting: a link of less than some 20 Mbit/s is not known for long.
   static constexpr std::chrono::milliseconds kSlowest{25};
 
   explicit Pace(int local_size) : part_(kPart / local_size) {}

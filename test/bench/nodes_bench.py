@@ -63,12 +63,13 @@ class HostGroup(Group):
         return [self.spawn([mpirun(), "--host", named, *worker], self.settings())]
 
     def settings(self) -> dict[str, str]:
-        """Two connections a pair of hosts, as Horon has them; tuned: all that Horon sets for its
-        own messages. Not the mapping, which would put all ranks on one host."""
+        """Two connections a pair of hosts, without caches, as Horon has them; tuned: all that Horon
+        sets for its own messages. Not the mapping, which would put all ranks on one host."""
         found = {name: value for name, value in self.mpi_environment().items()
                  if "rmaps" not in name}
         if self.library == "mpi":
-            return {**found, "OMPI_MCA_btl_tcp_links": "2"}
+            return {**found, "OMPI_MCA_btl_tcp_links": "2",
+                    "OMPI_MCA_btl_tcp_endpoint_cache": "0"}
         from horon.launcher.mpirun import variables
         from horon.launcher.options import Options
 

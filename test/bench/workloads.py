@@ -93,8 +93,10 @@ def sets(dtype: str) -> list[Workload]:
         if dtype == "float32":
             found += [Workload(f"{name}, {half}", gradients, dtype=half)
                       for half in ("float16", "bfloat16")]
-    return [*found, Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000),
-            Workload("100 x 4 B, one by one", ((4 // BYTES[dtype] or 1,),) * 100, ONE_BY_ONE)]
+    found.append(Workload("1,000 x 1 KiB", ((1024 // BYTES[dtype],),) * 1000))
+    if dtype == "float32":
+        found.append(Workload("100 x 4 B, one by one", ((1,),) * 100, ONE_BY_ONE))
+    return found
 
 
 def others(element: int, ranks: int, size: int = 64 << 20) -> list[Workload]:

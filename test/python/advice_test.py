@@ -50,11 +50,6 @@ def test_gossip_is_equal_where_it_does_the_same():
         assert [one == other for other in different] == [i == j for j in range(len(different))]
 
 
-def test_a_graph_that_there_is_not_is_refused_where_it_is_named():
-    with pytest.raises(horon.HoronInvalidArgument, match="no graph 'rong'; there are: .*ring"):
-        horon.Gossip("sgp", topology="rong")
-
-
 def test_slow_links_between_hosts_are_for_gossip_of_hosts():
     """4 x 2: an exchange moves 100 MB over each link, an allreduce 150 MB. Ranks that gossip by
     themselves move 200 MB in most rounds."""

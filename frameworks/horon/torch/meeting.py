@@ -15,7 +15,7 @@ from horon.torch.calls import barrier_call, set_id
 NO_MEAN = "the ranks keep their own parameters, which are not averaged"
 
 
-# By process set: what a wait that Ctrl-C or the like has ended was for, its handle, and how often
+# By process set: what a wait was for that Ctrl-C or the like has ended, its handle, and how often
 # more it would have waited. All may have met by now.
 _left = {}
 when_left(_left.clear)
@@ -25,15 +25,15 @@ def meet(process_set=global_process_set, timeout=None, purpose=None) -> None:
     """Blocks until every rank of the set has called it. HoronLate, on all of them and on those that
     come later, where one has not within HORON_GOSSIP_TIMEOUT, or that and as many times more as
     `timeout`, in seconds and equal on all ranks, takes. A call after one that Ctrl-C has ended goes
-    on with it if both have the same `purpose`, an object; else it is a meeting of its own, after
-    that one."""
+    on with it, and with its timeout, if both have the same `purpose`, an object; else it is a
+    meeting of its own, after that one."""
     key = set_id(process_set)
     tries = _tries(timeout)
     if key in _left:
-        before, _, left = _left[key]
+        before, handle, left = _left.pop(key)
         same = purpose is not None and before is purpose
         try:
-            _wait(key)
+            _wait(key, before, handle, left)
             if same:
                 return
         except HoronLate:
@@ -42,9 +42,8 @@ def meet(process_set=global_process_set, timeout=None, purpose=None) -> None:
         tries = left if same else tries
     for left in reversed(range(tries)):
         barrier = barrier_call(f"gossip.meeting.{key}", process_set, "barrier:late=fail")
-        _left[key] = purpose, barrier.start(), left
         try:
-            return _wait(key)
+            return _wait(key, purpose, barrier.start(), left)
         except HoronLate:
             # A late rank is told so once for each time that the others have waited for it: so its
             # next call meets theirs.
@@ -52,13 +51,14 @@ def meet(process_set=global_process_set, timeout=None, purpose=None) -> None:
                 raise
 
 
-def _wait(key) -> None:
+def _wait(key, purpose, handle, left) -> None:
     try:
-        _left[key][1].wait()
+        handle.wait()
     except HoronError:
-        del _left[key]
         raise
-    del _left[key]
+    except BaseException:
+        _left[key] = purpose, handle, left
+        raise
 
 
 def met(left_out, process_set=global_process_set, timeout=None, purpose=None) -> bool:

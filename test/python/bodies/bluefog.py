@@ -39,7 +39,10 @@ def check_topologies():
         bf.set_topology(networkx.path_graph(3))
     assert bf.in_neighbor_machine_ranks() == bf.out_neighbor_machine_ranks() == []
     assert bf.win_create(torch.zeros(2), "kept")
-    assert bf.set_topology(bf.RingGraph(size)) and bf.win_free("kept")
+    assert bf.set_topology(bf.RingGraph(size)) and not bf.set_topology(bf.RingGraph(size), True)
+    with raises(ValueError, words=["networkx.DiGraph"]):
+        bf.set_topology("ring")
+    assert bf.win_free("kept")
     assert size < 4 or bf.set_topology(bf.StarGraph(size))
     assert bf.win_create(torch.zeros(2), "kept")
     assert size < 4 or not bf.set_topology(bf.RingGraph(size))

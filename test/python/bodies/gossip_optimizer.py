@@ -342,9 +342,9 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def is_ended_by_ctrl_c(wait):
+def is_ended_by_ctrl_c(wait, after_s=0.2):
     try:
-        with on_alarm(interrupt):
+        with on_alarm(interrupt, after_s):
             wait()
         raise AssertionError("nothing was waited for")
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 // A runtime leaves bytes that travel slowly to themselves.
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ class SlowLink final : public test::WrappedTransport {
       moved = true;
     }
     HORON_ASSIGN(const bool more, WrappedTransport::Progress());
-    looks += moved || more || held_.empty() ? 0 : 1;
+    if (!moved && !more && !held_.empty()) ++looks;
     return moved || more;
   }
   void Cancel(Transfer& transfer) override {
@@ -59,7 +60,7 @@ class SlowLink final : public test::WrappedTransport {
   }
 
   Counter* sent = nullptr;  // of the runtime, as MPI counts what it is given
-  int looks = 0;  // in vain, while something travels
+  std::atomic<int> looks = 0;  // in vain, while something travels
 
  private:
   static constexpr int64_t kLarge = 64 << 10;

@@ -16,11 +16,14 @@ class _Topology:
         self.op = None  # the runtime's form of it
         self.weighted = False
 
-    def set(self, graph, weighted, n):
+    def set(self, graph, weighted, n, keep=False):
         graph = topology_util.ExponentialGraph(n) if graph is None else graph
         if not isinstance(graph, networkx.DiGraph) or set(graph.nodes) != set(range(n)):
             raise HoronInvalidArgument(
                 f"the topology must be a networkx.DiGraph of nodes 0 to {n - 1}")
+        if keep:
+            return (topology_util.IsTopologyEquivalent(graph, self.graph)
+                    and bool(weighted) == bool(self.weighted))
         plain = networkx.DiGraph(graph)
         if not weighted:  # equal parts of what is heard and one's own
             for to in plain.nodes:
@@ -40,10 +43,7 @@ windows = {}  # by name: they keep the neighbors that they were made with
 def set_topology(topology=None, is_weighted=False) -> bool:
     """None: the exponential graph. The same on all ranks. While there are windows nothing changes:
     False, or True where it is the one that is set."""
-    if windows:
-        wanted = topology_util.ExponentialGraph(size()) if topology is None else topology
-        return topology_util.IsTopologyEquivalent(wanted, _ranks.graph)
-    return _ranks.set(topology, is_weighted, size())
+    return _ranks.set(topology, is_weighted, size(), keep=bool(windows))
 
 
 def set_machine_topology(topology, is_weighted=False) -> bool:
@@ -75,12 +75,12 @@ def out_neighbor_ranks() -> list:
 
 
 def in_neighbor_machine_ranks() -> list:
-    """None where there is no topology of machines."""
+    """Empty where there is no topology of machines."""
     return [] if _machines.op is None else _machines.op.peers(cross_rank())[1]
 
 
 def out_neighbor_machine_ranks() -> list:
-    """None where there is no topology of machines."""
+    """Empty where there is no topology of machines."""
     return [] if _machines.op is None else _machines.op.peers(cross_rank())[0]
 
 
