@@ -45,6 +45,20 @@ def test_no_mpi_and_no_gpu_library_in_a_one_host_job():
     assert out.split() == ["False", "False", "self"]
 
 
+def test_the_readmes_example_needs_no_numpy(tmp_path):
+    """PyTorch does not bring it."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    example = re.search(r"## Use\n\n```python\n(.*?)```", readme, re.DOTALL)[1]
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, sys\nsys.modules['numpy'] = None\nos.chdir({str(tmp_path)!r})\n"
+                      f"{example}"
+                      "assert hvd.allgather_object(hvd.rank()) == [0, 1]\n"
+                      "print('done', hvd.rank(), flush=True)\n")
+    command = [sys.executable, "-m", "horon.launcher", "-np", "2", "--no-prefix"]
+    run_job([*command, sys.executable, str(script)], 2)
+    assert (tmp_path / "model.pt").exists()
+
+
 def test_ctrl_c_interrupts_a_wait(tmp_path):
     """A wait for a tensor that the other rank has not submitted ends with KeyboardInterrupt."""
     fifo = tmp_path / "interrupted"
