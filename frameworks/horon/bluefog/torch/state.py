@@ -20,7 +20,8 @@ class _Topology:
         graph = topology_util.ExponentialGraph(n) if graph is None else graph
         if not isinstance(graph, networkx.DiGraph) or set(graph.nodes) != set(range(n)):
             raise HoronInvalidArgument(
-                f"the topology must be a networkx.DiGraph of nodes 0 to {n - 1}")
+                f"the topology must be a networkx.DiGraph of nodes 0 to {n - 1}, such as "
+                f"RingGraph({n})")
         if keep:
             return (topology_util.IsTopologyEquivalent(graph, self.graph)
                     and bool(weighted) == bool(self.weighted))
