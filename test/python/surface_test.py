@@ -47,9 +47,13 @@ def test_sums_that_know_nothing_of_nodes(launch, needs_mpi):
     launch(4, "flat", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
-def test_what_steps_and_idling_cost_between_nodes(launch, needs_mpi):
-    launch(4, "costs::steady", "costs::moves", "costs::idle", launcher="mpirun",
-           env={"HORON_LOCAL_SIZE": "2"})
+def test_steady_steps_between_nodes(launch, needs_mpi):
+    launch(4, "costs::steady", "costs::moves", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+
+
+@pytest.mark.alone
+def test_idling_between_nodes(launch, needs_mpi):
+    launch(4, "costs::idle", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
 @in_full_tier
