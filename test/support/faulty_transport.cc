@@ -21,10 +21,7 @@ Status FaultyTransport::Post(Transfer& transfer) {
     broken_ = true;
     return WrappedTransport::Post(transfer);
   }
-  transfer.status = Status::Ok();
-  transfer.bytes = 0;
-  transfer.transport = this;
-  transfer.done = false;
+  Take(transfer);
   if (fault_.kind == Fault::Kind::kDelay) {
     held_.push_back(&transfer);
   } else if (transfer.direction == Transfer::Direction::kSend) {
@@ -49,9 +46,7 @@ void FaultyTransport::Cancel(Transfer& transfer) {
     WrappedTransport::Cancel(transfer);
     return;
   }
-  transfer.done = true;
-  transfer.status = Status::Aborted("cancelled");
-  transfer.transport = nullptr;
+  Withdraw(transfer);
 }
 
 }  // namespace horon::test

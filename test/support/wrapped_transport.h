@@ -31,6 +31,20 @@ class WrappedTransport : public Transport {
     return inner_->ReduceBlock(std::move(reduction));
   }
 
+ protected:
+  // Posted here, and not to the inner transport: until that gets it, or Withdraw.
+  void Take(Transfer& transfer) {
+    transfer.status = Status::Ok();
+    transfer.bytes = 0;
+    transfer.transport = this;
+    transfer.done = false;
+  }
+  static void Withdraw(Transfer& transfer) {
+    transfer.status = Status::Aborted("cancelled");
+    transfer.done = true;
+    transfer.transport = nullptr;
+  }
+
  private:
   std::unique_ptr<Transport> inner_;
 };

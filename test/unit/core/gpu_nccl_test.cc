@@ -151,10 +151,7 @@ class Gate final : public test::WrappedTransport {
   Status Post(Transfer& transfer) override {
     if (!closed_ || transfer.peer >= 2 || transfer.tag < Communicator::kTags)
       return WrappedTransport::Post(transfer);
-    transfer.status = Status::Ok();
-    transfer.bytes = 0;
-    transfer.transport = this;
-    transfer.done = false;
+    Take(transfer);
     held_.push_back(&transfer);
     return Status::Ok();
   }
@@ -167,8 +164,7 @@ class Gate final : public test::WrappedTransport {
   }
   void Cancel(Transfer& transfer) override {
     if (std::erase(held_, &transfer) == 0) return WrappedTransport::Cancel(transfer);
-    transfer.done = true;
-    transfer.transport = nullptr;
+    Withdraw(transfer);
   }
   std::chrono::microseconds poll_interval() const override {
     return held_.empty() ? WrappedTransport::poll_interval() : std::chrono::microseconds{50};

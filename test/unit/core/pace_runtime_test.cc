@@ -17,23 +17,19 @@ using test::Verdicts;
 using test::World;
 using test::WorldOptions;
 
-// Large messages of a rank leave one after the other, at so many bytes a second.
+// Large messages of a rank leave one after the other, at 1 Gbit/s.
 class SlowLink final : public test::WrappedTransport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  SlowLink(std::unique_ptr<Transport> inner, double rate)
-      : WrappedTransport(std::move(inner)), rate_(rate) {}
+  using WrappedTransport::WrappedTransport;
 
   Status Post(Transfer& transfer) override {
     const int64_t bytes = TotalBytes(transfer.spans);
     if (transfer.direction != Transfer::Direction::kSend || bytes < kLarge)
       return WrappedTransport::Post(transfer);
-    transfer.status = Status::Ok();
-    transfer.bytes = 0;
-    transfer.transport = this;
-    transfer.done = false;
-    const std::chrono::duration<double> takes(static_cast<double>(bytes) / rate_);
+    Take(transfer);
+    const std::chrono::duration<double> takes(static_cast<double>(bytes) / kRate);
     free_at_ = std::max(free_at_, Clock::now()) +
                std::chrono::duration_cast<Clock::duration>(takes);
     held_.push_back({&transfer, free_at_});
@@ -55,8 +51,7 @@ class SlowLink final : public test::WrappedTransport {
   void Cancel(Transfer& transfer) override {
     const auto of = [&](const Held& held) { return held.transfer == &transfer; };
     if (std::erase_if(held_, of) == 0) return WrappedTransport::Cancel(transfer);
-    transfer.done = true;
-    transfer.transport = nullptr;
+    Withdraw(transfer);
   }
 
   Counter* sent = nullptr;  // of the runtime, as MPI counts what it is given
@@ -64,23 +59,23 @@ class SlowLink final : public test::WrappedTransport {
 
  private:
   static constexpr int64_t kLarge = 64 << 10;
+  static constexpr double kRate = 125e6;
   struct Held {
     Transfer* transfer;
     Clock::time_point leaves;
   };
 
-  const double rate_;
   Clock::time_point free_at_;
   std::vector<Held> held_;
 };
 
-// A sum of so many bytes between two hosts: how often rank 0 looks in vain, for each ms of it.
-double LooksPerMs(int64_t bytes, double rate) {
+// A large sum between two hosts: how often rank 0 looks in vain, for each ms of it.
+double LooksPerMs() {
   WorldOptions apart;
   apart.local_size = 1;
   std::vector<SlowLink*> links;
   apart.wrap = [&](int, std::unique_ptr<Transport> inner) {
-    auto link = std::make_unique<SlowLink>(std::move(inner), rate);
+    auto link = std::make_unique<SlowLink>(std::move(inner));
     links.push_back(link.get());
     return link;
   };
@@ -90,7 +85,7 @@ double LooksPerMs(int64_t bytes, double rate) {
   world.Run([&](Rank& me) {
     SlowLink& link = *links[static_cast<size_t>(2 * me.rank() + 1)];
     link.sent = &me.runtime().counters()["mpi.bytes"];
-    std::vector<float> values(static_cast<size_t>(bytes / 4), 1);
+    std::vector<float> values(4 << 20, 1);
     EXPECT(me.Reduce("x", "sum", values).ok(), "failed");
     const int before = link.looks;
     const auto begun = SlowLink::Clock::now();
@@ -105,7 +100,7 @@ double LooksPerMs(int64_t bytes, double rate) {
 
 TEST_CASE("while much travels slowly, naps are as long as a part of it takes") {
   // Naps of 1 ms, and a few looks where slices begin and end: about 2. Without naps 40 and more.
-  CHECK(LooksPerMs(16 << 20, 125e6) < 15);
+  CHECK(LooksPerMs() < 15);
 }
 
 }  // namespace
