@@ -42,6 +42,7 @@ OVER_BOUND = {("2x1", "horon"): 1.10, ("4x1", "horon"): 1.10, ("2x2", "horon"): 
 OVER_ALLREDUCE = {"8x1": 0.65}  # gossip, of the fastest allreduce
 OVER_SMALL = 1.3  # of a small message
 SIZE, RATE = 25_000_000, 1e9
+CONNECTIONS = ("OMPI_MCA_btl_tcp_links", "OMPI_MCA_btl_tcp_endpoint_cache")
 ETHERNET = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
@@ -67,14 +68,14 @@ class HostGroup(Group):
         sets for its own messages. Not the mapping, which would put all ranks on one host."""
         found = {name: value for name, value in self.mpi_environment().items()
                  if "rmaps" not in name}
-        if self.library == "mpi":
-            return {**found, "OMPI_MCA_btl_tcp_links": "2",
-                    "OMPI_MCA_btl_tcp_endpoint_cache": "0"}
         from horon.launcher.mpirun import variables
         from horon.launcher.options import Options
 
         options = Options(np=self.np, command=[], hosts=self.hosts)
-        return {**found, **variables(mpi_major(), options, os.environ)}
+        own = variables(mpi_major(), options, os.environ)
+        if self.library == "mpi":
+            own = {name: own[name] for name in CONNECTIONS if name in own}
+        return {**found, **own}
 
     def start_each(self, worker: list[str]) -> list[subprocess.Popen]:
         common = {"WORLD_SIZE": str(self.np), "BENCH_STORE": str(self.folder / "gloo.store")}

@@ -63,6 +63,11 @@ def test_compiled_by_inductor(launch, tmp_path):
     launch(2, "inductor", env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
 
 
+def signatures_in(text: str) -> dict:
+    return {name: [part.strip() for part in arguments.split(",") if part.strip()]
+            for name, arguments in re.findall(r"(\w+)\(([^)]*)\)", text)}
+
+
 # Of horovod.torch 0.28: GLOBAL is global_process_set, NONE is Compression.none.
 SIGNATURES = """
 init(comm=None, process_sets=None) shutdown() is_initialized()
@@ -99,25 +104,36 @@ sparse_as_dense=False, SET)
 SyncBatchNorm(num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
 """.replace("SET", "process_set=GLOBAL").replace(
     "SCALES", "prescale_factor=1.0, postscale_factor=1.0")
-HOROVOD = {name: [part.strip() for part in arguments.split(",") if part.strip()]
-           for name, arguments in re.findall(r"(\w+)\(([^)]*)\)", SIGNATURES)}
-NAMES = [*HOROVOD, *"""Average Sum Adasum Min Max Product global_process_set Compression
-HorovodInternalError elastic""".split()]
-# The same of horon.torch; what can only be given by its name has a star.
-TELL = f"""
-import inspect, json, horon.torch as hvd
-words = {{id(hvd.Average): "Average", id(hvd.global_process_set): "GLOBAL",
-         id(hvd.Compression.none): "NONE"}}
+HOROVOD = signatures_in(SIGNATURES)
+OTHERS = """Average Sum Adasum Min Max Product global_process_set Compression
+HorovodInternalError elastic""".split()
+NAMES = [*HOROVOD, *OTHERS]
+# The same of a module of Horon's; what can only be given by its name has a star.
+TELL = """
+import importlib, inspect, json, sys, horon.torch as hvd
+module, called, others = importlib.import_module(sys.argv[1]), *map(json.loads, sys.argv[2:])
+words = {id(hvd.Average): "Average", id(hvd.global_process_set): "GLOBAL",
+         id(hvd.Compression.none): "NONE"}
 def tell(p):
     text = "*" * (p.kind is not p.POSITIONAL_OR_KEYWORD) + p.name
     if p.default is p.empty:
         return text
     return text + "=" + words.get(id(p.default), repr(p.default))
 def signature(name):
-    return [tell(p) for p in inspect.signature(getattr(hvd, name)).parameters.values()]
-print(json.dumps({{name: signature(name) for name in {[*HOROVOD]} if hasattr(hvd, name)}}))
-print(json.dumps([name for name in {NAMES} if not hasattr(hvd, name)]))
+    return [tell(p) for p in inspect.signature(getattr(module, name)).parameters.values()]
+print(json.dumps([{name: signature(name) for name in called if hasattr(module, name)},
+                  [name for name in called + others if not hasattr(module, name)]]))
 """
+
+
+def told(module: str, called, others=()) -> list:
+    """Signatures of what is called, and which names are missing."""
+    names = [json.dumps([*called]), json.dumps([*others])]
+    done = subprocess.run([sys.executable, "-c", TELL, module, *names], cwd="/",
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 ELASTIC = """
 import horon.torch as hvd
 assert hasattr(hvd.elastic, "ElasticSampler")
@@ -142,10 +158,7 @@ def test_names_of_elastic_jobs_say_that_there_are_none():
 
 @pytest.fixture(scope="module")
 def horon_torch():
-    """Signatures, and which names are missing."""
-    done = subprocess.run([sys.executable, "-c", TELL], cwd="/", capture_output=True, text=True,
-                          check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return told("horon.torch", HOROVOD, OTHERS)
 
 
 def test_every_name_of_horovod_is_there_and_in_the_documentation(horon_torch):
@@ -252,21 +265,13 @@ GetInnerOuterExpo2DynamicSendRecvRanks(world_size, local_size, self_rank)
 InferSourceFromDestinationRanks(dst_ranks, construct_adjacency_matrix=False)
 InferDestinationFromSourceRanks(src_ranks, construct_adjacency_matrix=False)
 """
-TELL_BLUEFOG = TELL.split("def signature")[0].replace("horon.torch as hvd", (
-    "horon.torch as hvd, horon.bluefog.torch as bf")) + """
-print(json.dumps({name: [tell(p) for p in inspect.signature(getattr(bf, name)).parameters.values()]
-                  for name in %r if hasattr(bf, name)}))
-"""
 
 
 def test_bluefogs_calls_mean_the_same_here():
     """What is its own comes behind BlueFog's arguments, with a default."""
-    expected = {name: re.split(r",\s+", arguments) if arguments else []
-                for name, arguments in re.findall(r"(\w+)\(([^)]*)\)", BLUEFOG)}
-    done = subprocess.run([sys.executable, "-c", TELL_BLUEFOG % [*expected]], cwd="/",
-                          capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert sorted(expected) == sorted(found)
+    expected = signatures_in(BLUEFOG)
+    found, missing = told("horon.bluefog.torch", expected)
+    assert not missing
     for name, arguments in expected.items():
         assert found[name][:len(arguments)] == arguments, name
         assert all("=" in own for own in found[name][len(arguments):]), name

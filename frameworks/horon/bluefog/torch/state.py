@@ -77,12 +77,16 @@ def out_neighbor_ranks() -> list:
 
 def in_neighbor_machine_ranks() -> list:
     """Empty where there is no topology of machines."""
-    return [] if _machines.op is None else _machines.op.peers(cross_rank())[1]
+    return _machine_peers()[1]
 
 
 def out_neighbor_machine_ranks() -> list:
     """Empty where there is no topology of machines."""
-    return [] if _machines.op is None else _machines.op.peers(cross_rank())[0]
+    return _machine_peers()[0]
+
+
+def _machine_peers() -> tuple:
+    return ([], []) if _machines.op is None else _machines.op.peers(cross_rank())
 
 
 def rank_topology():
