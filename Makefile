@@ -105,7 +105,7 @@ bench: $(VENV)/test.stamp
 	echo "== 2 ranks"; \
 	$(BENCH) --np 2 --plot $(BUILD)/bench.png $(call LEAVES,bench) || status=1; \
 	echo "== 2 ranks that may not read each other's memory"; \
-	$(BENCH) --np 2 --no-cma --libraries horon mpi --only "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" \
+	$(BENCH) --np 2 --no-cma --libraries horon mpi mpi-other --only "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" \
 	  "reducescatter 64 MiB" $(call LEAVES,bench-no-cma) || status=1; \
 	echo "== 4 ranks"; \
 	$(BENCH) --np 4 --only "4 B" "100 x 4 B, one by one" "64 MiB" ResNet-50 $(call LEAVES,bench-4) || status=1; \

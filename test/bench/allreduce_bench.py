@@ -25,8 +25,8 @@ import workloads
 from groups import LOOPS
 from interleaved import Bench, Seat, add_options
 
-LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-grouped", "gloo", "gloo-buckets",
-             "mpi", "streamed", "staged", "in-place"]
+LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gloo",
+             "gloo-buckets", "mpi", "mpi-other", "streamed", "staged", "in-place"]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

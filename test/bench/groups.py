@@ -15,9 +15,9 @@ from pathlib import Path
 from loops import FLOATS, HEADER
 
 HERE = Path(__file__).resolve().parent
-HORON = ("horon", "horon-shared", "horon-registered", "horon-grouped", "gossip", "gossip-of-ranks",
-         "neighbors", "average", "adasum")
-MPI = ("mpi", "mpi-tuned")
+HORON = ("horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gossip",
+         "gossip-of-ranks", "neighbors", "average", "adasum")
+MPI = ("mpi", "mpi-other", "mpi-tuned")
 # No libraries: what the memory allows (loops.py).
 LOOPS = ("streamed", "staged", "in-place", "two-pass", "mixed", "mixed-to")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), **dict.fromkeys(LOOPS, ["torch"]),
@@ -45,11 +45,22 @@ def mpirun() -> str:
     return found
 
 
-def mpi_major() -> int:
+def other_mpi() -> tuple[str, str]:
+    """The mpirun and the library of a second MPI, as the system's is beside an environment's."""
+    first = Path(mpirun()).resolve()
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        found = Path(folder, "mpirun").resolve()
+        libraries = sorted(found.parent.parent.glob("lib*/**/libmpi.so.*"))
+        if found != first and os.access(found, os.X_OK) and libraries:
+            return str(Path(folder, "mpirun")), str(libraries[0])
+    raise Missing("no second MPI found in PATH")
+
+
+def mpi_major(mpirun: str) -> int:
     """Of Open MPI; others ignore its options."""
     from horon.launcher.mpirun import version
 
-    match = re.search(r"(\d+)\.", version(mpirun()))
+    match = re.search(r"(\d+)\.", version(mpirun))
     return int(match[1]) if match else 0
 
 
@@ -95,8 +106,12 @@ class Group:
         over_mpi = self.library in MPI or (self.library in HORON and launcher == "mpirun")
         ranks = [{}]
         if over_mpi:
-            worker = [mpirun(), "-np", str(self.np), *worker]
-            ranks = [self.mpi_environment()]
+            program, environment = mpirun(), {}
+            if self.library == "mpi-other":
+                program, library = other_mpi()
+                environment = {"MPI4PY_LIBMPI": library}
+            worker = [program, "-np", str(self.np), *worker]
+            ranks = [self.mpi_environment(program) | environment]
         elif self.library in HORON:
             worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
         else:
@@ -120,9 +135,9 @@ class Group:
         store = f"/proc/{os.getpid()}/fd/{self.memory.fileno()}"
         return {"BENCH_STORE": store, "BENCH_LOOPS": built}
 
-    def mpi_environment(self) -> dict[str, str]:
+    def mpi_environment(self, mpirun: str) -> dict[str, str]:
         """Open MPI's options as variables, which other MPIs ignore."""
-        shared_memory = "sm" if mpi_major() >= 5 else "vader"
+        shared_memory = "sm" if mpi_major(mpirun) >= 5 else "vader"
         options = {
             "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory},tcp",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

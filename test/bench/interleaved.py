@@ -16,7 +16,7 @@ from pathlib import Path
 import machine
 import report
 import workloads
-from groups import LOOPS, Group, Missing, compiled, turned
+from groups import LOOPS, MPI, Group, Missing, compiled, turned
 
 
 BETWEEN_LOOKS_S = 0.2  # at the regime, while another one is waited for
@@ -177,9 +177,9 @@ def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
     """Some differ from single calls only where there are several tensors; MPI adds no 16-bit
     floats, and the loops take nothing but float32."""
     dtype, at_once = workload.dtype or dtype, workload.kind == "allreduce"
-    if library in ("gloo-buckets", "horon-registered", "horon-grouped"):
+    if library in ("gloo-buckets", "horon-registered", "horon-views", "horon-grouped"):
         return at_once and not workload.single
-    if library == "mpi":
+    if library in MPI:
         return not workload.reduces or workloads.BYTES[dtype] > 2
     if library in LOOPS:
         return at_once and dtype == "float32"

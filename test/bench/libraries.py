@@ -128,6 +128,24 @@ class HoronRegistered(Horon):
         self.registered.wait()
 
 
+class HoronViews(HoronRegistered):
+    """Sets as gradients that a DistributedOptimizer keeps in memory which the ranks share."""
+
+    made = 0
+
+    def empty(self, shapes: list, dtype: torch.dtype) -> list[torch.Tensor]:
+        from registered import Registered
+
+        self.made += 1
+        zeros = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+        self.registered = Registered(zeros, self.op, f"views.{self.made}",
+                                     gradient_as_bucket_view=True)
+        self.registered.submit()  # the first step makes them views
+        self.registered.wait()
+        self.tensors = self.registered.gradients
+        return self.tensors
+
+
 class HoronGrouped(Horon):
     """Sets in one call."""
 
@@ -271,8 +289,8 @@ class Mpi:
 
 
 BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "horon-registered": HoronRegistered,
-           "horon-grouped": HoronGrouped, "gossip": Gossip, "gossip-of-ranks": GossipOfRanks,
-           "neighbors": Neighbors, "average": Average, "adasum": Adasum,
-           "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi, "mpi-tuned": Mpi,
-           "streamed": Streamed, "staged": Staged, "in-place": InPlace, "two-pass": TwoPass,
-           "mixed": Mixed, "mixed-to": MixedTo}
+           "horon-views": HoronViews, "horon-grouped": HoronGrouped, "gossip": Gossip,
+           "gossip-of-ranks": GossipOfRanks, "neighbors": Neighbors, "average": Average,
+           "adasum": Adasum, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
+           "mpi-other": Mpi, "mpi-tuned": Mpi, "streamed": Streamed, "staged": Staged,
+           "in-place": InPlace, "two-pass": TwoPass, "mixed": Mixed, "mixed-to": MixedTo}

@@ -66,13 +66,13 @@ class HostGroup(Group):
     def settings(self) -> dict[str, str]:
         """Two connections a pair of hosts, without caches, as Horon has them; tuned: all that Horon
         sets for its own messages. Not the mapping, which would put all ranks on one host."""
-        found = {name: value for name, value in self.mpi_environment().items()
+        found = {name: value for name, value in self.mpi_environment(mpirun()).items()
                  if "rmaps" not in name}
         from horon.launcher.mpirun import variables
         from horon.launcher.options import Options
 
         options = Options(np=self.np, command=[], hosts=self.hosts)
-        own = variables(mpi_major(), options, os.environ)
+        own = variables(mpi_major(mpirun()), options, os.environ)
         if self.library == "mpi":
             own = {name: own[name] for name in CONNECTIONS if name in own}
         return {**found, **own}

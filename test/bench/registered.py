@@ -8,9 +8,10 @@ import horon.torch as hvd
 
 
 class Registered:
-    """The hooks of a model with these gradients, called one after the other."""
+    """The hooks of a model with these gradients, called one after the other. `arguments` are
+    DistributedOptimizer's."""
 
-    def __init__(self, gradients: list[torch.Tensor], op: object, name: str) -> None:
+    def __init__(self, gradients: list[torch.Tensor], op: object, name: str, **arguments) -> None:
         self._parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
         named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)]
         hooks = []
@@ -21,8 +22,12 @@ class Registered:
                 lambda hook, register=register: (hooks.append(hook), register(hook))[1]
             )
         sgd = torch.optim.SGD(self._parameters, 0.0)
-        self._optimizer = hvd.DistributedOptimizer(sgd, named, op=op)
+        self._optimizer = hvd.DistributedOptimizer(sgd, named, op=op, **arguments)
         self._calls = list(zip(hooks, self._parameters, strict=True))
+
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        return [parameter.grad for parameter in self._parameters]
 
     def submit(self) -> None:
         for hook, parameter in self._calls:
