@@ -45,22 +45,26 @@ def mpirun() -> str:
     return found
 
 
-def other_mpi() -> tuple[str, str]:
-    """The mpirun and the library of a second MPI, as the system's is beside an environment's."""
+def other_mpi() -> tuple[str, dict[str, str]]:
+    """The mpirun of a second MPI, as the system's is beside an environment's, and the variable by
+    which mpi4py takes its library."""
     first = Path(mpirun()).resolve()
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = Path(folder, "mpirun").resolve()
-        libraries = sorted(found.parent.parent.glob("lib*/**/libmpi.so.*"))
-        if found != first and os.access(found, os.X_OK) and libraries:
-            return str(Path(folder, "mpirun")), str(libraries[0])
+        found = shutil.which("mpirun", path=folder)
+        if found is None or Path(found).resolve() == first:
+            continue
+        prefix = Path(found).resolve().parent.parent
+        libraries = [*prefix.glob("lib*/libmpi.so.*"), *prefix.glob("lib*/*/libmpi.so.*")]
+        if libraries:
+            return found, {"MPI4PY_LIBMPI": str(min(libraries))}
     raise Missing("no second MPI found in PATH")
 
 
-def mpi_major(mpirun: str) -> int:
-    """Of Open MPI; others ignore its options."""
+def mpi_major(program: str) -> int:
+    """Of the Open MPI of this mpirun; others ignore its options."""
     from horon.launcher.mpirun import version
 
-    match = re.search(r"(\d+)\.", version(mpirun))
+    match = re.search(r"(\d+)\.", version(program))
     return int(match[1]) if match else 0
 
 
@@ -106,12 +110,9 @@ class Group:
         over_mpi = self.library in MPI or (self.library in HORON and launcher == "mpirun")
         ranks = [{}]
         if over_mpi:
-            program, environment = mpirun(), {}
-            if self.library == "mpi-other":
-                program, library = other_mpi()
-                environment = {"MPI4PY_LIBMPI": library}
+            program, own = other_mpi() if self.library == "mpi-other" else (mpirun(), {})
             worker = [program, "-np", str(self.np), *worker]
-            ranks = [self.mpi_environment(program) | environment]
+            ranks = [self.mpi_environment(program) | own]
         elif self.library in HORON:
             worker = [sys.executable, "-m", "horon.launcher", "-np", str(self.np), *worker]
         else:
@@ -135,9 +136,9 @@ class Group:
         store = f"/proc/{os.getpid()}/fd/{self.memory.fileno()}"
         return {"BENCH_STORE": store, "BENCH_LOOPS": built}
 
-    def mpi_environment(self, mpirun: str) -> dict[str, str]:
-        """Open MPI's options as variables, which other MPIs ignore."""
-        shared_memory = "sm" if mpi_major(mpirun) >= 5 else "vader"
+    def mpi_environment(self, program: str) -> dict[str, str]:
+        """Options of the Open MPI of this mpirun as variables, which other MPIs ignore."""
+        shared_memory = "sm" if mpi_major(program) >= 5 else "vader"
         options = {
             "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory},tcp",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

@@ -15,6 +15,7 @@ BENCH = ROOT / "test" / "bench"
 sys.path.append(str(BENCH))
 
 import goals  # noqa: E402
+import groups  # noqa: E402
 import interleaved  # noqa: E402
 import machine  # noqa: E402
 import nodes_bench  # noqa: E402
@@ -126,6 +127,28 @@ def test_the_faster_of_two_mpis_counts():
             assert reached(row)[work, "NEAR", goal] == verdict
         row = row_of("64 KiB", horon=1.0, mpi=mpi, mpi_other=other)
         assert reached(row)["64 KiB", "NEAR", NOT_SLOWER] == verdict
+
+
+def test_a_second_mpi_is_the_next_of_path_with_a_library(tmp_path, monkeypatch):
+    """Not the first one under another name, and not an mpirun alone."""
+    for name in ("first", "alone", "second"):
+        program = tmp_path / name / "bin" / "mpirun"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "first" / "bin")
+    for name, folder in (("first", "lib"), ("second", "lib/x86_64-linux-gnu")):
+        (tmp_path / name / folder).mkdir(parents=True)
+        for end in ("40", "40.30.4"):
+            (tmp_path / name / folder / f"libmpi.so.{end}").touch()
+    monkeypatch.setattr(groups, "mpirun", lambda: str(tmp_path / "first" / "bin" / "mpirun"))
+    path = [str(tmp_path / at) for at in ("no", "first/bin", "link", "alone/bin", "second/bin")]
+    monkeypatch.setenv("PATH", ":".join(path))
+    library = str(tmp_path / "second" / "lib" / "x86_64-linux-gnu" / "libmpi.so.40")
+    assert groups.other_mpi() == (f"{path[-1]}/mpirun", {"MPI4PY_LIBMPI": library})
+    monkeypatch.setenv("PATH", ":".join(path[:-1]))
+    with pytest.raises(groups.Missing, match="no second MPI"):
+        groups.other_mpi()
 
 
 def test_regimes_are_judged_apart():
