@@ -239,10 +239,11 @@ def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
              if 2 * sum(bool(row.within(regime).rounds) for row in single) >= len(single)] or told
     figure, panels = pyplot.subplots(1, len(shown), figsize=(2 + 6 * len(shown), 5), sharey=True,
                                      squeeze=False, layout="constrained")
+    drawn = [library for library in libraries if any(row.median(library) for row in single)]
     colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
     for axes, regime in zip(panels[0], shown):
         here = [row.within(regime) for row in single]
-        for library, colour in zip(libraries, cycle(colours)):
+        for library, colour in zip(drawn, cycle(colours)):
             draw(axes, here, library, colour)
         alone = title if regime == "unknown" else f"{title}, {regime}"
         axes.set(xlabel="size (bytes)", title=regime if len(shown) > 1 else alone)
