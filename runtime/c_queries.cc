@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "runtime/c_current.h"
+#include "runtime/c_error.h"
 #include "runtime/c_process_sets.h"
 #include "runtime/include/horon/horon.h"
+#include "runtime/op/op.h"
 
 namespace horon {
 namespace {
@@ -163,6 +165,13 @@ int horon_note_in_timeline(const char* row, const char* activity, int64_t begun,
 int64_t horon_memory_bytes(void) {
   const auto job = Current();
   return job ? job->runtime->memory_bytes() : 0;
+}
+int horon_check_op(const char* spec) {
+  return Guard([&]() -> Status {
+    if (spec == nullptr) return Status::InvalidArgument("an op needs a spec, such as \"sum\"");
+    OpTable ops;
+    return ops.Find(spec).status();
+  });
 }
 void horon_knobs(void (*visit)(const char*, int, const char*, void*), void* user) {
   for (const Knob& knob : Knobs()) visit(knob.name, knob.horovod ? 1 : 0, knob.meaning, user);

@@ -186,9 +186,19 @@ def test_refusals_say_what_to_do():
         (lambda: horon.Gossip("dpsgd", sync_freq=2), "give overlap=True"),
         (lambda: horon.Gossip("dpsgd", local_op="sum"), "give hierarchical=True"),
         (lambda: horon.Gossip("dpsgd", local_op="mean"), "use one of average, sum"),
+        (lambda: horon.Gossip(topology="rign"), "no graph 'rign'; there are: auto, .*ring"),
+        (lambda: horon.Gossip(topology="ring,k=2"), "unknown parameter 'k'; it has: .*mixing"),
+        (lambda: horon.Gossip(topology="base,k=0"), "k must be from 1"),
     ):
         with pytest.raises(horon.HoronInvalidArgument, match=words):
             call()
+
+
+def test_a_name_is_taken_where_the_number_of_ranks_will_decide():
+    for name in ("hypercube", "torus", "custom,n=3,edges=0>1;1>2;2>0"):
+        assert horon.Gossip(topology=name).spec == f"gossip:graph={name}"
+    with pytest.raises(ValueError, match="2\\^k participants, not 6"):
+        horon.Gossip(topology="hypercube").graph(6)
 
 
 def test_graphs_of_one():

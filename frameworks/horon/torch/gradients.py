@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from horon import _core
 from horon.specs import Average, Sum, spec_of
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.gradient_rounds import NO_ROUNDS
@@ -23,6 +24,7 @@ class Reduction:
         self.process_set = process_set
         self.rounds = NO_ROUNDS  # GradientRounds, where gradients are mixed
         self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
+        _core.check_op(self.spec)  # rather than at the first gradient
         if predivide == 1.0:
             return
         if self.spec != Average.spec:

@@ -286,6 +286,15 @@ HORON_API void* horon_work_output(const horon_work* work,
  * otherwise. */
 HORON_API const int64_t* horon_work_received_splits(const horon_work* work, int index, int* count);
 
+/* --- op specs ------------------------------------------------------------------------------------
+ */
+
+/* Whether there is an op that `spec` ("sum", "gossip:graph=ring") names, with parameters that it
+ * has: HORON_INVALID_ARGUMENT with what there is where not. Needs no init and talks to nobody;
+ * thread safe. What depends on tensors or on the number of ranks is looked at when a tensor is
+ * submitted. */
+HORON_API int horon_check_op(const char* spec);
+
 /* --- gossip graphs -------------------------------------------------------------------------------
  */
 

@@ -364,13 +364,18 @@ def check_wrong_arguments():
 
 
 def check_unknown_op_is_an_error():
-    if hvd.size() == 1:
-        return
+    """It is refused where the optimizer is made, not within backward."""
     model = make_model()
-    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op="adasun")
-    with raises(hvd.HoronInvalidArgument, words=["adasun"]):
-        loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
-    hvd.barrier()
+    for op, words in (("adasun", ["adasun", "there are", "adasum"]),
+                      ("topk:ration=0.1", ["topk:ration=0.1", "ratio or count"]),
+                      ("adasum:lokal=sum", ["lokal", "it has", "local"]),
+                      ("topk:ratio=2", ["topk:ratio=2", "ratio"]), ("", ["name is missing"])):
+        with raises(hvd.HoronInvalidArgument, ValueError, words=words, of=op):
+            hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op)
+    # Nothing of it stays: the same parameters may have an optimizer.
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op="average")
+    loss_of(model, batches(hvd.size())[0][hvd.rank()]).backward()
+    optimizer.step()
 
 
 def check_error_at_step_names_the_parameter():
