@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/base/log.h"
+#include "runtime/core/gpu_owners.h"
 #include "runtime/core/gpu_waits.h"
 
 namespace horon {
@@ -27,8 +28,7 @@ bool EquallyMany(const std::vector<std::vector<int>>& nodes) {
 struct Told {
   int32_t version, between_nodes, reads_gpus;
   MemoryRegistration registration;
-  GpuIdentity gpu;  // zeros: not known, or others may have it
-  uint64_t host;    // that NCCL is told to be on, so that it takes two ranks of one GPU; 0: none
+  GpuOwner owner;
 };
 
 // Whether messages to all members of other nodes may come out of a GPU's memory.
@@ -54,22 +54,17 @@ Status CheckInter(const Communicator& comm, const std::vector<Told>& told) {
   return Status::Ok();
 }
 
-// NCCL takes no two ranks of one GPU.
 Status CheckOwn(const Communicator& comm, std::span<const int> members,
                 const std::vector<Told>& told) {
-  for (const int one : members) {
-    for (const int other : members) {
-      const Told &mine = told[static_cast<size_t>(one)], &its = told[static_cast<size_t>(other)];
-      const bool apart = mine.host != 0 && its.host != 0 && mine.host != its.host;
-      if (one >= other || mine.gpu != its.gpu || mine.gpu == GpuIdentity{} || apart) continue;
-      return Status::InvalidArgument(
-          "ranks " + std::to_string(comm.global(one)) + " and " +
-          std::to_string(comm.global(other)) +
-          " have their tensors on the same GPU: each needs its own, torch.cuda.set_device("
-          "hvd.local_rank()), or HORON_NCCL=0, which takes the way through the host");
-    }
-  }
-  return Status::Ok();
+  std::vector<GpuOwner> owners;
+  for (const int member : members) owners.push_back(told[static_cast<size_t>(member)].owner);
+  const auto two = TwoOfOneGpu(owners);
+  if (!two) return Status::Ok();
+  return Status::InvalidArgument(
+      "ranks " + std::to_string(comm.global(members[two->first])) + " and " +
+      std::to_string(comm.global(members[two->second])) +
+      " have their tensors on the same GPU: each needs its own, torch.cuda.set_device("
+      "hvd.local_rank()), or HORON_NCCL=0, which takes the way through the host");
 }
 
 }  // namespace
@@ -144,14 +139,10 @@ Task GpuRoad::Decide(Communicator& comm, Share& share) {
   MemoryRegistration registration = MemoryRegistration::kNone;
   if (registered_pool_)
     registration = std::min(gpus_->choices().groups.registration, network->registration());
-  const char* const host = std::getenv("NCCL_HOSTID");
-  const bool shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;
-  told[static_cast<size_t>(comm.rank())] = {mine,
-                                            between_nodes_ ? 1 : 0,
-                                            ReadsGpus(comm) ? 1 : 0,
-                                            registration,
-                                            shared ? GpuIdentity{} : gpu_->identity(),
-                                            host == nullptr ? 0 : std::hash<std::string>{}(host)};
+  told[static_cast<size_t>(comm.rank())] = {
+      mine, between_nodes_ ? 1 : 0, ReadsGpus(comm) ? 1 : 0, registration,
+      OwnerOf(gpu_->identity(), mine, std::getenv("NCCL_HOSTID"),
+              std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
   std::vector<Part> places;
   constexpr int64_t kBytes = sizeof(Told);
   for (int64_t r = 0; r < comm.size(); ++r) places.push_back({r * kBytes, kBytes});

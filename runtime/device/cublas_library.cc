@@ -4,8 +4,8 @@ namespace horon {
 namespace {
 
 constexpr const char* kInstall =
-    "; install it (pip install nvidia-cublas, or 'horon[cuda]'), or set HORON_CUBLAS_LIB to your "
-    "libcublas.so";
+    "; install it (pip install nvidia-cublas, or nvidia-cublas-cu12 where the driver is one of "
+    "CUDA 12), or set HORON_CUBLAS_LIB to your libcublas.so";
 
 std::string FindAll(const OpenedLibrary& library, CublasLibrary& cublas) {
   std::string missing;

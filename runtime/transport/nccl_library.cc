@@ -58,8 +58,8 @@ NcclLibrary OpenNccl(const GpuLibraryPaths& paths) {
       OpenGpuLibrary({"libnccl.so.2"}, paths.nccl, paths.python_prefix, "libnccl.so.2");
   if (opened.handle == nullptr) {
     nccl.found.text = opened.why +
-                      "; install it (pip install nvidia-nccl-cu13), or set "
-                      "HORON_NCCL_LIB to your libnccl.so.2";
+                      "; install it (pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 where the "
+                      "driver is one of CUDA 12), or set HORON_NCCL_LIB to your libnccl.so.2";
     return nccl;
   }
   const std::string missing = FindAll(opened, nccl);

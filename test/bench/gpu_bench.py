@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from horon.launcher.prefixes import python_prefixes
 from one_gpu import SHARED
 from report import interval, table
 
@@ -211,7 +212,7 @@ def end(process: subprocess.Popen) -> None:
 def run(found: Found, what: str, command: list[str], env: dict[str, str] | None = None) -> str:
     """A part's output. What fails is named, and the other parts are measured."""
     # The compiled part finds the libraries of this Python, as the package does.
-    env = {"HORON_PYTHON_PREFIX": sys.prefix, **os.environ, **(env or {})}
+    env = {"HORON_PYTHON_PREFIX": python_prefixes(), **os.environ, **(env or {})}
     with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
