@@ -142,7 +142,8 @@ Meetings Base(const Nodes& nodes, size_t k) {
     for (size_t group = 0; group < groups; ++group) across.push_back(nodes[group * rest + i]);
     Beside(grouped, Hyper(across, k), first);
   }
-  return grouped.size() < whole.size() ? grouped : whole;
+  // Of two that take as many rounds the grouped one has fewer links (so do the authors).
+  return grouped.size() <= whole.size() ? grouped : whole;
 }
 
 Round RoundOf(size_t size, const Meeting& meeting) {

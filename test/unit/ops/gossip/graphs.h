@@ -37,7 +37,7 @@ inline std::string With(const std::string& parameters, const std::string& more) 
 // The most participants of the tests that go through all sizes.
 inline constexpr int kSizes = 130;
 
-enum class Sizes { kAll, kEven, kPowers, kOfThree };
+enum class Sizes { kAll, kEven, kPowers, kOfThree, kOfFour };
 inline bool Allowed(Sizes sizes, int n) {
   switch (sizes) {
     case Sizes::kEven:
@@ -46,6 +46,8 @@ inline bool Allowed(Sizes sizes, int n) {
       return (n & (n - 1)) == 0;
     case Sizes::kOfThree:
       return n % 3 == 0;
+    case Sizes::kOfFour:
+      return n % 4 == 0;
     default:
       return true;
   }
@@ -86,8 +88,12 @@ inline const std::vector<Claim> kCatalogue = {
     {"graph=base,k=3", Sizes::kAll, true, 3},
     {"graph=base,k=4", Sizes::kAll, true, 4},
     {"graph=random_matching", Sizes::kAll, true, 1},
+    {"graph=inner_outer_ring,local=1", Sizes::kAll, false, 1},
+    {"graph=inner_outer_exponential,local=1", Sizes::kAll, false, 1},
     {"graph=inner_outer_ring,local=3", Sizes::kOfThree, false, 1},
     {"graph=inner_outer_exponential,local=3", Sizes::kOfThree, false, 1},
+    {"graph=inner_outer_ring,local=4", Sizes::kOfFour, false, 1},
+    {"graph=inner_outer_exponential,local=4", Sizes::kOfFour, false, 1},
     {"graph=shift_one", Sizes::kEven, true, 1},
     {"", Sizes::kAll, false, 1},
 };
