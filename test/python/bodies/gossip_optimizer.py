@@ -567,6 +567,30 @@ def check_checkpoints_go_on_bit_by_bit():
             same(flat(m), want)
 
 
+def check_the_scale_of_the_weights_changes_nothing():
+    """With all x, all weights and the steps four times as large z is the same, bit by bit."""
+    if hvd.size() == 1:
+        return
+    push = by_turns(hvd.size())
+    for algorithm in ("sgp", "osgp"):
+        model, optimizer = begin(hvd.Gossip(algorithm, topology=push))
+        train(model, optimizer, data()[:3])
+        state, values = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        train(model, optimizer, data()[3:])
+        optimizer.finish_gossip()
+        want, mass = flat(model), optimizer.gossip_mass()
+        state["horon_gossip"]["weight"] *= 4
+        for group in state["param_groups"]:
+            group["lr"] *= 4
+        load((state, values), optimizer, model, parameters_first=True)
+        train(model, optimizer, data()[3:])
+        optimizer.finish_gossip()
+        same(flat(model), want)
+        values, weights = optimizer.gossip_mass()
+        same(values, 4 * mass[0])
+        assert weights == 4 * mass[1] and abs(weights - 4 * hvd.size()) < 1e-12, weights
+
+
 def gradients_are_mixed():
     """Ops whose every round is of another order of the ranks, and a graph that gradients and
     parameters are not at the same round of."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 
 import torch
-from common import raises, shared_folder
+from common import close, raises, shared_folder
 
 import horon.torch as hvd
 from horon import timeline, topology
@@ -361,12 +361,17 @@ def check_gossip_is_there():
         mixed.mix()
         mixed.free()
         hvd.neighbor_allreduce(x, topology=topology.Ring(n), name="negotiated")
+        total = hvd.allreduce(x.double(), op=hvd.Sum, name="total").sum()
         x = torch.nn.Parameter(x)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([x], lr=0.0), op=hvd.Gossip("osgp"))
         for _ in range(3):
             x.grad = torch.zeros_like(x)
             optimizer.step()
         optimizer.finish_gossip()
+        values, weights = optimizer.gossip_mass()
+        close(values.sum(), total, 1e-2)
+        mass = f"mass: weights {weights:.12g}, sum {values.sum().item():.12g}"
+        assert mass.startswith(f"mass: weights {n},"), mass
     distance = hvd.consensus_distance([x])
     assert hvd.counter("gossip.consensus.nano") == round(distance * 1e9)
     hvd.barrier()
@@ -378,6 +383,8 @@ def check_gossip_is_there():
         assert ([e["name"] for e in spans[rank, "gossip"] if e["name"].startswith("consensus")]
                 == [f"consensus distance {distance:.6g}"])
         if n > 1:
+            masses = [e["name"] for e in spans[rank, "gossip"] if e["name"].startswith("mass")]
+            assert masses == [mass], masses
             near = ", ".join(map(str, sorted({(rank - 1) % n, (rank + 1) % n})))
             done = sorted(e["name"] for e in spans[rank, "window.seen"])
             assert done == sorted([f"PUT: {near}", f"UPDATE: {near}", f"PAIR: {(rank + 1) % n}",
