@@ -22,7 +22,7 @@ import goals
 import machine
 import report
 import workloads
-from groups import LOOPS
+from groups import LOOPS, MPI
 from interleaved import Bench, Seat, add_options
 
 LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gloo",
@@ -58,6 +58,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def note(options: argparse.Namespace) -> str:
+    """What tells the goals of this run from those of others."""
+    alone = {"horon", *MPI}.issuperset(options.libraries)
+    return (", without CMA" if options.no_cma else ", beside Open MPI alone" if alone else "")
+
+
 def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) -> None:
     measured = [name for name in options.libraries
                 if any(r.library == name for row in rows for r in row.rounds)]
@@ -66,7 +72,7 @@ def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) ->
     base = (measured or options.libraries)[0]
     facts["machine"]["rounds"] = report.rounds_by_regime(rows)
     facts["goals"] = goals.of(rows, facts["missing"], options.regime,
-                              ", without CMA" if options.no_cma else "")
+                              note(options), options.libraries)
     text = f"{machine.lines(facts['machine'])}\n"
     text += report.markdown(rows, measured, base, LOOPS)
     text += f"\n{goals.section(facts['goals'])}"

@@ -226,27 +226,33 @@ GOALS: dict[tuple[str, int], list[Goal]] = {
 
 
 def of(rows: list[report.Row], missing: Iterable[str] = (), regime: str | None = None,
-       note: str = "") -> list[list[str]]:
+       note: str = "", asked: Iterable[str] | None = None) -> list[list[str]]:
     """The cells of the rows' goals, by regime. Rounds in which it changed count only where there
     are no others. `missing` could not be measured; `regime` is what was asked for; `note` is added
-    to the name of the work."""
+    to the name of the work; goals that need others than `asked` are left out."""
     return [line for row in rows if row.dtype == "float32"
             for line in lines_of(row, GOALS.get((row.workload.name, row.np), []), set(missing),
-                                 regime, note)]
+                                 regime, note, None if asked is None else set(asked))]
 
 
 def lines_of(row: report.Row, goals: list[Goal], missing: set[str] = frozenset(),
-             regime: str | None = None, note: str = "") -> list[list[str]]:
+             regime: str | None = None, note: str = "",
+             asked: set[str] | None = None) -> list[list[str]]:
     work = row.workload.name + (f", {row.np} ranks" if row.np != 2 else "") + note
-    return [[work, *line_of(row.within(here), here, goal, missing)]
-            for here in report.told_regimes([row]) or [regime or "-"]
-            for goal in goals if goal.counts_in(here)]
+    lines = [line_of(row.within(here), here, goal, missing, asked)
+             for here in report.told_regimes([row]) or [regime or "-"]
+             for goal in goals if goal.counts_in(here)]
+    return [[work, *line] for line in lines if line]
 
 
-def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str]) -> list[str]:
+def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str],
+            asked: set[str] | None = None) -> list[str]:
+    """Empty where the goal is about libraries that nobody has asked for."""
     try:
         found = goal.find(row)
     except NotMeasured as lacks:
+        if asked is not None and asked.isdisjoint(lacks.libraries):
+            return []
         rounds = len({r.round for r in row.rounds})
         gone = missing.intersection(lacks.libraries)
         said = "missing: " + ", ".join(sorted(gone)) if gone else "not measured"

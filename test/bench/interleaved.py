@@ -25,7 +25,9 @@ BETWEEN_LOOKS_S = 0.2  # at the regime, while another one is waited for
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7,
                         help="interleaved rounds in one regime (default 7); a row ends without "
-                             "them after half as many again in all")
+                             "them after --most-rounds")
+    parser.add_argument("--most-rounds", type=int, default=None,
+                        help="of a row in all (default: half as many again as --rounds)")
     parser.add_argument("--regime", choices=("NEAR", "FAR"),
                         help="only rounds that begin and end in this regime, which is waited for")
     parser.add_argument("--patience", type=float, default=120,
@@ -144,7 +146,8 @@ class Bench:
     def enough(self, kept: Counter[str]) -> bool:
         """Some regime has all rounds, or the machine changes too often for that."""
         told = max((count for regime, count in kept.items() if regime != "MIXED"), default=0)
-        return told >= self.options.rounds or kept.total() >= self.options.rounds * 3 // 2
+        most = self.options.most_rounds or self.options.rounds * 3 // 2
+        return told >= self.options.rounds or kept.total() >= most
 
     def late(self, until: float) -> bool:
         return self.options.regime is not None and time.monotonic() >= until

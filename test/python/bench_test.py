@@ -21,6 +21,7 @@ import machine  # noqa: E402
 import nodes_bench  # noqa: E402
 import quoted  # noqa: E402
 import report  # noqa: E402
+import stragglers_bench  # noqa: E402
 from workloads import Workload  # noqa: E402
 
 US, MS = 1e-6, 1e-3
@@ -173,6 +174,17 @@ def test_a_peer_that_is_missing_is_named():
     assert [line[3:] for line in nobody] == [["missing: horon", "-"]] * 2
 
 
+def test_goals_about_libraries_that_nobody_asked_for_are_left_out():
+    row = row_of("1 MiB", horon=1.0, mpi=2.0)
+    assert [line[2] for line in goals.of([row])] == [
+        NOT_SLOWER, "shared tensors: 5 times faster than Open MPI"]
+    alone = ["horon", "mpi", "mpi-other"]
+    assert [line[2] for line in goals.of([row], asked=alone)] == [NOT_SLOWER]
+    # One that was asked for and is not there stays.
+    gone = goals.of([row_of("1 MiB", horon=1.0)], {"mpi": "why"}, asked=alone)
+    assert [line[3] for line in gone] == ["missing: mpi"]
+
+
 def test_a_row_without_rounds_is_in_the_table():
     lines = goals.of([row_of("64 KiB")], regime="FAR")
     assert lines == [["64 KiB", "FAR, 0", NOT_SLOWER, "not measured", "-"]]
@@ -247,7 +259,8 @@ def test_the_machine_is_described():
     assert all(about.values()) and "\n- kernel: Linux" in machine.lines(about)
 
 
-def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.05):
+def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.05,
+             most_rounds=None):
     """A benchmark without ranks, on a machine whose regimes come in this order, the last for
     ever."""
     regimes = list(regimes)
@@ -255,7 +268,7 @@ def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.0
     monkeypatch.setattr(interleaved, "Group", lambda *_: argparse.Namespace(
         note="", measure=lambda *_: [0.1]))
     options = argparse.Namespace(rounds=rounds, regime=regime, patience=patience, seconds=0.2,
-                                 most_iterations=3, launcher="horonrun", pingpong="none")
+                                 most_rounds=most_rounds, most_iterations=3, launcher="horonrun", pingpong="none")
     bench = interleaved.Bench(options, {name: interleaved.Seat(name, 2, "float32")
                                         for name in ("horon", "gloo")}, tmp_path)
     bench.pingpong.ask = lambda: (regimes.pop(0) if len(regimes) > 1 else regimes[0], None)
@@ -265,13 +278,18 @@ def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.0
 ONE = Workload("4 B", ((1,),))
 
 
-@pytest.mark.parametrize("regimes, counts", [
-    (["NEAR"], "4 NEAR"),
-    (["NEAR", "NEAR", "FAR", "FAR", "NEAR"], "3 NEAR, 2 MIXED, 1 FAR"),
-    (["NEAR", "FAR"] * 10, "6 MIXED"),
+CHANGING = ["NEAR", "NEAR", "FAR", "FAR", "NEAR"]
+
+
+@pytest.mark.parametrize("regimes, most, counts", [
+    (["NEAR"], None, "4 NEAR"),
+    (CHANGING, None, "3 NEAR, 2 MIXED, 1 FAR"),
+    (CHANGING, 16, "4 NEAR, 2 MIXED, 1 FAR"),
+    (["NEAR", "FAR"] * 10, None, "6 MIXED"),
+    (["NEAR", "FAR"] * 10, 16, "16 MIXED"),
 ])
-def test_rounds_go_on_until_one_regime_has_all(monkeypatch, tmp_path, regimes, counts):
-    row = bench_of(monkeypatch, tmp_path, regimes).run(ONE)
+def test_rounds_go_on_until_one_regime_has_all(monkeypatch, tmp_path, regimes, most, counts):
+    row = bench_of(monkeypatch, tmp_path, regimes, most_rounds=most).run(ONE)
     found = set(report.rounds_by_regime([row]).split(", "))
     assert found == set(counts.split(", "))
 
@@ -325,3 +343,21 @@ def test_small_messages_between_hosts_but_that_which_shows_the_latency(size, goa
              "seconds": {"horon": 1.4, "mpi": 1.4}}
     lines = nodes_bench.goals_of(found, row, small=True)
     assert [line[3:] for line in lines] == goals_of_it
+
+
+def test_goals_of_stragglers():
+    def row(scene, algorithm, others=1.0, hidden=None):
+        return {"scene": scene, "algorithm": algorithm, "others": others, "hidden": hidden}
+
+    def reached(*rows):
+        return [met for _, met in stragglers_bench.goals_of(list(rows))]
+
+    assert reached(row("alike", "osgp", hidden=0.95), row("alike", "osgp", hidden=0.89)) == [
+        True, False]
+    for scene, algorithm in (("slow link", "adpsgd"), ("slow link", "asgp"),
+                             ("slow host", "adpsgd"), ("slow host", "asgp"),
+                             ("late once", "osgp")):
+        assert reached(row(scene, algorithm, 0.9), row(scene, algorithm, 0.899)) == [True, False]
+    # Who waits for the slow one has no goal to reach.
+    assert not reached(row("slow link", "allreduce", 0.2), row("slow host", "osgp", 0.2),
+                       row("late once", "adpsgd", 0.5), row("alike", "asgp", 0.5, hidden=0.1))
