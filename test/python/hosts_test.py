@@ -56,6 +56,29 @@ def test_ranks_live_on_the_hosts_that_were_named(world, hosts, each):
     assert set(re.findall(r"^who .*$", done.out, re.MULTILINE)) == want, done.all
 
 
+CONGESTION = """
+import socket, subprocess, sys
+there = subprocess.Popen(["on", "h2", sys.executable, "-c", "import socket\\n"
+    "here = socket.create_server(('10.77.0.2', 7777)); print('up', flush=True)\\n"
+    "taken = here.accept()[0]; print(taken.getsockopt(6, socket.TCP_CONGESTION, 16))"],
+    stdout=subprocess.PIPE, text=True)
+there.stdout.readline()
+made = socket.create_connection(("10.77.0.2", 7777))
+print(made.getsockopt(6, socket.TCP_CONGESTION, 16))
+print(there.stdout.read())
+"""
+
+
+@pytest.mark.parametrize("asked, want", [({}, "cubic"), ({"WORLD_CONGESTION": "reno"}, "reno")])
+def test_hosts_have_the_usual_congestion_control(world, asked, want):
+    """Of both ends of a connection. A kernel's own may be another one, with which figures differ."""
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    if want not in known:
+        pytest.skip(f"this kernel has no {want}: {known}")
+    done = world(2, sys.executable, "-c", CONGESTION, **asked)
+    assert re.findall(r"b'(\w+?)\\", done.out) == [want, want], done.all
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run without root already")
 def test_a_world_needs_no_root(world):
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are for their user only

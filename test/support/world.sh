@@ -10,7 +10,8 @@
 #   WORLD_SHELL           a remote shell, as ssh is one: WORLD_SHELL [options] HOST COMMAND...
 #
 # WORLD_RATE=1gbit shapes each host's link, both ways (WORLD_BURST, WORLD_LATENCY go with it), and
-# WORLD_RATE_3=100mbit that of h3.
+# WORLD_RATE_3=100mbit that of h3. WORLD_CONGESTION is TCP's congestion control between hosts: cubic,
+# as Linux has it, if this kernel does; "none" is the kernel's own default.
 set -euo pipefail
 
 enter() {  # again, inside namespaces of our own, which die with this process
@@ -51,6 +52,15 @@ shape() {  # number of the host, device, in the namespace that the other argumen
     burst "${WORLD_BURST:-256kb}" latency "${WORLD_LATENCY:-50ms}"
 }
 
+congestion() {  # number of the host
+  local usual=cubic
+  grep -qw $usual /proc/sys/net/ipv4/tcp_available_congestion_control || usual=none
+  local algorithm=${WORLD_CONGESTION:-$usual}
+  [ "$algorithm" = none ] && return
+  ip -n "h$1" route change 10.77.0.0/24 dev eth0 proto kernel scope link src "10.77.0.$1" \
+    congctl "$algorithm"
+}
+
 add_host() {
   local host=h$1
   ip netns add "$host"
@@ -59,6 +69,7 @@ add_host() {
   ip -n "$host" addr add "10.77.0.$1/24" dev eth0
   ip -n "$host" link set lo up
   ip -n "$host" link set eth0 up
+  congestion "$1"
   shape "$1" eth0 -n "$host"
   shape "$1" "port$1"
   touch "/run/world/$host.uts"
