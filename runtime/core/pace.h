@@ -22,10 +22,14 @@ class Pace {
   static constexpr int64_t kMeasured = 1 << 20;  // bytes of a rank over which it is taken
   static constexpr int kPatience = 4;  // after so many times as long without them it is not known
   static constexpr std::chrono::microseconds kMost{1000};  // for whom waits behind these bytes
+  // With several ranks a node: a slice waits for them three times, as it is added up inside, has
+  // come from the other nodes, and is gathered.
+  static constexpr std::chrono::microseconds kMostOfSeveral = kMost / 3;
   // What takes longer counts as waiting: a link of less than some 20 Mbit/s is not known for long.
   static constexpr std::chrono::milliseconds kSlowest{25};
 
-  explicit Pace(int local_size) : part_(kPart / local_size) {}
+  explicit Pace(int local_size)
+      : part_(kPart / local_size), most_(local_size > 1 ? kMostOfSeveral : kMost) {}
 
   // While bucket `number` travels; `sent`: bytes of this rank so far. The pace of the bucket before
   // holds until another is known, if that one confirmed it.
@@ -51,7 +55,7 @@ class Pace {
 
   // 0: not known, or nothing travels.
   std::chrono::nanoseconds nap() const {
-    return std::min<std::chrono::nanoseconds>(of_part_, kMost);
+    return std::min<std::chrono::nanoseconds>(of_part_, most_);
   }
 
  private:
@@ -59,6 +63,7 @@ class Pace {
   void Begin(int64_t sent, Clock::time_point now) { sent_ = sent, since_ = now; }
 
   const int64_t part_;
+  const std::chrono::microseconds most_;
   uint64_t number_ = 0;
   bool confirmed_ = false;  // by this bucket
   int64_t sent_ = 0;

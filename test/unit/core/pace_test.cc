@@ -49,6 +49,8 @@ TEST_CASE("of a node's ranks each sends its share of the part") {
   link.Go(1.25e9 / 4, 20ms, 10us);
   CHECK(link.nap() > 205us);
   CHECK(link.nap() < 215us);
+  link.Go(125e6 / 4, 100ms, 10us);
+  CHECK(link.nap() == Pace::kMostOfSeveral);
 }
 
 TEST_CASE("what does not travel any more is not napped for, until it travels again") {
