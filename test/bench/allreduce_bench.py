@@ -60,8 +60,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def note(options: argparse.Namespace) -> str:
     """What tells the goals of this run from those of others."""
-    alone = {"horon", *MPI}.issuperset(options.libraries)
-    return (", without CMA" if options.no_cma else ", beside Open MPI alone" if alone else "")
+    if options.no_cma:
+        return ", without CMA"
+    peers = set(options.libraries) - {"horon"}
+    return ", beside Open MPI alone" if peers and peers.issubset(MPI) else ""
 
 
 def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) -> None:
