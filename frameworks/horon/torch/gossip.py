@@ -106,27 +106,28 @@ def pair_average_async(tensor, peer, weight=0.5, name=None,
                                     dst_weights=[peer], name=name, process_set=process_set)
 
 
-def _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set):
+def _gather_call(tensor, src_ranks, dst_ranks, topology, round_, name, process_set):
     if (src_ranks is None) != (dst_ranks is None):
         raise HoronInvalidArgument("neighbor_allgather takes src_ranks and dst_ranks both, or none")
     if src_ranks is None:
         me = process_set.rank()
-        dst_ranks, src_ranks = graph_of(topology, process_set.size()).peers(me)
+        dst_ranks, src_ranks = graph_of(topology, process_set.size()).peers(me, round_)
     name = full_name("neighbor_allgather", name, set_id(process_set))
     splits = (process_set.rank(), len(src_ranks), *map(int, src_ranks), *map(int, dst_ranks))
     return rows_call(name, "neighbor_allgather", tensor, process_set, splits)
 
 
-def neighbor_allgather(tensor, *, src_ranks=None, dst_ranks=None, topology=None, name=None,
-                       process_set=global_process_set):
+def neighbor_allgather(tensor, *, src_ranks=None, dst_ranks=None, topology=None, round=0,
+                       name=None, process_set=global_process_set):
     """The tensors of the sources, one below the other in the order of src_ranks; first dimensions
-    may differ. Without ranks: those of the topology's first round, ascending. Blocking."""
-    return _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set).run()
+    may differ. Without ranks: those of the topology in this round, ascending. Blocking."""
+    return _gather_call(tensor, src_ranks, dst_ranks, topology, round, name, process_set).run()
 
 
-def neighbor_allgather_async(tensor, *, src_ranks=None, dst_ranks=None, topology=None, name=None,
-                             process_set=global_process_set) -> Handle:
-    return _gather_call(tensor, src_ranks, dst_ranks, topology, name, process_set).start()
+def neighbor_allgather_async(tensor, *, src_ranks=None, dst_ranks=None, topology=None, round=0,
+                             name=None, process_set=global_process_set) -> Handle:
+    """neighbor_allgather without waiting; synchronize(handle) gives the rows."""
+    return _gather_call(tensor, src_ranks, dst_ranks, topology, round, name, process_set).start()
 
 
 def _average_call(tensor, rounds, tol, topology, mixing, hierarchical, name, process_set):

@@ -185,10 +185,15 @@ def check_neighbor_allgather():
     want = [torch.full((r + 1, 2), r, dtype=torch.int32) for r in heard]
     empty = torch.empty((0, 2), dtype=torch.int32)
     same(hvd.neighbor_allgather(mine, topology="ring"), torch.cat([empty, *want]))
-    out, heard = topology.OnePeerExponential(size).peers(rank)
-    handle = hvd.neighbor_allgather_async(mine, src_ranks=heard, dst_ranks=out)
-    want = [torch.full((r + 1, 2), r, dtype=torch.int32) for r in heard]
-    same(hvd.synchronize(handle), torch.cat([empty, *want]))
+    graph = topology.OnePeerExponential(size)
+    for t in range(3):  # in the ranks' own lists, and by the graph's round
+        out, heard = graph.peers(rank, t)
+        want = torch.cat([empty, *(torch.full((r + 1, 2), r, dtype=torch.int32) for r in heard)])
+        handle = hvd.neighbor_allgather_async(mine, src_ranks=heard, dst_ranks=out)
+        same(hvd.synchronize(handle), want)
+        handle = hvd.neighbor_allgather_async(mine, topology=graph, round=t)
+        same(hvd.synchronize(handle), want)
+        same(hvd.neighbor_allgather(mine, topology="one_peer_exponential", round=t), want)
 
 
 def check_hierarchical():
