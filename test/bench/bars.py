@@ -14,7 +14,7 @@ def grouped(groups: Sequence[str], heights: Mapping[str, Sequence[float]]) -> tu
     """In each group one bar for each name, as high as its list says. Needs no display."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(max(7, 0.8 * len(groups)), 4), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(heights)
     for i, (name, of_groups) in enumerate(heights.items()):

@@ -204,7 +204,7 @@ def plot(found: list[dict], libraries: list[str], path: str) -> None:
     below = any(0 < height < 0.8 for of_library in heights.values() for height in of_library)
     axes.set(xlabel="hosts x ranks on each", ylabel="time over the bound",
              ylim=(0 if below else 0.8, None))
-    axes.legend()
+    axes.legend(ncols=len(libraries), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.savefig(path, dpi=120)
 
 
