@@ -131,6 +131,20 @@ def check_neither_does_one_that_moves_tensors():
     assert least <= 20 * words, least
 
 
+def check_a_blocking_call_wakes_none_of_the_runtimes_threads():
+    """Its own thread does all: in the best turn of fifty at most one call in ten, since ranks that
+    wait long for another one go to sleep."""
+    x, calls = torch.ones(1), 200
+    least = math.inf
+    for _ in range(50):
+        hvd.barrier()
+        before = wake_ups()
+        for _ in range(calls):
+            hvd.allreduce_(x, name="awake", op=hvd.Average)
+        least = min(least, wake_ups() - before)
+    assert least <= calls / 10, least
+
+
 def check_waiting_costs_nothing():
     """In a blocking call and in synchronize()."""
     wait_for_rank_0(1.0, lambda: hvd.allreduce(torch.ones(2), name="late"), least=0.5)
