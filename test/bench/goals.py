@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -226,18 +226,18 @@ GOALS: dict[tuple[str, int], list[Goal]] = {
 
 
 def of(rows: list[report.Row], missing: Iterable[str] = (), regime: str | None = None,
-       note: str = "", asked: Iterable[str] | None = None) -> list[list[str]]:
+       note: str = "", asked: Collection[str] | None = None) -> list[list[str]]:
     """The cells of the rows' goals, by regime. Rounds in which it changed count only where there
     are no others. `missing` could not be measured; `regime` is what was asked for; `note` is added
     to the name of the work; goals that need others than `asked` are left out."""
     return [line for row in rows if row.dtype == "float32"
             for line in lines_of(row, GOALS.get((row.workload.name, row.np), []), set(missing),
-                                 regime, note, None if asked is None else set(asked))]
+                                 regime, note, asked)]
 
 
 def lines_of(row: report.Row, goals: list[Goal], missing: set[str] = frozenset(),
              regime: str | None = None, note: str = "",
-             asked: set[str] | None = None) -> list[list[str]]:
+             asked: Collection[str] | None = None) -> list[list[str]]:
     work = row.workload.name + (f", {row.np} ranks" if row.np != 2 else "") + note
     lines = [line_of(row.within(here), here, goal, missing, asked)
              for here in report.told_regimes([row]) or [regime or "-"]
@@ -246,12 +246,12 @@ def lines_of(row: report.Row, goals: list[Goal], missing: set[str] = frozenset()
 
 
 def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str],
-            asked: set[str] | None = None) -> list[str]:
+            asked: Collection[str] | None = None) -> list[str]:
     """Empty where the goal is about libraries that nobody has asked for."""
     try:
         found = goal.find(row)
     except NotMeasured as lacks:
-        if asked is not None and asked.isdisjoint(lacks.libraries):
+        if asked is not None and set(lacks.libraries).isdisjoint(asked):
             return []
         rounds = len({r.round for r in row.rounds})
         gone = missing.intersection(lacks.libraries)

@@ -33,8 +33,8 @@ WORLD = HERE.parent / "support" / "world.sh"
 ALGORITHMS = ["allreduce", "osgp", "adpsgd", "asgp"]
 ROUNDS = ["sgp", "sgp-peers"]  # waited for in each step: negotiated, and between peers
 SLOW = 2  # the rank that is slow, on host h3
-# What must be reached: the others' share of the rate of computing only, where one is slow and nobody
-# waits for it, or late for no longer than an exchange is given; and what is hidden of an exchange.
+# What must be reached: the others' share of the rate of computing only, where one is slow and
+# nobody waits for it, or late for no longer than an exchange is given; and what is hidden of one.
 KEPT = HIDDEN = 0.9
 KEEPING = {"slow link": ["adpsgd", "asgp"], "slow host": ["adpsgd", "asgp"], "late once": ["osgp"]}
 HIDING = "osgp"

@@ -268,7 +268,8 @@ def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.0
     monkeypatch.setattr(interleaved, "Group", lambda *_: argparse.Namespace(
         note="", measure=lambda *_: [0.1]))
     options = argparse.Namespace(rounds=rounds, regime=regime, patience=patience, seconds=0.2,
-                                 most_rounds=most_rounds, most_iterations=3, launcher="horonrun", pingpong="none")
+                                 most_rounds=most_rounds, most_iterations=3,
+                                 launcher="horonrun", pingpong="none")
     bench = interleaved.Bench(options, {name: interleaved.Seat(name, 2, "float32")
                                         for name in ("horon", "gloo")}, tmp_path)
     bench.pingpong.ask = lambda: (regimes.pop(0) if len(regimes) > 1 else regimes[0], None)

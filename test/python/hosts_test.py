@@ -71,7 +71,7 @@ print(there.stdout.read())
 
 @pytest.mark.parametrize("asked, want", [({}, "cubic"), ({"WORLD_CONGESTION": "reno"}, "reno")])
 def test_hosts_have_the_usual_congestion_control(world, asked, want):
-    """Of both ends of a connection. A kernel's own may be another one, with which figures differ."""
+    """Of both ends of a connection. A kernel's own may be another one; figures differ then."""
     known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
     if want not in known:
         pytest.skip(f"this kernel has no {want}: {known}")

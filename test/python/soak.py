@@ -27,7 +27,8 @@ LIVES = ("long", "short")
 # Between the third and the last quarter: at most so much, and so much more with each sample. An
 # allocator's own ups and downs are smaller; a communicator that MPI keeps takes 9 KiB. Over MPI
 # single steps of up to 2 MiB were seen, at no particular time: its lists of buffers for messages
-# that come early, which do not shrink (docs/testing.md). What grows with the lives shows in an hour.
+# that come early, which do not shrink (docs/testing.md). What grows with the lives shows in an
+# hour.
 MOST_GROWTH_KIB = {"long": (4096.0, 0.0), "short": (256.0, 8.0)}
 MPI_STEPS_KIB = 2048.0
 # Lives of ten minutes and more also by their slope, a minute, by the number of hosts: measured over
