@@ -342,6 +342,28 @@ def check_parameters_that_are_added():
             optimizer.unregister_window()
 
 
+def check_more_passes_than_a_step_has_are_refused():
+    """And the step that was forgotten is still one of all ranks."""
+    if not CHECKED:
+        return
+    ring()
+    matched = train(bf.DistributedNeighborAllreduceOptimizer, passes=2,
+                    num_steps_per_communication=2)[0]
+    model = start_models()[bf.rank()]
+    optimizer = bf.DistributedNeighborAllreduceOptimizer(sgd(model), model=model,
+                                                         num_steps_per_communication=2)
+    for batches in data():
+        optimizer.zero_grad()
+        for _ in range(2):
+            loss_of(model, batches[bf.rank()]).backward()
+        with raises(AssertionError, words=["num_steps_per_communication=2", "step()", "no_grad"]):
+            loss_of(model, batches[bf.rank()])
+        with torch.no_grad():
+            loss_of(model, batches[bf.rank()])
+        optimizer.step()
+    same(flat(model), flat(matched))
+
+
 def check_windows_wait_for_nobody():
     """Without any order between the ranks: values stay finite, and all approach each other."""
     if not CHECKED:

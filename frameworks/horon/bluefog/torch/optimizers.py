@@ -7,6 +7,9 @@ Whom to mix with is an attribute of the optimizer, which may change from step to
 src_weights and dst_weights (of machines: src_machine_weights, dst_machine_weights), for windows
 neighbor_weights; None: the topology's. With force_barrier = True optimizers with windows, and
 push-sum, mix once all ranks have delivered. All on the thread that trains.
+
+num_steps_per_communication=J: parameters are mixed with the step of every J-th forward pass in
+training. Each pass may have a step, or J passes one; a pass more than that is an AssertionError.
 """
 
 import enum
@@ -26,6 +29,12 @@ from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_clo
 from horon.torch.parameter_gossip import AVERAGE
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
+
+
+TOO_MANY_PASSES = (
+    "The model ran forward more than num_steps_per_communication={} times before call to step(). "
+    "Call it after each pass, or after {} of them; passes without a step belong into "
+    "torch.no_grad() or after model.eval().")
 
 
 class CommunicationType(enum.Enum):
@@ -256,6 +265,8 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
         return self._bluefog_passes >= self._bluefog_every
 
     def _forward_begins(self):
+        if 1 < self._bluefog_every == self._bluefog_passes:
+            raise AssertionError(TOO_MANY_PASSES.format(*2 * [self._bluefog_every]))
         self._bluefog_seen = True
         self._bluefog_passes += 1
         if self._bluefog_overlaps and self._bluefog_passes == self._bluefog_every:
