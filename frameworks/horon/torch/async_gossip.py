@@ -6,7 +6,8 @@ what the others brought since. A slow rank's part comes late; nobody waits for i
 
     adpsgd   both ranks of a pair move to their mean: x += (x' - x) / 2 here, the opposite there
     asgp     push-sum: a rank gives parts of its x and its weight w away, and adds what has come;
-             the model sees z = x / w; a change of z by the optimizer counts w times: x += w u(z)
+             the model sees z = x / w; a change of z by the optimizer counts w times, with what has
+             come by then, which otherwise nobody's changes would count for: x += w u(z)
 
 In asgp a fast rank, which gives more often than it receives, has a small w, and its many steps
 count as much as a slow rank's few. Calls are for the training thread; docs/gossip.md says what is
@@ -274,9 +275,9 @@ class PushGossip(AsyncGossip):
             self._take()
 
     def _mix(self, window, change, out):
-        window.step(change, weight=window.push_sum_weight)
         if self._collects:
             window.collect(push_sum=True)
+        window.step(change, weight=window.push_sum_weight)
         torch.div(window.tensor, window.push_sum_weight, out=out)
 
     def _exchange(self, free):

@@ -121,6 +121,25 @@ def check_every_ranks_steps_reach_the_sum():
     optimizer.close_gossip()
 
 
+def check_push_sum_learns_at_the_rate_of_the_optimizer():
+    """A change counts w times, with what has come by then: of steps one after the other what moves
+    with them counts at both ends at times (two ranks: 4/3 in all), and never at neither."""
+    steps, lr = 12, 0.125
+    parameter = torch.nn.Parameter(torch.full((4,), float(hvd.rank())))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=lr),
+                                         op=hvd.Gossip("asgp", overlap=False))
+    for _ in range(steps):
+        parameter.grad = torch.ones(4)
+        for rank in range(hvd.size()):
+            if rank == hvd.rank():
+                optimizer.step()
+            hvd.barrier()
+    optimizer.finish_gossip(average=True)
+    moved = ((hvd.size() - 1) / 2 - parameter.detach()) / (steps * lr)
+    assert 0.99 < moved.min() and moved.max() < 1.5, moved
+    optimizer.close_gossip()
+
+
 def check_a_mean_of_what_is_there():
     """A part that is on neither side, as between a rank that was frozen and one that gave up, is
     missing from both sums."""
