@@ -33,6 +33,7 @@ OPS = {
     "osgp": hvd.Gossip("osgp"),
     "dpsgd": hvd.Gossip("dpsgd", topology="ring"),
     "adpsgd": hvd.Gossip("adpsgd"),
+    "asgp": hvd.Gossip("asgp"),
     "gossipgrad cube": hvd.Gossip("gossipgrad", topology=CUBE),
     "gossipgrad dissemination": hvd.Gossip("gossipgrad"),
     "gossipgrad cube alone": hvd.Gossip("gossipgrad", topology=CUBE, global_average_every=0),
