@@ -117,8 +117,9 @@ def main():
         for seed, task, algorithm in product(range(options.seeds), tasks, options.algorithms):
             bar.set_description(f"seed {seed}, {task.name}, {algorithm}")
             kept, model = train(task, OPS[algorithm], seed, steps[task.name], bar)
-            log.writerows([task.name, algorithm, hvd.size(), seed, *point]
-                          for point in points_of(task, model, kept))
+            log.writerows([task.name, algorithm, hvd.size(), seed, step,
+                           *(f"{number:.6g}" for number in point)]
+                          for step, *point in points_of(task, model, kept))
             file.flush()
     hvd.shutdown()
 

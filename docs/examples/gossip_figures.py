@@ -19,6 +19,7 @@ from matplotlib.ticker import ScalarFormatter  # noqa: E402
 
 BASE = "allreduce"
 BOUND = 1.10  # of the ratio: what is asked of gossip
+COLORS = matplotlib.colormaps["tab20"]
 
 
 def parse_arguments():
@@ -72,7 +73,7 @@ def draw_curves(axis, task, algorithms) -> None:
     for number, (name, runs) in enumerate(algorithms.items()):
         steps = sorted(set.intersection(*(set(run) for run in runs.values())))
         points = [[run[step]["loss"] for run in runs.values()] for step in steps]
-        style = {"color": "black"} if name == BASE else {"color": f"C{number}"}
+        style = {"color": "black"} if name == BASE else {"color": COLORS(number)}
         axis.plot(steps, [statistics.mean(point) for point in points], label=name, **style)
         axis.fill_between(steps, list(map(min, points)), list(map(max, points)), alpha=0.15,
                           **style)
@@ -88,7 +89,7 @@ def draw_ratios(axis, task, algorithms) -> None:
     for number, name in enumerate(names):
         values = ratios(algorithms[name], algorithms[BASE])
         lowest, highest = min(lowest, *values), max(highest, *values)
-        color = f"C{list(algorithms).index(name)}"
+        color = COLORS(list(algorithms).index(name))
         axis.barh(number, statistics.mean(values), color=color, alpha=0.5)
         axis.plot(values, [number] * len(values), "o", color=color, markersize=4)
     axis.axvline(1, color="black", linewidth=1)
