@@ -57,7 +57,7 @@ def test_gossip_beside_allreduce(launch_script, tmp_path):
                   "--share", "0")
     with open(log, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 11 * 30
+    assert len(rows) == 2 * 12 * 30
     for first, last in zip(rows[::30], rows[29::30]):
         assert first["algorithm"] == last["algorithm"]
         assert float(last["loss"]) < float(first["loss"]), (first, last)
@@ -67,7 +67,7 @@ def test_gossip_beside_allreduce(launch_script, tmp_path):
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(re.findall(r"^\| (digits|language) \| allreduce \| .*\| 1.00 \(1.00-1.00\) \|",
                           table, re.MULTILINE)) == 2, table
-    assert table.count("\n") == 2 + 2 * 11, table
+    assert table.count("\n") == 2 + 2 * 12, table
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
 
 
