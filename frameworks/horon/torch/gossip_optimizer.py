@@ -34,7 +34,8 @@ from horon.torch.async_gossip import PairGossip, PushGossip
 from horon.torch.compression import Compression
 from horon.torch.gossip_reducer import GossipReducer
 from horon.torch.gossip_state import check_whose, place_in
-from horon.torch.layered_gossip import LayeredGossip
+from horon.torch.layered_gossip import BY_LAYERS, LayeredGossip
+from horon.torch.local_steps import refuse_unsteppable
 from horon.torch.marks import marked, show
 from horon.torch.optimizer_base import (
     NoReduction,
@@ -86,7 +87,7 @@ class _GossipOptimizer(WrappedOptimizer):
         scaler = self._take_scaler()
         if isinstance(self._horon_gossip, LayeredGossip):
             self._horon_gossip.check_step(self._horon_skip, bool(scaler))
-            self._horon_gossip.after_step()
+            self._end_layers()
             return loss
         self._horon_gossip.bias()
         try:
@@ -96,6 +97,10 @@ class _GossipOptimizer(WrappedOptimizer):
         finally:
             self._horon_gossip.debias()
         return loss
+
+    @torch.optim.Optimizer.profile_hook_step  # no step of the wrapped optimizer runs the hooks
+    def _end_layers(self):
+        self._horon_gossip.after_step()
 
     def _step_computing(self, closure):
         """Of an optimizer that calls the closure as often as it likes."""
@@ -240,14 +245,17 @@ def make_gossip_optimizer(optimizer, reduction, named_parameters, passes, groups
     named = None if named_parameters is None else list(named_parameters)
     gossip = make_gossip(op, optimizer.param_groups, named, reduction.process_set)
     kind = type(optimizer)
+    layered = isinstance(gossip, LayeredGossip)
+    if layered:
+        refuse_unsteppable(optimizer, BY_LAYERS)
     wrapped_kind = type(kind.__name__, (_GossipOptimizer, kind), {"__module__": __name__})
     wrapped = _GossipOptimizer.wrap(optimizer, wrapped_kind)
     if op.what == "parameters":
         by_layers = isinstance(gossip, ArrivingGossip)
         wrapped._distribute(gossip if by_layers else NoReduction())
-        if isinstance(gossip, LayeredGossip):
+        if layered:
             gossip.set_passes(passes)
-            gossip.attach(wrapped._step_of)
+            gossip.attach(wrapped, kind)
     else:
         wrapped._distribute(
             GossipReducer(optimizer.param_groups, reduction, named, passes, groups))

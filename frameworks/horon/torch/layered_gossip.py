@@ -17,11 +17,14 @@ import torch
 from horon.errors import HoronUnsupported
 from horon.torch.arriving_gossip import ArrivingGossip
 from horon.torch.calls import wait_all, waited_through
+from horon.torch.local_steps import Asked, LocalSteps
 from horon.torch.parameters import remove_with
 from horon.torch.reducer import TOO_MANY
 
 TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
             "neither be clipped nor unscaled. Leave the style out for that")
+BY_LAYERS = Asked("style='atc'", "The parameters are not as they were",
+                  "leave the style out with it")
 
 
 class LayeredGossip(ArrivingGossip):
@@ -29,7 +32,7 @@ class LayeredGossip(ArrivingGossip):
 
     def __init__(self, op, param_groups, named_parameters, process_set):
         super().__init__(op, param_groups, named_parameters, process_set)
-        self._step_of = None  # weakly: takes the wrapped optimizer's step for one parameter
+        self._steps_of_one = None  # of the wrapped optimizer
         self._passes = 1
         self._left = {}  # backward passes until a parameter's step
         self._used = {}  # parameter: (its gradient, the version of it that the step was taken with)
@@ -43,10 +46,9 @@ class LayeredGossip(ArrivingGossip):
         if self._op.overlap:
             super().follow(optimizer)
 
-    def attach(self, step_of):
-        """Hooks come with this; step_of(parameter), a method of the wrapped optimizer, takes its
-        step for it."""
-        self._step_of = weakref.WeakMethod(step_of)
+    def attach(self, optimizer, kind):
+        """Hooks come with this. kind: the class whose step is taken on one parameter at a time."""
+        self._steps_of_one = LocalSteps(weakref.proxy(optimizer), kind, self._names, BY_LAYERS)
         self._hook_parameters()
 
     def _hook_parameters(self):
@@ -71,7 +73,7 @@ class LayeredGossip(ArrivingGossip):
         self._arrive_late(parameter)
         if left == 0:
             self._bias_one(parameter)
-            self._step_of()(parameter)
+            self._steps_of_one.step(parameter)
             self._used[parameter] = parameter.grad, parameter.grad._version
             self._combine(parameter)
 
@@ -97,11 +99,14 @@ class LayeredGossip(ArrivingGossip):
 
     @torch.no_grad()
     def after_step(self):
-        """Ends what backward has started. A parameter without a gradient is mixed all the same."""
+        """Ends what backward has started, and does the same for the rest: whose gradient is not of
+        all passes, or was set by hand. A parameter without one is mixed all the same."""
         for parameter in self._parameters():
             if parameter not in self._under_way:
                 self._arrive(parameter)
                 self._bias_one(parameter)
+                if parameter.grad is not None:
+                    self._steps_of_one.step(parameter)
                 self._combine(parameter)
         averages = self._averages_now()
         self._left.clear()
@@ -116,6 +121,7 @@ class LayeredGossip(ArrivingGossip):
         else:
             self._end(under_way, weight_under_way, averages)
         self._hook_parameters()
+        self._steps_of_one.commit()
 
     def _end(self, under_way, weight, averages):
         try:
@@ -173,6 +179,7 @@ class LayeredGossip(ArrivingGossip):
     def reset(self):
         self._left.clear()
         self._used.clear()
+        self._steps_of_one.drop()
 
     def set_passes(self, passes):
         self._passes = passes

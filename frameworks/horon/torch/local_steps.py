@@ -1,4 +1,5 @@
-"""LocalSteps: an optimizer's step on one parameter after the other, for op=Adasum.
+"""LocalSteps: an optimizer's step on one parameter after the other, for those who take it while
+backward goes on.
 
 Each is taken by a copy of the optimizer whose only group holds only that parameter. The parameter's
 own state is shared. What a step writes elsewhere, a count in its group or an attribute of the
@@ -9,33 +10,43 @@ something from all its parameters together is refused.
 
 import copy
 import math
+from dataclasses import dataclass
 
 import torch
 
 from horon.errors import HoronInvalidArgument
 from horon.torch.optimizer_base import needs_closure
 
-_DIFFERENT = (
-    "op=Adasum takes the step of each parameter alone, and {0}.step() has written different values "
-    "to {1} for '{2}' and '{3}': it computes something from all its parameters together. Nothing "
-    "was applied; use op=hvd.Average with it"
+
+@dataclass(frozen=True)
+class Asked:
+    """Who takes the steps, what became of them when commit() refuses, and what to do then."""
+
+    by: str
+    outcome: str
+    instead: str
+
+
+ADASUM = Asked("op=Adasum", "Nothing was applied", "use op=hvd.Average with it")
+_TAKES = "{asked.by} takes the step of each parameter alone, and "
+_DIFFERENT = _TAKES + (
+    "{0}.step() has written different values to {1} for '{2}' and '{3}': it computes something "
+    "from all its parameters together. {asked.outcome}; {asked.instead}"
 )
-_IN_PLACE = (
-    "op=Adasum takes the step of each parameter alone, and {0}.step() changes {1} in place, which "
-    "one step on all parameters would do once. Nothing was applied; use op=hvd.Average with it"
+_IN_PLACE = _TAKES + (
+    "{0}.step() changes {1} in place, which one step on all parameters would do once. "
+    "{asked.outcome}; {asked.instead}"
 )
-_OTHERS = (
-    "op=Adasum takes the step of each parameter alone, and {0}.step() on another one changed '{1}', "
-    "too. Its parameters are not as they were; use op=hvd.Average with it"
+_OTHERS = _TAKES + (
+    "{0}.step() on another one changed '{1}', too. Its parameters are not as they were; "
+    "{asked.instead}"
 )
-_INNER = (
-    "op=Adasum takes the step of each parameter alone, and {0} has another optimizer, "
-    "{1}, that would step all of them: wrap that one, "
-    "{0}(hvd.DistributedOptimizer({2}(...), op=hvd.Adasum), ...), or use op=hvd.Average"
+_INNER = _TAKES + (
+    "{0} has another optimizer, {1}, that would step all of them: wrap that one, "
+    "{0}(hvd.DistributedOptimizer({2}(...), ...), ...), or {asked.instead}"
 )
-_CLOSURE = (
-    "op=Adasum combines the steps of each parameter; {0}.step() cannot do without a closure for "
-    "all of them: use op=hvd.Average with it"
+_CLOSURE = _TAKES + (
+    "{0}.step() cannot do without a closure for all of them: {asked.instead}"
 )
 
 # Attributes that the copy does not have, or has empty: they run in the wrapped optimizer's step.
@@ -46,13 +57,13 @@ _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 class LocalSteps:
     """names: of parameters, for messages."""
 
-    def __init__(self, optimizer, kind, names):
+    def __init__(self, optimizer, kind, names, asked=ADASUM):
+        self._asked = asked
         self._optimizer = optimizer
         self._kind = kind
         self._names = names
         self._group_of = {}
         self._written = {}  # (index of group, or None: the optimizer): (parameter, {name: value})
-        self._versions = {}  # parameter: how often it was written to, in the first round of steps
         self._trusted = False  # no step has changed another parameter than its own
         self._refusal = None
         self._states = 0  # entries of state when it was last looked at
@@ -61,18 +72,25 @@ class LocalSteps:
     def take(self, parameter, delta) -> None:
         """What the optimizer's step makes of the parameter, less what it was before, into delta.
         The parameter stays as it is."""
-        self._check_untouched(parameter)
         start = self._copy(parameter)
-        self._step(parameter)
+        self.step(parameter)
         torch.sub(parameter, start, out=delta)
         parameter.copy_(start)
-        if not self._trusted:
-            self._versions[parameter] = parameter._version
+
+    def step(self, parameter) -> None:
+        """The optimizer's step on this parameter, which it changes; none on one that it has not."""
+        index = self._index(parameter)
+        if index is None:
+            return
+        others = [] if self._trusted else [
+            (p, p._version) for group in self._groups for p in group["params"] if p is not parameter]
+        self._step(parameter, index)
+        for other, version in others:  # in the first round
+            if other._version != version:
+                self._refuse(_OTHERS, self._name(other))
 
     def commit(self) -> None:
         """Writes what the steps since the last call wrote beside their parameters, or raises."""
-        for parameter in self._versions:
-            self._check_untouched(parameter)
         self._check_state()
         refusal, written = self._refusal, self._written
         self.drop()
@@ -88,15 +106,13 @@ class LocalSteps:
         """Forgets what steps since the last commit() wrote."""
         self._refusal = None
         self._written = {}
-        self._versions = {}
 
     @property
     def _groups(self) -> list:
         return self._optimizer.param_groups
 
-    def _step(self, parameter):
+    def _step(self, parameter, index):
         # An optimizer of its own, so that nothing that others look at changes while hooks run.
-        index = self._index(parameter)
         group = {name: _isolated(value) for name, value in self._groups[index].items()
                  if name != "params"}
         single = object.__new__(self._kind)
@@ -110,14 +126,14 @@ class LocalSteps:
         self._note(index, parameter, _changes(self._groups[index], single.param_groups[0]))
         self._note(None, parameter, self._attributes(before, vars(single)))
 
-    def _index(self, parameter) -> int:
-        """Of its group."""
+    def _index(self, parameter):
+        """Of its group, or None."""
         groups = self._groups
         known = self._group_of.get(parameter)
         if known is None or known >= len(groups):
             for index, group in enumerate(groups):
                 self._group_of.update((member, index) for member in group["params"])
-            known = self._group_of[parameter]
+            known = self._group_of.get(parameter)
         return known
 
     def _copy(self, parameter):
@@ -154,15 +170,6 @@ class LocalSteps:
                 self._refuse(_DIFFERENT, what, self._name(first), self._name(parameter))
                 return
 
-    def _check_untouched(self, parameter):
-        """In the first round: that no other parameter's step has changed this one."""
-        if self._trusted:
-            return
-        if not self._versions:
-            self._versions = {p: p._version for group in self._groups for p in group["params"]}
-        if self._versions.get(parameter, parameter._version) != parameter._version:
-            self._refuse(_OTHERS, self._name(parameter))
-
     def _check_state(self):
         state = self._optimizer.state
         if len(state) == self._states:
@@ -176,7 +183,7 @@ class LocalSteps:
     def _refuse(self, sentence, *words):
         """The first refusal is what commit() raises: hooks of backward() cannot well."""
         if self._refusal is None:
-            self._refusal = sentence.format(self._kind.__name__, *words)
+            self._refusal = sentence.format(self._kind.__name__, *words, asked=self._asked)
 
     def _name(self, parameter) -> str:
         return self._names.get(parameter, "?")
@@ -240,14 +247,14 @@ def _unhooked(step):
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
-def refuse_unsteppable(optimizer) -> None:
+def refuse_unsteppable(optimizer, asked=ADASUM) -> None:
     """Those of which it is known beforehand that no step can be taken on one parameter alone."""
     name = type(optimizer).__name__
     if needs_closure(optimizer):
-        raise HoronInvalidArgument(_CLOSURE.format(name))
+        raise HoronInvalidArgument(_CLOSURE.format(name, asked=asked))
     for attribute, value in vars(optimizer).items():
         members = value.values() if isinstance(value, dict) else value
         for inner in members if isinstance(value, (list, tuple, dict)) else [value]:
             if hasattr(inner, "param_groups") and callable(getattr(inner, "step", None)):
-                raise HoronInvalidArgument(
-                    _INNER.format(name, f"'{attribute}'", type(inner).__name__))
+                raise HoronInvalidArgument(_INNER.format(
+                    name, f"'{attribute}'", type(inner).__name__, asked=asked))

@@ -119,20 +119,6 @@ class WrappedOptimizer:
     def _step_wrapped(self, **closure):
         return super().step(**closure)
 
-    def _step_of(self, parameter):
-        """The wrapped optimizer's step for this parameter alone; none for one that it has not."""
-        groups = self.param_groups
-        group = next((g for g in groups if any(p is parameter for p in g["params"])), None)
-        if group is None:
-            return
-        all_of_it, group["params"] = group["params"], [parameter]
-        self.param_groups = [group]
-        try:
-            self._step_wrapped()
-        finally:
-            group["params"] = all_of_it
-            self.param_groups = groups
-
     def set_backward_passes_per_step(self, passes):
         check_passes(passes)
         self._horon_reducer.set_passes(passes)

@@ -1,6 +1,9 @@
 """BlueFog's optimizers against all ranks computed by hand in one process."""
 
+import itertools
+
 import torch
+from adasum_local_steps import Counting
 from common import close, raises, same
 from gossip_optimizer import computed, data, flat, put
 from optimizers import loss_of, make_model, sgd
@@ -120,6 +123,30 @@ def check_steps_during_backward():
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     with raises(hvd.HoronUnsupported, words=["during_backward=True", "neither be clipped"]):
         optimizer.step()
+
+
+def check_hooks_and_counts_of_steps():
+    """Once a step, whatever takes it; also where the optimizer has been loaded."""
+    if not CHECKED:
+        return
+    ring()
+    for during, kind in itertools.product((False, True), (torch.optim.SGD, Counting)):
+        model = start_models()[bf.rank()]
+        optimizer = bf.DistributedAdaptThenCombineOptimizer(
+            kind(model.parameters(), lr=0.1), model=model, num_steps_per_communication=2,
+            during_backward=during)
+        before, after = [], []
+        optimizer.register_step_pre_hook(lambda *_, calls=before: calls.append(1))
+        optimizer.register_step_post_hook(lambda *_, calls=after: calls.append(1))
+        optimizer.load_state_dict(optimizer.state_dict())
+        for step in range(4):
+            optimizer.zero_grad()
+            loss_of(model, data()[step][bf.rank()]).backward()
+            optimizer.step()
+        if kind is Counting:  # whose step calls SGD's, and torch runs hooks in both
+            assert optimizer.steps == optimizer.param_groups[0]["k"] == 4, during
+        else:
+            assert (len(before), len(after)) == (4, 4), (during, before, after)
 
 
 def check_steps_during_backward_of_a_part():

@@ -94,10 +94,10 @@ def by_hand(graph, steps, overlap=False, average_every=0, apart=0.1, sync_freq=0
     return x / w, w
 
 
-def begin(op, **arguments):
+def begin(op, kind=sgd, **arguments):
     model = make_model()
     put(model, flat(model) + 0.1 * hvd.rank())
-    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op, **arguments)
+    optimizer = hvd.DistributedOptimizer(kind(model), model.named_parameters(), op=op, **arguments)
     return model, optimizer
 
 

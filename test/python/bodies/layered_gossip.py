@@ -6,6 +6,7 @@ import copy
 import warnings
 
 import torch
+from adasum_local_steps import Counting, Estimating, Remembering, Stateful
 from common import raises, same
 from gossip_optimizer import begin, data, flat, load, put, train
 from optimizers import batches, loss_of, make_model
@@ -220,6 +221,49 @@ def check_several_passes_a_step():
     with raises(AssertionError, words=["more than backward_passes_per_step"]):
         loss_of(model, batch).backward()
     optimizer.step()
+
+
+def check_gradients_of_fewer_passes_than_a_step():
+    """Of a parameter that not every pass uses, of a step before the last pass, and set by hand: all
+    are stepped with, as without a style."""
+    for style in STYLES:
+        a, b, c = (torch.nn.Parameter(torch.full((3,), 5.0)) for _ in range(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b, c], lr=1.0),
+                                             op=hvd.Gossip("dpsgd", **style),
+                                             backward_passes_per_step=2)
+        a.sum().backward()
+        (a.sum() + b.sum()).backward()
+        c.grad = torch.ones(3)
+        optimizer.step()
+        optimizer.zero_grad()
+        a.sum().backward()
+        optimizer.step()
+        optimizer.finish_gossip()
+        for parameter, expected in ((a, 2.0), (b, 4.0), (c, 4.0)):
+            same(parameter.detach(), torch.full((3,), expected))
+
+
+def check_optimizers_that_count_their_steps():
+    """Once for all parameters, in their groups and in themselves; and go by that."""
+    results = []
+    for style in STYLES:
+        model, optimizer = begin(hvd.Gossip("dpsgd", **style),
+                                 kind=lambda model: Counting(model.parameters(), lr=0.3))
+        losses(model, optimizer, data())
+        optimizer.finish_gossip()
+        assert optimizer.steps == optimizer.param_groups[0]["k"] == len(data())
+        results.append(flat(model))
+    for values in results[1:]:
+        same(values, results[0])
+
+
+def check_optimizers_that_look_at_all_parameters_are_refused():
+    for kind in (Estimating, Remembering, Stateful):
+        model, optimizer = begin(hvd.Gossip("dpsgd", style="atc"),
+                                 kind=lambda model, kind=kind: kind(model.parameters(), lr=0.1))
+        loss_of(model, data()[0][hvd.rank()]).backward()
+        with raises(hvd.HoronInvalidArgument, words=["style='atc'", kind.__name__]):
+            optimizer.step()
 
 
 def check_a_parameter_that_is_trained_later():

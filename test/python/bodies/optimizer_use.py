@@ -117,7 +117,8 @@ def check_state_of_an_optimizer_that_loads_in_its_own_way():
 
 
 def check_hooks_of_steps_run_once():
-    for op in (hvd.Average, hvd.Adasum, hvd.Gossip()):
+    for op in (hvd.Average, hvd.Adasum, hvd.Gossip(), hvd.Gossip(style="atc"),
+               hvd.Gossip(style="cta")):
         model = make_model()
         optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), op=op)
         before, after = [], []

@@ -13,6 +13,7 @@ training. Each pass may have a step, or J passes one; a pass more than that is a
 """
 
 import enum
+import functools
 import weakref
 
 import torch
@@ -24,6 +25,7 @@ from horon.bluefog.torch.activities import ModelActivities
 from horon.torch.calls import wait_all
 from horon.torch.flat_parameters import FlatParameters
 from horon.torch.layered_gossip import TOO_LATE
+from horon.torch.local_steps import Asked, LocalSteps, refuse_unsteppable
 from horon.torch.meeting import meet
 from horon.torch.optimizer_base import NoReduction, WrappedOptimizer, refuse_closure_steps
 from horon.torch.parameter_gossip import AVERAGE
@@ -86,12 +88,17 @@ class _Collective:
             parameter.copy_(handle.wait())
 
 
+_BY_LAYERS = Asked("during_backward=True", "The parameters are not as they were",
+                   "leave during_backward out with it")
+
+
 class _ByLayers(_Collective):
     """The step and the exchange of each parameter as soon as backward has its gradient."""
 
-    def __init__(self, optimizer, named_parameters):
+    def __init__(self, optimizer, named_parameters, kind):
         super().__init__(optimizer, named_parameters)
         self._names = {parameter: name for name, parameter in named_parameters}
+        self._local = LocalSteps(weakref.proxy(optimizer), kind, self._names, _BY_LAYERS)
         self._used = {}  # parameter: (its gradient, the version of it that the step was taken with)
         ready = weakref.WeakMethod(self._ready)
         remove_with(optimizer, [
@@ -104,9 +111,13 @@ class _ByLayers(_Collective):
             return
         if parameter in self._used:
             raise AssertionError(TOO_MANY)
-        self._optimizer._step_of(parameter)
+        self._step(parameter)
         self._used[parameter] = parameter.grad, parameter.grad._version
         self._begin_one(parameter)
+
+    def _step(self, parameter):
+        if not self._optimizer._bluefog_step_one(parameter):
+            self._local.step(parameter)
 
     def _begin_one(self, parameter):
         kind = self._optimizer.communication_type
@@ -122,9 +133,10 @@ class _ByLayers(_Collective):
             if parameter in used:
                 continue
             if parameter.grad is not None:
-                self._optimizer._step_of(parameter)
+                self._step(parameter)
             self._begin_one(parameter)
         self.end()
+        self._local.commit()
         if scaled or any(parameter.grad is not gradient or gradient._version != version
                          for parameter, (gradient, version) in used.items()):
             raise hvd.HoronUnsupported(TOO_LATE.replace("style='atc'", "during_backward=True"))
@@ -231,11 +243,23 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
         if self._bluefog_step is None:
             super()._step_wrapped()
             return
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._bluefog_step(parameter, parameter.grad, group)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._bluefog_step_in(group, parameter)
+
+    @torch.no_grad()
+    def _bluefog_step_in(self, group, parameter):
+        if parameter.grad is not None:
+            self._bluefog_step(parameter, parameter.grad, group)
+
+    def _bluefog_step_one(self, parameter) -> bool:
+        """The registered function's step for it. False: there is no such function."""
+        if self._bluefog_step is None:
+            return False
+        for group in self.param_groups:
+            if any(p is parameter for p in group["params"]):
+                self._bluefog_step_in(group, parameter)
+        return True
 
     def step(self, closure=None):
         loss = None
@@ -248,7 +272,7 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
         due = self._bluefog_due()
         if due and isinstance(self._bluefog_way, _ByLayers):
             self._bluefog_passes = 0
-            self._bluefog_way.adapt_and_end(bool(self._take_scaler()))
+            self._bluefog_end_layers(bool(self._take_scaler()))
             return loss
         if due and self._bluefog_overlaps:
             self._bluefog_way.end()
@@ -259,6 +283,12 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
         if due:
             self._bluefog_passes = 0
         return loss
+
+    step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
+
+    @torch.optim.Optimizer.profile_hook_step  # here no step of the wrapped optimizer does
+    def _bluefog_end_layers(self, scaled):
+        self._bluefog_way.adapt_and_end(scaled)
 
     def _bluefog_due(self) -> bool:
         """Whether parameters are mixed with this step."""
@@ -328,8 +358,13 @@ def DistributedAdaptThenCombineOptimizer(
         num_steps_per_communication=1, *, during_backward=False):
     """The optimizer's step, then parameters are mixed. during_backward: both for each parameter
     as soon as backward has its gradient; gradients cannot be clipped or unscaled then."""
+    if not during_backward:
+        return _mixing_optimizer(optimizer, model, communication_type,
+                                 num_steps_per_communication, False)
+    refuse_unsteppable(optimizer, _BY_LAYERS)
+    by_layers = functools.partial(_ByLayers, kind=type(optimizer))
     return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
-                             False, _ByLayers if during_backward else _Collective)
+                             False, by_layers)
 
 
 def DistributedAdaptWithCombineOptimizer(
