@@ -130,6 +130,9 @@ class DeltaReducer(GradientReducer):
         self.left = Gradients()  # as backward leaves them, while local steps are deferred
         super().__init__(*args)
 
+    def agree_on_overflow(self):
+        """The optimizer does, before the steps that deltas come of."""
+
     def _ready(self, parameter):
         if self.deferred:
             self._count(self._hooks[parameter])

@@ -82,7 +82,7 @@ class _GossipOptimizer(WrappedOptimizer):
             with torch.enable_grad():
                 loss = closure()
         if not self._horon_skip and not self._horon_synchronized:
-            self.synchronize()
+            self._horon_synchronize()
         self._forget_synchronizing()
         scaler = self._take_scaler()
         if isinstance(self._horon_gossip, LayeredGossip):

@@ -43,7 +43,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         if not self._horon_skip and not self._horon_scaled:
             if self._horon_synchronized:
                 warnings.warn(_TWICE, stacklevel=2)
-            self.synchronize()
+            self._horon_synchronize()
         self._forget_synchronizing()
         return super().step() if closure is None else super().step(closure)
 
@@ -55,14 +55,14 @@ class _DistributedOptimizer(WrappedOptimizer):
     def _synchronized(self, closure):
         before = self._horon_reducer.pending  # a backward pass; the closure's come on top, if any
         if before:
-            self.synchronize()
+            self._horon_synchronize()
 
         def reduced():
             self._forget_synchronizing()
             loss = closure()
             # Not again what was reduced before, or by the closure itself, to clip.
             if not (self._horon_synchronized or before and self._horon_reducer.untouched):
-                self.synchronize()
+                self._horon_synchronize()
             return self._of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return reduced

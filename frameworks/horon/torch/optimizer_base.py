@@ -29,6 +29,9 @@ class NoReduction:
     def set_passes(self, passes):
         pass
 
+    def agree_on_overflow(self):
+        pass
+
     def follow(self, optimizer):
         pass
 
@@ -68,6 +71,10 @@ class WrappedOptimizer:
 
     def synchronize(self):
         """Waits until everything that step() needs of the other ranks is there."""
+        self._horon_synchronize()
+        self._horon_reducer.agree_on_overflow()  # what comes next may be a GradScaler
+
+    def _horon_synchronize(self):
         self._horon_reducer.synchronize()
         self._horon_synchronized = True
 

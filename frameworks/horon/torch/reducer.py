@@ -4,6 +4,7 @@ Owned by a DistributedOptimizer. Its hooks run on autograd's threads, one at a t
 on the thread that trains.
 """
 
+import math
 import weakref
 
 import torch
@@ -22,6 +23,8 @@ TOO_MANY = (
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
 
+# Ops after which each rank has a gradient of its own.
+_OF_EACH_RANK = ("gossip", "dissemination", "neighbor_allreduce")
 
 SHARED = (
     "The gradients of '{}' and '{}' lie in the same memory from this step on, and were reduced "
@@ -126,6 +129,22 @@ class GradientReducer:
             raise failure
         if clash:
             self._refuse_sharing(clash)
+
+    @torch.no_grad()
+    def agree_on_overflow(self) -> None:
+        """For all ranks, before a GradScaler looks at reduced gradients of which each rank has its
+        own: an overflow that some of them see is made one of all, so that all leave the step out
+        and go on with one scale. Gradients of several scales could not be mixed."""
+        if not (self.active and spec_of(self._reduction.op).partition(":")[0] in _OF_EACH_RANK):
+            return
+        gradients = [_values_of(p.grad) for p in self._hooks if p.grad is not None]
+        gradients = [g for g in gradients if g.numel() > 0]
+        largest = [torch.linalg.vector_norm(g, float("inf")) for g in gradients]
+        mine = float(not all(map(math.isfinite, largest)))
+        seen = reduce_call("overflow", "average:late=keep", torch.tensor([mine]),
+                           self.process_set).run()
+        if seen.item() > 0 and gradients:
+            gradients[0].fill_(float("inf"))
 
     def _make_views(self):
         parameters = (p for options in self._param_groups for p in options["params"])
@@ -271,6 +290,10 @@ class GradientReducer:
         if parameter not in self._names:
             self._names.update(self._names_of_added())
         return f"{self.prefix}.{self._names[parameter]}"
+
+
+def _values_of(gradient):
+    return gradient._values() if gradient.is_sparse else gradient
 
 
 def _place(gradient) -> int:

@@ -1086,23 +1086,29 @@ def check_a_rank_without_gradients_under_a_scaler():
 
 
 def check_a_scaler_sees_mixed_gradients():
-    """Who has mixed in an infinite one skips its step only, and goes on mixing."""
+    """An infinite one that some ranks have mixed in skips the step of all, whose scales stay equal:
+    so all mix gradients of one scale in the next step. They go on mixing."""
     size = hvd.size()
-    weight = torch.nn.Parameter(torch.zeros(3))
-    op = hvd.Gossip("gossipgrad", global_average_every=2)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    values, graph = torch.zeros(size, dtype=torch.float64), op.graph(size)
-    for step in range(4):
-        factors = torch.arange(1.0, size + 1, dtype=torch.float64)
-        factors[0] = float("inf") if step == 1 else 1.0
-        weight.grad = None
-        scaler.scale((weight * factors[hvd.rank()].item()).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update(4.0)
-        matrix = torch.tensor(graph.matrix(step), dtype=torch.float64)
-        mixed = torch.where(matrix > 0, matrix * factors, 0.0).sum(1)
-        values -= torch.where(mixed.isfinite(), mixed, 0.0)
-        if step % 2:
-            values = values.mean().expand(size).clone()
-        close(weight.detach().double(), values[hvd.rank()].expand(3), 1e-6)
+    for op in (hvd.Gossip("gossipgrad", global_average_every=2),
+               hvd.Gossip("gossipgrad", topology="one_peer_exponential", global_average_every=50),
+               hvd.Dissemination()):
+        for clips in (False, True):
+            weight = torch.nn.Parameter(torch.zeros(3))
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op,
+                                                 named_parameters=[(f"w.{op}.{clips}", weight)])
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+            for step in range(6):
+                bad = step == 1 and hvd.rank() == 0
+                optimizer.zero_grad()
+                scaler.scale((weight * (float("inf") if bad else 1.0)).sum()).backward()
+                if clips:
+                    optimizer.synchronize()
+                    scaler.unscale_(optimizer)
+                    with optimizer.skip_synchronize():
+                        scaler.step(optimizer)
+                else:
+                    scaler.step(optimizer)
+                scaler.update()
+                steps = step if step >= 1 else step + 1
+                close(weight.detach(), torch.full((3,), -float(steps)), 1e-6)
+            assert scaler.get_scale() == 8.0, scaler.get_scale()
