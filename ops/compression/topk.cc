@@ -108,7 +108,7 @@ class TopK final : public Op {
     CombineInto(DataType::kFloat32, stage.prescale(), scratch.data(), 1.0, p, p, n);
     auto* order = reinterpret_cast<uint32_t*>(scratch.data());
     topk::Select(residual.data(), n, k, order);
-    topk::Encode(residual.data(), {order, static_cast<size_t>(k)}, parameters_.values, message);
+    topk::Encode(residual, {order, static_cast<size_t>(k)}, parameters_.values, message);
     return Status::Ok();
   }
 

@@ -46,18 +46,28 @@ void Select(const float* p, int64_t n, int64_t k, uint32_t* order) {
   std::sort(order, order + k);
 }
 
-void Encode(float* p, std::span<const uint32_t> chosen, DataType values, std::byte* message) {
+void Encode(std::span<float> p, std::span<const uint32_t> chosen, DataType values,
+            std::byte* message) {
   const auto k = static_cast<uint32_t>(chosen.size());
   std::memcpy(message, &k, sizeof k);
   if (k > 0) std::memcpy(message + kWord, chosen.data(), chosen.size_bytes());
   std::byte* value = message + kWord + k * kWord;
+  uint32_t finite = 0;
   for (const uint32_t index : chosen) {
     const float sent = Narrowable(p[index], values);
     float received;
     FromFloat(values, &sent, value, 1);
     ToFloat(values, value, &received, 1);
-    p[index] = std::isfinite(received) ? p[index] - received : 0.0f;
+    if (std::isfinite(received)) {
+      p[index] -= received;
+      ++finite;
+    } else {
+      p[index] = 0;
+    }
     value += SizeOf(values);
+  }
+  if (finite == 0) {  // they count as the largest: there may be more of them
+    std::replace_if(p.begin(), p.end(), [](float v) { return !std::isfinite(v); }, 0.0f);
   }
   std::memset(value, 0, static_cast<size_t>(message + MessageBytes(k, values) - value));
 }

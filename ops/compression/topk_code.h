@@ -22,9 +22,10 @@ void Select(const float* p, int64_t n, int64_t k, uint32_t* order);
 
 // Encodes the elements of p at `chosen` (k of them) into `message` and leaves in p what the others
 // will not know: 0 where the value went out whole, the rounding error where it was narrowed. Finite
-// values beyond the narrow type's range go out as its largest value. What is not finite goes out
-// and is not remembered.
-void Encode(float* p, std::span<const uint32_t> chosen, DataType values, std::byte* message);
+// values beyond the narrow type's range go out as its largest value. What is not finite is not
+// remembered, whether it goes out or not: with it the others have lost this step anyway.
+void Encode(std::span<float> p, std::span<const uint32_t> chosen, DataType values,
+            std::byte* message);
 
 // sum[index] += value for every pair in the message. kInternal if it is not a message of k elements
 // out of n; nothing outside sum[0..n) is ever touched.

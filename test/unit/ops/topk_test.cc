@@ -57,7 +57,7 @@ TEST_CASE("residual + decoded = p, to the last bit", "[topk]") {
     const std::vector<uint32_t> chosen = Chosen(p, 333);
     const auto k = static_cast<int64_t>(chosen.size());
     Bytes message(static_cast<size_t>(topk::MessageBytes(k, values)));
-    topk::Encode(p.data(), chosen, values, message.data());
+    topk::Encode(p, chosen, values, message.data());
     std::vector<float> decoded(p.size());
     REQUIRE(topk::AddDecoded(message.data(), k, values, decoded.data(), 999).ok());
     for (size_t i = 0; i < p.size(); ++i) {
@@ -72,7 +72,7 @@ TEST_CASE("residual + decoded = p, to the last bit", "[topk]") {
 TEST_CASE("what is not finite is sent and forgotten", "[topk]") {
   std::vector<float> p{1, kNan, 2, -kInf};
   Bytes message(static_cast<size_t>(topk::MessageBytes(2, DataType::kFloat16)));
-  topk::Encode(p.data(), Chosen(p, 2), DataType::kFloat16, message.data());
+  topk::Encode(p, Chosen(p, 2), DataType::kFloat16, message.data());
   REQUIRE(p == std::vector<float>{1, 0, 2, 0});
   std::vector<float> decoded(4);
   REQUIRE(topk::AddDecoded(message.data(), 2, DataType::kFloat16, decoded.data(), 4).ok());
@@ -80,10 +80,17 @@ TEST_CASE("what is not finite is sent and forgotten", "[topk]") {
   REQUIRE(decoded[3] == -kInf);
 }
 
+TEST_CASE("what is not finite is forgotten, also where it is more than what is sent", "[topk]") {
+  std::vector<float> p{kNan, 3, kInf, kNan, -kInf, 5};
+  Bytes message(static_cast<size_t>(topk::MessageBytes(2, DataType::kFloat32)));
+  topk::Encode(p, Chosen(p, 2), DataType::kFloat32, message.data());
+  REQUIRE(p == std::vector<float>{0, 3, 0, 0, 0, 5});
+}
+
 TEST_CASE("a broken message is refused and touches nothing outside", "[topk]") {
   std::vector<float> p{5, 4, 3, 2};
   Bytes message(static_cast<size_t>(topk::MessageBytes(2, DataType::kFloat32)));
-  topk::Encode(p.data(), Chosen(p, 2), DataType::kFloat32, message.data());
+  topk::Encode(p, Chosen(p, 2), DataType::kFloat32, message.data());
   const auto with = [&](size_t word, uint32_t value) {
     Bytes broken = message;
     std::memcpy(broken.data() + 4 * word, &value, 4);
@@ -100,7 +107,7 @@ TEST_CASE("a broken message is refused and touches nothing outside", "[topk]") {
 TEST_CASE("golden message", "[topk]") {
   std::vector<float> p{0, -1, 0, 2};
   Bytes message(static_cast<size_t>(topk::MessageBytes(1, DataType::kFloat16)));
-  topk::Encode(p.data(), Chosen(p, 1), DataType::kFloat16, message.data());
+  topk::Encode(p, Chosen(p, 1), DataType::kFloat16, message.data());
   const uint8_t golden[] = {1, 0, 0, 0, 3, 0, 0, 0, 0x00, 0x40, 0, 0};
   REQUIRE(message.size() == sizeof golden);
   REQUIRE(std::memcmp(message.data(), golden, sizeof golden) == 0);
