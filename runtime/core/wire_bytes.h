@@ -21,6 +21,11 @@ class WireWriter {
     const auto* from = reinterpret_cast<const std::byte*>(&value);
     bytes_.insert(bytes_.end(), from, from + sizeof(T));
   }
+  // Of a small number few bytes: seven bits in each, lowest first, and whether there are more.
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) Number(static_cast<uint8_t>(value | 0x80));
+    Number(static_cast<uint8_t>(value));
+  }
   void Text(const std::string& text) {
     Number(static_cast<uint32_t>(text.size()));
     const auto* from = reinterpret_cast<const std::byte*>(text.data());
@@ -55,6 +60,16 @@ class WireReader {
     at_ += sizeof(T);
     return value;
   }
+  uint64_t Varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = Number<uint8_t>();
+      value |= uint64_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    Fail("a number has too many bytes");
+    return 0;
+  }
   std::string Text() {
     const auto size = Number<uint32_t>();
     if (!Has(size)) return {};
@@ -69,7 +84,7 @@ class WireReader {
     at_ += size;
     return {from, from + size};
   }
-  bool AtEnd() const { return at_ == bytes_.size(); }
+  bool AtEnd() const { return at_ == bytes_.size(); }  // as it is after an error
   template <typename T, typename Values = std::vector<T>>
   Values Numbers() {
     const auto size = Number<uint32_t>();

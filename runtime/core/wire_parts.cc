@@ -3,21 +3,57 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <numeric>
 
 namespace horon {
 
 namespace {
 
-enum class IdsAs : uint8_t { kList = 0, kBitmap = 1, kRun = 2 };
+enum class IdsAs : uint8_t { kRuns = 0, kBitmap = 1 };
 
 // Ids count up from 1. Those at the very end have no bitmap.
 constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
-constexpr uint64_t kLongestRun = 1 << 20;  // of a message that may be anybody's
+constexpr uint64_t kMostInRuns = 1 << 22;  // of a message that may be anybody's
+constexpr size_t kBytesOfRun = 2;          // where runs are short and lie close together
+
+// A difference of either sign, small ones in few bytes.
+uint64_t Folded(uint64_t difference) {
+  return (difference << 1) ^ (difference >> 63 != 0 ? ~uint64_t{0} : 0);
+}
+uint64_t Unfolded(uint64_t folded) {
+  return (folded >> 1) ^ ((folded & 1) != 0 ? ~uint64_t{0} : 0);
+}
+
+// Each by how far it begins behind the end of the one before, and its length.
+void WriteRuns(WireWriter& out, const RecycledVector<uint64_t>& runs) {
+  out.Varint(runs.size() / 2);
+  uint64_t end = 0;
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) {
+    out.Varint(Folded(runs[i] - end));
+    out.Varint(runs[i + 1]);
+    end = runs[i] + runs[i + 1];
+  }
+}
+
+RecycledVector<uint64_t> ReadRuns(WireReader& in) {
+  RecycledVector<uint64_t> numbers;
+  uint64_t end = 0;
+  const uint64_t runs = in.Varint();
+  for (uint64_t i = 0; i < runs; ++i) {
+    const uint64_t first = end + Unfolded(in.Varint());
+    const uint64_t length = in.Varint();
+    if (length == 0 || length > kMostInRuns - numbers.size()) {  // 0 also where nothing is left
+      in.Fail("a run is of no number, or of too many");
+      return {};
+    }
+    end = first + length;
+    for (uint64_t n = first; n != end; ++n) numbers.push_back(n);
+  }
+  return numbers;
+}
 
 RecycledVector<uint64_t> ReadBitmap(WireReader& in) {
   RecycledVector<uint64_t> ids;
-  const auto base = in.Number<uint64_t>();
+  const uint64_t base = in.Varint();
   const RecycledVector<uint64_t> map = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
   if (base > std::numeric_limits<uint64_t>::max() - map.size() * 64)
     in.Fail("a cache id is too large");
@@ -29,56 +65,36 @@ RecycledVector<uint64_t> ReadBitmap(WireReader& in) {
   return ids;
 }
 
-RecycledVector<uint64_t> ReadRun(WireReader& in) {
-  const auto first = in.Number<uint64_t>();
-  const auto count = in.Number<uint32_t>();
-  if (first > kLargestId || count > kLongestRun) {
-    in.Fail("a run of cache ids is too large");
-    return {};
-  }
-  RecycledVector<uint64_t> ids(count);
-  std::iota(ids.begin(), ids.end(), first);
-  return ids;
-}
-
 }  // namespace
 
-// Ids of one step lie close together, in a steady one without a gap: a base and their number, or a
-// bitmap, or the plain list when that is shorter.
+// Ids of one step lie close together, in a steady one with few gaps: runs of them, or a bitmap where
+// that is shorter.
 void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  const RecycledVector<uint64_t> runs = RunsOf(ids, [](uint64_t) { return false; });
   const uint64_t base = ids.empty() ? 0 : ids.front();
-  const uint64_t last = ids.empty() ? 0 : ids.back() - base;
-  const uint64_t words = ids.empty() ? 0 : last / 64 + 1;
-  const bool run = !ids.empty() && last + 1 == ids.size() && ids.size() <= kLongestRun;
-  const IdsAs as = run ? IdsAs::kRun : words <= ids.size() ? IdsAs::kBitmap : IdsAs::kList;
-  out.Number(static_cast<uint8_t>(as));
-  if (as == IdsAs::kList) {
-    out.Numbers(ids);
-    return;
-  }
-  out.Number(base);
-  if (as == IdsAs::kRun) {
-    out.Number(static_cast<uint32_t>(ids.size()));
+  const uint64_t words = ids.empty() ? 0 : (ids.back() - base) / 64 + 1;
+  const bool as_runs = ids.size() <= kMostInRuns && runs.size() / 2 * kBytesOfRun <= words * 8;
+  out.Number(static_cast<uint8_t>(as_runs ? IdsAs::kRuns : IdsAs::kBitmap));
+  if (as_runs) {
+    WriteRuns(out, runs);
     return;
   }
   RecycledVector<uint64_t> map(words);
   for (uint64_t id : ids) map[(id - base) / 64] |= uint64_t{1} << ((id - base) % 64);
+  out.Varint(base);
   out.Numbers(map);
 }
 
 RecycledVector<uint64_t> ReadIds(WireReader& in) {
   RecycledVector<uint64_t> ids;
   switch (static_cast<IdsAs>(in.Number<uint8_t>())) {
-    case IdsAs::kList:
-      ids = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
+    case IdsAs::kRuns:
+      ids = ReadRuns(in);
       break;
     case IdsAs::kBitmap:
       ids = ReadBitmap(in);
-      break;
-    case IdsAs::kRun:
-      ids = ReadRun(in);
       break;
     default:
       in.Fail("cache ids are written in no known way");
@@ -89,24 +105,10 @@ RecycledVector<uint64_t> ReadIds(WireReader& in) {
 }
 
 void WriteOrder(WireWriter& out, const RecycledVector<uint64_t>& order) {
-  out.Numbers(RunsOf(order, [](uint64_t id) { return id == 0; }));
+  WriteRuns(out, RunsOf(order, [](uint64_t id) { return id == 0; }));
 }
 
-constexpr uint64_t kLongestOrder = 1 << 22;
-
-RecycledVector<uint64_t> ReadOrder(WireReader& in) {
-  const RecycledVector<uint64_t> runs = in.Numbers<uint64_t, RecycledVector<uint64_t>>();
-  if (runs.size() % 2 != 0) in.Fail("a run has no length");
-  RecycledVector<uint64_t> order;
-  for (size_t i = 0; i + 1 < runs.size(); i += 2) {
-    if (runs[i + 1] > kLongestOrder - order.size()) {
-      in.Fail("an order is too long");
-      return {};
-    }
-    for (uint64_t n = 0; n < runs[i + 1]; ++n) order.push_back(runs[i] + n);
-  }
-  return order;
-}
+RecycledVector<uint64_t> ReadOrder(WireReader& in) { return ReadRuns(in); }
 
 constexpr size_t kLeastText = 4;
 
