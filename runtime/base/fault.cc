@@ -27,9 +27,10 @@ Plan& ThePlan() {
 }
 
 constexpr const char* kLent = "lent";
-constexpr std::array<std::pair<const char*, FaultPhase>, 8> kPhases = {{
+constexpr std::array<std::pair<const char*, FaultPhase>, 9> kPhases = {{
     {"init", FaultPhase::kInit},
     {"negotiate", FaultPhase::kNegotiate},
+    {"leave", FaultPhase::kLeave},
     {"copy_in", FaultPhase::kCopyIn},
     {"reduce", FaultPhase::kReduce},
     {"copy_out", FaultPhase::kCopyOut},

@@ -101,6 +101,7 @@ Status Negotiator::Report() {
   FaultPoint(FaultPhase::kNegotiate);
   horon::Report report;
   if (schedule_.locked()) {
+    FaultPoint(FaultPhase::kLeave);
     report.unlock = unlock_asked_ = unlock_asked_ || WantsUnlock();
     if (report.unlock && OutOfPatience()) report.uneven = schedule_.Uneven();
     report.ask = std::exchange(ask_due_, false);  // and again when all that waits is reported

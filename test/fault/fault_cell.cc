@@ -13,7 +13,8 @@
 //
 // With CELL_LENDS the waiting call does the work, as far as it can: nobody else is woken for it.
 // CELL_OP is another op than sum; with CELL_SHARED the tensor lies in memory that the ranks share.
-// The counter CELL_COUNTS must have counted before the fault's step.
+// The counter CELL_COUNTS must have counted before the fault's step. With CELL_LEAVES steps from the
+// fault's on are not of the schedule that the ones before are.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -94,6 +95,15 @@ bool Victim() {
 // Whether all steps are the same, so that the later ones are not negotiated.
 bool Steady() { return std::getenv("CELL_STEADY") != nullptr; }
 
+// The first step that may be struck, and how many there are.
+int FaultStep() { return Steady() ? 8 : 1; }
+int Steps() { return Steady() ? 12 : 4; }
+
+std::string NameOf(int step) {
+  if (!Steady()) return "step" + std::to_string(step);
+  return std::getenv("CELL_LEAVES") != nullptr && step >= FaultStep() ? "other" : "step";
+}
+
 // Whether this is the way that is meant: a node's first rank has counted CELL_COUNTS.
 bool Counted() {
   const char* const name = std::getenv("CELL_COUNTS");
@@ -103,7 +113,7 @@ bool Counted() {
 }
 
 int Reduce(int step, float* values, int64_t count) {
-  const std::string name = Steady() ? "step" : "step" + std::to_string(step);
+  const std::string name = NameOf(step);
   horon_request request;
   std::memset(&request, 0, sizeof(request));
   request.struct_bytes = sizeof(request);
@@ -152,8 +162,8 @@ int main() {
     if (const int code = horon_share_memory(count * 4, 0, &memory, &values, &shared))
       return Error(code);
   }
-  for (int step = 0; step < (Steady() ? 12 : 4); ++step) {
-    if (step == (Steady() ? 8 : 1) && !Counted()) return 4;
+  for (int step = 0; step < Steps(); ++step) {
+    if (step == FaultStep() && !Counted()) return 4;
     if (const int code = Reduce(step, static_cast<float*>(values), count)) return Error(code);
     Say("step");
     if (shared != 0 && horon_counter("lane.in_place") == 0) {

@@ -35,6 +35,9 @@ _PLANS = {
     # machine. Who waits so long asks why, which is negotiated.
     "locked": ("reduce:{}:34", "reduce:{}:51"),
     "lent_locked": ("lent:{}:34", "lent:{}:51"),
+    # The ninth step is not of the schedule: whoever comes with it first asks to leave, and all say
+    # how far they have come.
+    "leaving": ("leave:{}:1", "leave:{}:1"),
     # A small tensor that travels with the gate's word, once each way; a node's first rank adds it.
     "cargo_in": (None, "copy_in:{}:9"),
     "cargo_add": (None, "reduce:{}:9"),
@@ -55,6 +58,13 @@ _PLANS = {
     # messages and a piece from each rank of the host.
     "broadcast_locked": ("reduce:{}:34", "message:{}:34"),
     "alltoall_locked": ("message:{}:51", "message:{}:34"),
+    # The other ops of a locked schedule: 8 passes of a lane's chunks; an alltoall of the first
+    # size, 48 chunks; 15 messages and pieces; a rank's 2 pieces of a reduce-scatter; and 15 again.
+    "adasum_locked": ("reduce:{}:68", None),
+    "swap_locked": ("reduce:{}:408", None),
+    "allgather_locked": ("message:{}:128", None),
+    "reduce_scatter_locked": ("reduce:{}:17", None),
+    "topk_locked": ("message:{}:128", None),
     # 3 messages, and 192 pieces read where they lie, or 768 that come through rings.
     "allgather": ("message:{}:275", None),
     "rings": ("message:{}:1071", None),
@@ -67,13 +77,14 @@ _PLANS = {
 PHASES = tuple(_PLANS)
 _LENT = ("lent", "lent_locked")
 _CARGO = ("cargo_in", "cargo_add", "cargo_out")
-_MOVING = ("broadcast_locked", "alltoall_locked")
-_STEADY = ("locked", "lent_locked", "in_place_locked", *_MOVING, *_CARGO)
+_OPS_LOCKED = ("broadcast_locked", "alltoall_locked", "adasum_locked", "swap_locked",
+               "allgather_locked", "reduce_scatter_locked", "topk_locked")
+_STEADY = ("locked", "lent_locked", "leaving", "in_place_locked", *_OPS_LOCKED, *_CARGO)
 _OTHER_WAYS = ("lent", "in_place", "adasum", "messages", "broadcast", "alltoall", "far_adasum",
                "far_broadcast")
 # Where it matters that a rank is gone, and not what ended it.
-_FEW = ("lent_locked", "in_place_locked", *_MOVING, *_CARGO, "mpi_adds", "allgather", "rings",
-        "reduce_scatter")
+_FEW = ("lent_locked", "leaving", "in_place_locked", *_OPS_LOCKED, *_CARGO, "mpi_adds",
+        "allgather", "rings", "reduce_scatter")
 _FEW_ON_HOSTS = (*_FEW, "broadcast", "alltoall")
 _LIKE_KILL = ("segv", "exit0", "exit7", "launcher")
 LOCKED_STEP = 8  # the first that is not negotiated

@@ -27,17 +27,20 @@ _ADASUM = {"CELL_OP": "adasum"}
 _ALLTOALL = {"CELL_OP": "alltoall"}
 _BROADCAST = {"CELL_OP": "broadcast:root=0"}
 _ALLGATHER = {"CELL_OP": "allgather"}
+_REDUCE_SCATTER = {"CELL_OP": "reduce_scatter"}
 _FAR = {"HORON_SHM_FAR_NS": "0"}
 _VARIABLES = {
     "lent": {"CELL_LENDS": "1"},
     "locked": _LOCKED,
     "lent_locked": {"CELL_LENDS": "1"} | _LOCKED,
+    "leaving": {"CELL_LEAVES": "1"} | _LOCKED,
     "cargo_in": _CARGO,
     "cargo_add": _CARGO,
     "cargo_out": _CARGO,
     "in_place": {"CELL_SHARED": "1"},
     "in_place_locked": {"CELL_SHARED": "1"} | _LOCKED,
     "adasum": _ADASUM,
+    "adasum_locked": _ADASUM | _LOCKED,
     "messages": {"CELL_OP": "adasum:algo=halving"},
     # Where each rank is a node of its own: otherwise ranks add slices themselves.
     "mpi_adds": {"HORON_DETERMINISTIC": "0", "HORON_LOCAL_SIZE": "1",
@@ -46,9 +49,13 @@ _VARIABLES = {
     "alltoall": _ALLTOALL,
     "broadcast_locked": _BROADCAST | _LOCKED,
     "alltoall_locked": _ALLTOALL | _LOCKED,
+    "swap_locked": _ALLTOALL | _LOCKED | {"CELL_COUNT": str(4 << 20)},
     "allgather": _ALLGATHER,
+    "allgather_locked": _ALLGATHER | _LOCKED,
     "rings": _ALLGATHER | {"HORON_CMA": "0"},
-    "reduce_scatter": {"CELL_OP": "reduce_scatter"},
+    "reduce_scatter": _REDUCE_SCATTER,
+    "reduce_scatter_locked": _REDUCE_SCATTER | _LOCKED,
+    "topk_locked": {"CELL_OP": "topk:ratio=0.1"} | _LOCKED,
     "far_adasum": _ADASUM | _FAR,
     "far_broadcast": _BROADCAST | _FAR,
 }
