@@ -1,6 +1,6 @@
 // What negotiation costs at scale: the real coordinator, wire format and bundles of the control
 // tree, and the real gates of a locked step, with ranks and nodes that are only simulated. Prints
-// one JSON line a step, the last one of a step that is locked.
+// one JSON line a step; the last two of one in which some tensors are missing, and of a locked one.
 //
 //   horon_bench_negotiation NODES RANKS_PER_NODE TENSORS STEPS
 #include <chrono>
@@ -46,12 +46,16 @@ class Job {
     }
   }
 
-  Step Run() {
+  // Without every so many-th tensor; 0: with all.
+  Step Run(size_t without = 0) {
     Step step;
+    submitted_ = 0;
     Report report;  // all ranks have the same to say
     report.heard = heard_;
     report.number = ++number_;
     for (size_t t = 0; t < requests_.size(); ++t) {
+      if (without != 0 && t % without == without / 2) continue;
+      ++submitted_;
       if (ids_[t] != 0) {
         report.bits.push_back(ids_[t]);
       } else {
@@ -98,7 +102,7 @@ class Job {
       if (!v.status.ok()) std::abort();
       ids_[static_cast<size_t>(index_.at(v.name))] = v.cache_id;
     }
-    if (decision.order.size() != requests_.size()) std::abort();
+    if (decision.order.size() != submitted_) std::abort();
   }
 
   int nodes_, each_;
@@ -109,6 +113,7 @@ class Job {
   std::map<std::string, int> index_;
   std::vector<uint64_t> ids_;
   uint64_t heard_ = 0, number_ = 0;
+  size_t submitted_ = 0;
 };
 
 // Messages of a few bytes between all ranks, each there as soon as it is sent.
@@ -224,27 +229,35 @@ LockedStep RunLocked(int nodes, int each) {
 }  // namespace
 }  // namespace horon
 
+namespace {
+
+// name: quoted, or a number.
+void Print(const std::string& name, const horon::Step& step) {
+  std::printf(
+      "{\"step\": %s, \"messages_between\": %lld, \"messages_inside\": %lld, \"bytes_up\": %lld, "
+      "\"bytes_down\": %lld, \"report\": %lld, \"coordinator_ms\": %.3f}\n",
+      name.c_str(), static_cast<long long>(step.messages_between),
+      static_cast<long long>(step.messages_inside), static_cast<long long>(step.bytes_up),
+      static_cast<long long>(step.bytes_down), static_cast<long long>(step.report),
+      step.coordinator_ms);
+}
+
+constexpr size_t kMissing = 32;  // one of so many
+
+}  // namespace
+
 int main(int count, char** values) {
   if (count != 5) {
     std::fprintf(stderr, "usage: %s NODES RANKS_PER_NODE TENSORS STEPS\n", values[0]);
     return 2;
   }
   horon::Job job(std::atoi(values[1]), std::atoi(values[2]), std::atoi(values[3]));
-  for (int i = 0; i < std::atoi(values[4]); ++i) {
-    const horon::Step step = job.Run();
-    std::printf(
-        "{\"step\": %d, \"messages_between\": %lld, \"messages_inside\": %lld, \"bytes_up\": %lld, "
-        "\"bytes_down\": %lld, \"report\": %lld, \"coordinator_ms\": %.3f}\n",
-        i + 1, static_cast<long long>(step.messages_between),
-        static_cast<long long>(step.messages_inside), static_cast<long long>(step.bytes_up),
-        static_cast<long long>(step.bytes_down), static_cast<long long>(step.report),
-        step.coordinator_ms);
-  }
+  for (int i = 0; i < std::atoi(values[4]); ++i) Print(std::to_string(i + 1), job.Run());
+  Print("\"gaps\"", job.Run(kMissing));
   const auto locked = horon::RunLocked(std::atoi(values[1]), std::atoi(values[2]));
-  const auto bytes = static_cast<long long>(locked.most * horon::StartGate::kBytes);
-  std::printf(
-      "{\"step\": \"locked\", \"messages_between\": %lld, \"messages_inside\": 0, \"bytes_up\": "
-      "%lld, \"bytes_down\": %lld, \"report\": 0, \"coordinator_ms\": 0}\n",
-      static_cast<long long>(locked.messages), bytes, bytes);
+  horon::Step step;
+  step.messages_between = locked.messages;
+  step.bytes_up = step.bytes_down = locked.most * horon::StartGate::kBytes;
+  Print("\"locked\"", step);
   return 0;
 }

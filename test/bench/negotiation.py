@@ -5,7 +5,8 @@
         --plot negotiation.png
 
 The coordinator, the wire format, the bundles and the gates of locked steps are the real ones; the
-ranks are simulated. Fails where a steady step sends more than the goal allows.
+ranks are simulated. Fails where a steady step sends more than the goal allows, also one in which
+one tensor of 32 is missing.
 """
 
 from __future__ import annotations
@@ -20,41 +21,49 @@ STEPS = 4
 MOST_BYTES = 64  # the goal: on an edge between two nodes, up and down, in a step that is negotiated
 
 
-def measure(program: str, nodes: int, each: int, tensors: int) -> tuple[dict, dict, dict]:
-    """The first step, a steady one, and one that is locked."""
+STEPS_SHOWN = ("first", "steady", "gaps", "locked")
+
+
+def measure(program: str, nodes: int, each: int, tensors: int) -> dict[str, dict]:
+    """Of the first step, a steady one, one without some tensors, and one that is locked."""
     lines = subprocess.run([program, *map(str, (nodes, each, tensors, STEPS))], check=True,
                            capture_output=True, text=True, timeout=600).stdout.splitlines()
     steps = [json.loads(line) for line in lines]
-    return steps[0], steps[-2], steps[-1]
+    return dict(zip(STEPS_SHOWN, (steps[0], *steps[-3:])))
 
 
-def table(rows: list[tuple[int, int, dict, dict, dict]]) -> str:
+def table(rows: list[tuple[int, int, dict]]) -> str:
     lines = ["| ranks | nodes | step | messages between nodes | a leader sends "
              "| a leader receives | a rank reports | the coordinator works |",
              "|---|---|---|---|---|---|---|---|"]
-    for ranks, nodes, *steps in rows:
-        for name, step in zip(("first", "steady", "locked"), steps):
+    for ranks, nodes, steps in rows:
+        for name, step in steps.items():
             lines.append(f"| {ranks:,} | {nodes} | {name} | {step['messages_between']:,} | "
                          f"{step['bytes_up']:,} B | {step['bytes_down']:,} B | "
                          f"{step['report']:,} B | {step['coordinator_ms']:.2f} ms |")
     return "\n".join(lines) + "\n"
 
 
-def misses(rows: list[tuple[int, int, dict, dict, dict]]) -> list[str]:
+def misses(rows: list[tuple[int, int, dict]]) -> list[str]:
     """Where the goals are missed: a sentence each."""
     found = []
-    for ranks, nodes, _, steady, locked in rows:
-        most = max(steady["bytes_up"], steady["bytes_down"])
-        if most > MOST_BYTES:
-            found.append(f"{ranks} ranks: {most} B on an edge in a steady step, {MOST_BYTES} asked")
-        if steady["messages_between"] > 2 * (nodes - 1):
-            found.append(f"{ranks} ranks: {steady['messages_between']} messages in a steady step")
+    for ranks, nodes, steps in rows:
+        locked = steps["locked"]
+        for name in ("steady", "gaps"):
+            step = steps[name]
+            most = max(step["bytes_up"], step["bytes_down"])
+            if most > MOST_BYTES:
+                found.append(f"{ranks} ranks: {most} B on an edge in a step '{name}', "
+                             f"{MOST_BYTES} asked")
+            if step["messages_between"] > 2 * (nodes - 1):
+                found.append(f"{ranks} ranks: {step['messages_between']} messages in a step "
+                             f"'{name}'")
         if locked["messages_between"] > nodes * (nodes - 1).bit_length():
             found.append(f"{ranks} ranks: {locked['messages_between']} messages in a locked step")
     return found
 
 
-def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int) -> None:
+def plot(rows: list[tuple[int, int, dict]], path: str, tensors: int) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -62,17 +71,20 @@ def plot(rows: list[tuple[int, int, dict, dict, dict]], path: str, tensors: int)
 
     figure, (messages, size, time) = pyplot.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
     ranks = [row[0] for row in rows]
-    for at, name in ((2, "first step"), (3, "steady step"), (4, "locked step")):
-        messages.loglog(ranks, [row[at]["messages_between"] or None for row in rows],
-                        marker="os^"[at - 2], linestyle=("-", "--", ":")[at - 2], label=name)
-    size.loglog(ranks, [row[4]["bytes_up"] or None for row in rows], marker="^", linestyle=":",
+
+    def of(name: str, what: str) -> list[float | None]:
+        return [steps[name][what] or None for _, _, steps in rows]
+
+    for name, marker, line in (("first", "o", "-"), ("steady", "s", "--"), ("locked", "^", ":")):
+        messages.loglog(ranks, of(name, "messages_between"), marker=marker, linestyle=line,
+                        label=f"{name} step")
+    size.loglog(ranks, of("locked", "bytes_up"), marker="^", linestyle=":",
                 label="a node's first rank sends, locked step")
-    for at, name in ((2, "first step"), (3, "steady step")):
-        size.loglog(ranks, [row[at]["report"] for row in rows], marker="o",
-                    label=f"a rank reports, {name}")
-        size.loglog(ranks, [row[at]["bytes_down"] for row in rows], marker="s", linestyle="--",
-                    label=f"a leader receives, {name}")
-        time.loglog(ranks, [row[at]["coordinator_ms"] for row in rows], marker="o", label=name)
+    for name in ("first", "steady"):
+        size.loglog(ranks, of(name, "report"), marker="o", label=f"a rank reports, {name} step")
+        size.loglog(ranks, of(name, "bytes_down"), marker="s", linestyle="--",
+                    label=f"a leader receives, {name} step")
+        time.loglog(ranks, of(name, "coordinator_ms"), marker="o", label=f"{name} step")
     messages.set(xlabel="ranks", ylabel="messages", title="Messages between nodes in a step")
     size.set(xlabel="ranks", ylabel="bytes", title=f"Size of messages, {tensors} tensors")
     time.set(xlabel="ranks", ylabel="ms", title="The coordinator's work in a step")
@@ -94,7 +106,7 @@ def main() -> None:
     parser.add_argument("--markdown")
     options = parser.parse_args()
     rows = [(nodes * options.each, nodes,
-             *measure(options.program, nodes, options.each, options.tensors))
+             measure(options.program, nodes, options.each, options.tensors))
             for nodes in options.nodes]
     print(table(rows))
     if options.markdown:
