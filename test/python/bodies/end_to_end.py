@@ -76,7 +76,9 @@ def check_every_op_ends_near_the_loss_of_averaged_gradients():
     assert best < 0.5 * torch.log(torch.tensor(float(CLASSES))), best
     for name, op in OPS.items():
         loss = loss_after_training(op)
-        assert loss <= 1.15 * best, (name, loss, best)
+        # asgp's changes may count more than once; others would be too good with a rate too large.
+        least = 0.7 if name == "asgp" else 0.85
+        assert least * best <= loss <= 1.15 * best, (name, loss, best)
 
 
 def check_every_op_learns_what_only_other_ranks_see():

@@ -92,6 +92,60 @@ def check_the_optimum_is_reached():
             assert farthest(x, problem) < 1e-10, (problem, op, farthest(x, problem))
 
 
+class ByHand:
+    """All ranks in one process: x, each a row, and the momentum of each one's SGD."""
+
+    def __init__(self, starts, rate, momentum):
+        self.problem, self.rate, self.momentum = LeastSquares(), rate, momentum
+        self.x, self.w = starts.clone(), torch.ones(len(starts), 1, dtype=torch.float64)
+        self.buffer = self.y = self.before = None
+
+    def gradients(self):
+        x = (self.x / self.w).requires_grad_()
+        total = sum(self.problem.loss(rank, x[rank]) for rank in range(len(x)))
+        return torch.autograd.grad(total, x)[0]
+
+    def u(self, direction):
+        self.buffer = direction if self.buffer is None else self.momentum * self.buffer + direction
+        return -self.rate * self.buffer
+
+    def gt(self, matrix):
+        now = self.gradients()
+        self.y = now if self.y is None else matrix @ (self.y + now - self.before)
+        self.before = now
+        self.x = matrix @ (self.x + self.u(self.y))
+
+    def exact_diffusion(self, matrix):
+        stepped = self.x + self.u(self.gradients())
+        before, self.before = self.x if self.before is None else self.before, stepped
+        self.x = matrix @ (stepped + self.x - before)
+
+    def push_diging(self, matrix):
+        now = self.gradients()
+        self.y = now if self.y is None else self.y + now - self.before
+        self.before = now
+        self.x, self.w, self.y = (matrix @ mixed
+                                  for mixed in (self.x + self.u(self.y), self.w, self.y))
+
+
+def check_steps_by_hand():
+    size, rate, momentum = hvd.size(), 0.05, 0.9
+    generator = torch.Generator().manual_seed(5)
+    starts = torch.randn(size, 6, generator=generator, dtype=torch.float64)
+    for op in (hvd.Gossip("gt", topology="ring"), hvd.Gossip("exact_diffusion"),
+               hvd.Gossip("push_diging", topology=one_way())):
+        x = torch.nn.Parameter(starts[hvd.rank()].clone())
+        sgd = torch.optim.SGD([x], lr=rate, momentum=momentum)
+        optimizer = hvd.DistributedOptimizer(sgd, op=op)
+        by_hand = ByHand(starts, rate, momentum)
+        matrix = torch.tensor(op.graph(size).matrix(0) if size > 1 else [[1.0]],
+                              dtype=torch.float64)
+        for _ in range(5):
+            train(x, optimizer, 1)
+            getattr(by_hand, op.algorithm)(matrix)
+            close(x.detach(), (by_hand.x / by_hand.w)[hvd.rank()], 1e-12)
+
+
 def check_plain_gossip_stops_short_by_the_learning_rate():
     """Half the learning rate, half the distance."""
     if hvd.size() <= 3:  # all are neighbors: each exchange is exact
