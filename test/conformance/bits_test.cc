@@ -1,9 +1,12 @@
 // The same bits: for a given layout of ranks on nodes a reduction gives the same bits on all ranks
 // and in all runs, whatever is fused, however a row is sliced, in which order tensors are
-// submitted, which thread runs the cycle, negotiated or locked. The values are such that the order
-// of additions shows in the last bits.
+// submitted, when each rank comes with them, which thread runs the cycle, negotiated or locked. The
+// values are such that the order of additions, or of multiplications, shows in the last bits.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 
 #include "test/support/job.h"
 #include "test/support/road.h"
@@ -18,7 +21,9 @@ using test::Verdicts;
 using test::World;
 using test::WorldOptions;
 
-constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat16};
+constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat16,
+                               DataType::kFloat64};
+constexpr const char* kOps[] = {"average", "sum", "product"};
 constexpr int64_t kCounts[] = {5, 1000, 70'001, 600'007};  // the last one is several slices
 constexpr int kSteps = 6;                                  // locked from the fourth on
 
@@ -28,6 +33,7 @@ struct Way {
   bool lock, lend, wait_each;
   int shift;                // between the ranks' orders of submission
   int64_t slice_bytes = 0;  // between nodes
+  bool late = false;        // each rank at times of its own, in each run at others
 };
 constexpr Way kWays[] = {
     {128 << 20, 16 << 10, true, true, false, 0},
@@ -36,6 +42,8 @@ constexpr Way kWays[] = {
     {100'000, 16 << 10, false, false, false, 1},
     {3 << 20, 4096, true, false, false, 3},
     {128 << 20, 16 << 10, true, true, false, 0, 100'000},
+    {100'000, 16 << 10, false, true, false, 3, 0, true},
+    {3 << 20, 16 << 10, true, true, false, 0, 0, true},
 };
 
 struct Tensor {
@@ -61,13 +69,15 @@ std::vector<Bytes> Step(Rank& me, const Way& way, const std::vector<Tensor>& ten
   const auto rank = static_cast<size_t>(me.rank());
   std::vector<Bytes> inputs(tensors.size()), outputs(tensors.size());
   std::vector<std::shared_ptr<Work>> works;
+  std::minstd_rand random(std::random_device{}());
   for (size_t turn = 0; turn < tensors.size(); ++turn) {
     const size_t i = (turn + rank * static_cast<size_t>(way.shift)) % tensors.size();
+    if (way.late) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
     inputs[i] = tensors[i].inputs[rank];
     outputs[i].resize(inputs[i].size());
     Request request;
     request.name = "t" + std::to_string(i);
-    request.op = i % 3 == 0 ? "average" : "sum";
+    request.op = kOps[i % std::size(kOps)];
     request.dtype = tensors[i].dtype;
     request.shape = {static_cast<int64_t>(inputs[i].size()) / SizeOf(tensors[i].dtype)};
     const bool in_place = i % 2 == 0;

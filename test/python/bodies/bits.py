@@ -1,14 +1,16 @@
 """Sums have the bits of one order of additions: local ranks ascending, then nodes ascending. So
-they are the same on all ranks and in all runs, whatever is fused, sliced, negotiated or locked."""
+they are the same on all ranks and in all runs, whatever is fused, sliced, negotiated or locked, and
+whenever each rank comes."""
 
 import random
+import time
 
 import torch
 
 import horon.torch as hvd
 
 COUNTS = (1, 17, 1000, 700_001)  # the last one is several slices
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 STEPS = 6  # locked from the fourth on in a new job, which conformance/bits_test.cc makes sure of
 
 
@@ -19,10 +21,11 @@ def of_rank(rank, count, dtype):
 
 
 def added(terms):
-    """In single precision from left to right, rounded once."""
-    total = terms[0].float()
+    """In at least single precision from left to right, rounded once."""
+    precision = torch.promote_types(terms[0].dtype, torch.float32)
+    total = terms[0].to(precision)
     for term in terms[1:]:
-        total = total + term.float()
+        total = total + term.to(precision)
     return total.to(terms[0].dtype)
 
 
@@ -45,8 +48,10 @@ def check_the_order_of_additions():
     for step in range(STEPS):
         own_order.shuffle(kinds)  # each rank submits in an order of its own
         tensors = {kind: of_rank(hvd.rank(), *kind) for kind in kinds}
-        handles = [hvd.allreduce_async_(tensors[kind], op=hvd.Sum, name=f"bits.{kind}")
-                   for kind in kinds]
+        handles = []
+        for kind in kinds:
+            time.sleep(random.choice((0, 0, 0.002)))  # what comes first differs by rank and run
+            handles.append(hvd.allreduce_async_(tensors[kind], op=hvd.Sum, name=f"bits.{kind}"))
         for handle in handles:
             hvd.synchronize(handle)
         for kind, tensor in tensors.items():
