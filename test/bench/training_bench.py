@@ -5,7 +5,8 @@
 
 Training: 50 x Linear(256, 256) + ReLU, batch 64, one OpenMP thread a rank, gradients averaged over
 the ranks; the same steps without communication right before them, in turns. A share of 1.00 means
-that communication is free. Idle: processor time and voluntary switches of the runtime's threads
+that communication is free. Also by the machine's regime, as a spin ping-pong tells it before and
+after each pair. Idle: processor time and voluntary switches of the runtime's threads
 over a minute in which the script itself sleeps.
 
 Between two hosts, over links of 1 Gbit/s, with batches for which a step computes longer than its
@@ -32,6 +33,7 @@ import machine
 import quoted
 import torch
 import torch.distributed as dist
+from interleaved import PingPong
 from report import Ratio
 
 import horon.torch as hvd
@@ -132,15 +134,38 @@ JOBS = {"nothing, a barrier a step": MeetingJob, "Horon": HoronJob,
 WITH_GOAL = ("Horon", "Horon, gradient_as_bucket_view")
 
 
-def share_kept(job: Job, alone: Job, pairs: int, steps: int) -> dict:
-    for each in (alone, job):
-        each.steps(5)
-    ratios, seconds = [], []
-    for _ in range(pairs):
-        without = alone.steps(steps)
-        seconds.append(job.steps(steps))
-        ratios.append(without / seconds[-1])
-    return {"steps/s": 1 / median(seconds), "share": Ratio(ratios)}
+class Kept:
+    """What a job keeps of the steps without communication, right before each of its own."""
+
+    def __init__(self, job: Job, alone: Job, pairs: int, steps: int, pingpong: PingPong | None):
+        self.seconds: list[float] = []
+        self.ratios: list[float] = []
+        self.in_regime: dict[str, list[float]] = {}
+        for each in (alone, job):
+            each.steps(5)
+        before = self._regime(pingpong)
+        for _ in range(pairs):
+            without = alone.steps(steps)
+            self.seconds.append(job.steps(steps))
+            self.ratios.append(without / self.seconds[-1])
+            after = self._regime(pingpong)
+            regime = before if before == after else "MIXED"
+            self.in_regime.setdefault(regime, []).append(self.ratios[-1])
+            before = after
+
+    @staticmethod
+    def _regime(pingpong: PingPong | None) -> str:
+        """Rank 0 looks, the others wait for it before their next step."""
+        return pingpong.ask()[0] if pingpong else "unknown"
+
+    @property
+    def share(self) -> Ratio:
+        return Ratio(self.ratios)
+
+    def cells(self) -> list[str]:
+        by_regime = "; ".join(f"{regime}, {len(ratios)}: {median(ratios):.3f}"
+                              for regime, ratios in sorted(self.in_regime.items()))
+        return [f"{1 / median(self.seconds):.1f}", str(self.share), by_regime]
 
 
 def thread_times() -> dict[str, tuple[float, int]]:
@@ -184,16 +209,18 @@ def main() -> None:
     hvd.init()
     alone = Job(options.batch)
     as_asked = options.batch == BATCH and hvd.size() == hvd.local_size() == 2
-    lines = ["| gradients over | steps/s | share of the steps without communication (95 %) |",
-             "|---|---|---|"]
+    lines = ["| gradients over | steps/s | share of the steps without communication (95 %) | "
+             "in each regime, pairs: share |", "|---|---|---|---|"]
     reached = []
-    for name, kind in JOBS.items():
-        got = share_kept(kind(options.batch), alone, options.pairs, options.steps)
-        lines.append(f"| {name} | {got['steps/s']:.1f} | {got['share']} |")
-        if name in WITH_GOAL and as_asked:
-            reached.append(goals.training(name, got["share"]))
+    with tempfile.TemporaryDirectory() as folder:
+        pingpong = PingPong(None, Path(folder)) if hvd.rank() == 0 else None
+        for name, kind in JOBS.items():
+            kept = Kept(kind(options.batch), alone, options.pairs, options.steps, pingpong)
+            lines.append("| " + " | ".join([name, *kept.cells()]) + " |")
+            if name in WITH_GOAL and as_asked:
+                reached.append(goals.training(name, kept.share))
     if options.batch == BATCH:  # what was quoted is of that
-        lines += [f"| {name} | {rate} | {share} |"
+        lines += [f"| {name} | {rate} | {share} | |"
                   for name, (rate, share) in quoted.TRAINING.items()]
     if options.idle:
         share, switches = idle_cost(options.idle)
