@@ -93,7 +93,7 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
-# Alone on the machine: about 80 minutes, and 20 more where regime FAR comes and goes. ROUNDS=6 gives
+# Alone on the machine: about 85 minutes, and 20 more where regime FAR comes and goes. ROUNDS=6 gives
 # a first look. The part for FAR waits a minute a row at most, and ends at once where the first has none.
 bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)

@@ -6,6 +6,7 @@ import warnings
 import torch
 from common import close, raises
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch_distributed import group_of_all
 
 import horon.torch as hvd
@@ -231,6 +232,22 @@ def check_fsdp_that_shards_nothing():
             assert len(gradients) == 3
             for gradient in gradients:
                 close(gradient.reshape(1), want[hvd.rank()].reshape(1))
+
+
+def check_a_scaler_that_all_ranks_share():
+    """After an overflow that not all have mixed in, all go on with gradients of one scale."""
+    model = wrapped(made(proc_per_node=1, global_average_every=50))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scaler = ShardedGradScaler("cpu", init_scale=4.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    for step in range(5):
+        optimizer.zero_grad()
+        scaler.scale(model(float("inf") if step == 1 and hvd.rank() == 0 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        for parameter, was in zip(model.parameters(), before):
+            close(parameter.detach(), was - (step if step >= 1 else 1))
+    assert scaler.get_scale() == 2.0
 
 
 def rotated(kind, rounds, seed=2403):
