@@ -46,6 +46,44 @@ def check_any_op():
                 close(spread, spread[:1].expand_as(spread))
 
 
+def check_dissemination_and_top_k_by_hand():
+    """Each rank's own average with one other, which changes; and what top-k owes, of each rank."""
+    size, me = hvd.size(), hvd.rank()
+    start = torch.arange(4.0)
+    gradients = [torch.tensor([1.0, -2.0, 4.5, 8.0]) * (rank + 1) for rank in range(size)]
+
+    def trained(op):
+        group_of_all()
+        layer = torch.nn.Linear(4, 1, bias=False)
+        layer.weight.data.copy_(start)
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+        hooks.register(model, op=op)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(gradients[me]).sum().backward()
+            optimizer.step()
+        return layer.weight.detach().reshape(-1)
+
+    owed = [torch.zeros(4) for _ in range(size)]
+    wanted = start.clone()
+    for _ in range(3):
+        for rank in range(size):
+            whole = owed[rank] + gradients[rank]
+            sent = torch.zeros(4)
+            largest = whole.abs().topk(2).indices
+            sent[largest] = whole[largest]
+            owed[rank] = whole - sent
+            wanted -= sent / size
+    close(trained(hvd.TopK(0.5)), wanted, 1e-5)
+
+    wanted = start.clone()
+    for step in range(3):
+        offset = 2 ** (step % max(1, (size - 1).bit_length()))
+        wanted -= (gradients[me] + gradients[(me - offset) % size]) / 2
+    close(trained(hvd.Dissemination()), wanted, 1e-5)
+
+
 def check_adasum_of_equal_gradients_is_one_of_them():
     model = wrapped()
     hooks.register(model, op=hvd.Adasum)

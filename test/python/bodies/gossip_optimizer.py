@@ -991,11 +991,18 @@ def check_ranks_outside_the_set_step_by_themselves():
     hvd.remove_process_set(pair)
 
 
-def check_gradients_are_mixed_before_the_step():
+@torch.no_grad()
+def mix(matrix, tensors):
+    """Of all ranks, in place."""
+    for tensor, mixed in zip(tensors, torch.einsum("ij,j...->i...", matrix, torch.stack(tensors))):
+        tensor.copy_(mixed)
+
+
+def mixed_by_hand(op, passes):
+    """This rank's parameters after training on data(): gradients of so many passes are mixed before
+    each step, with what="both" parameters after it."""
     size = hvd.size()
-    op = hvd.Gossip("gossipgrad", global_average_every=1000)
     graph = op.graph(size)
-    model, optimizer = begin(op)
     models = [make_model() for _ in range(size)]
     optimizers = [sgd(m) for m in models]
     for rank, m in enumerate(models):
@@ -1003,16 +1010,30 @@ def check_gradients_are_mixed_before_the_step():
     for t, batch in enumerate(data()):
         for rank in range(size):
             optimizers[rank].zero_grad()
-            loss_of(models[rank], batch[rank]).backward()
+            for _ in range(passes):
+                loss_of(models[rank], batch[rank]).backward()
         matrix = torch.tensor(graph.matrix(t), dtype=torch.float32)
-        for parameters in zip(*(m.parameters() for m in models)):
-            mixed = torch.einsum("ij,j...->i...", matrix, torch.stack([p.grad for p in parameters]))
-            for p, gradient in zip(parameters, mixed):
-                p.grad.copy_(gradient)
+        of_each = list(zip(*(m.parameters() for m in models)))
+        for parameters in of_each:
+            mix(matrix, [p.grad for p in parameters])
         for o in optimizers:
             o.step()
-    train(model, optimizer, data())
-    close(flat(model), flat(models[hvd.rank()]), 1e-5)
+        for parameters in of_each if op.what == "both" else ():
+            mix(matrix, [p.data for p in parameters])
+    return flat(models[hvd.rank()])
+
+
+def check_gradients_are_mixed_before_the_step():
+    for what, passes in (("gradients", 1), ("gradients", 2), ("both", 1), ("both", 2)):
+        op = hvd.Gossip("gossipgrad", what=what,
+                        global_average_every=1000 if what == "gradients" else 0)
+        model, optimizer = begin(op, backward_passes_per_step=passes)
+        for batch in data():
+            optimizer.zero_grad()
+            for _ in range(passes):
+                loss_of(model, batch[hvd.rank()]).backward()
+            optimizer.step()
+        close(flat(model), mixed_by_hand(op, passes), 1e-5)
 
 
 def check_what_keeps_parameters_together():
