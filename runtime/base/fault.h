@@ -29,10 +29,10 @@ enum class FaultPhase : uint8_t {
 // exit7, and hold=<fifo>: opens <fifo> for writing, then <fifo>.go for reading, which a test opens
 // when it has done what it wants to do meanwhile. With a fifo at the end two processes meet there
 // before they strike, so that they do it at once; whoever comes alone strikes after half a second.
-// Phases: init, negotiate, copy_in, reduce, copy_out, shutdown; leave: while a schedule is locked the
-// rank asks to leave it, or says how far it has come; message: one is sent, or a piece of a large
-// one comes through shared memory; and lent: reduce on the program's first thread, where a waiting
-// call does the work.
+// Phases: init, negotiate, copy_in, reduce, copy_out, shutdown; leave: while a schedule is locked
+// the rank asks to leave it, or says how far it has come; message: one is sent, or a piece of a
+// large one comes through shared memory; and lent: reduce on the program's first thread, where a
+// waiting call does the work.
 Status ArmFault(const std::string& plan);
 
 namespace fault {

@@ -101,11 +101,11 @@ Status Negotiator::Report() {
   FaultPoint(FaultPhase::kNegotiate);
   horon::Report report;
   if (schedule_.locked()) {
-    FaultPoint(FaultPhase::kLeave);
     report.unlock = unlock_asked_ = unlock_asked_ || WantsUnlock();
     if (report.unlock && OutOfPatience()) report.uneven = schedule_.Uneven();
     report.ask = std::exchange(ask_due_, false);  // and again when all that waits is reported
     if (std::exchange(started_due_, false)) report.started = schedule_.started();
+    if (report.unlock || report.started) FaultPoint(FaultPhase::kLeave);
   } else {
     ReportPending(report);
   }

@@ -12,7 +12,7 @@ enum class IdsAs : uint8_t { kRuns = 0, kBitmap = 1 };
 
 // Ids count up from 1. Those at the very end have no bitmap.
 constexpr uint64_t kLargestId = std::numeric_limits<uint64_t>::max() - 64;
-constexpr uint64_t kMostInRuns = 1 << 22;  // of a message that may be anybody's
+constexpr uint64_t kMostInRuns = 1 << 22;  // of a message that may be anybody's: 32 MiB
 constexpr size_t kBytesOfRun = 2;          // where runs are short and lie close together
 
 // A difference of either sign, small ones in few bytes.
@@ -67,8 +67,8 @@ RecycledVector<uint64_t> ReadBitmap(WireReader& in) {
 
 }  // namespace
 
-// Ids of one step lie close together, in a steady one with few gaps: runs of them, or a bitmap where
-// that is shorter.
+// Ids of one step lie close together, in a steady one with few gaps: runs of them, or a bitmap
+// where that is shorter.
 void WriteIds(WireWriter& out, RecycledVector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

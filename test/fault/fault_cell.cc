@@ -13,8 +13,8 @@
 //
 // With CELL_LENDS the waiting call does the work, as far as it can: nobody else is woken for it.
 // CELL_OP is another op than sum; with CELL_SHARED the tensor lies in memory that the ranks share.
-// The counter CELL_COUNTS must have counted before the fault's step. With CELL_LEAVES steps from the
-// fault's on are not of the schedule that the ones before are.
+// The counter CELL_COUNTS must have counted before the fault's step. With CELL_LEAVES steps from
+// the fault's on are not of the schedule that the ones before are.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>

@@ -1,6 +1,8 @@
 // Holding back (Hold, LetGo, Await of runtime/base/doorbell.h): a user's thread publishes work and
 // wakes nobody for it, but says so; a peer that waits for that work says that. Checked: one of the
-// two rings, so that neither rank sleeps while the other waits (relacy reports a deadlock).
+// two rings, so that neither rank sleeps while the other waits (relacy reports a deadlock). Of a
+// background thread that holds work back itself (Runtime::Due) that is left out: it sleeps for so
+// long only.
 #include "model.h"
 
 namespace {

@@ -130,9 +130,6 @@ class DeltaReducer(GradientReducer):
         self.left = Gradients()  # as backward leaves them, while local steps are deferred
         super().__init__(*args)
 
-    def agree_on_overflow(self):
-        """The optimizer does, before the steps that deltas come of."""
-
     def _ready(self, parameter):
         if self.deferred:
             self._count(self._hooks[parameter])
@@ -185,7 +182,7 @@ class _DeltaOptimizer(WrappedOptimizer):
 
     def _wait(self):
         try:
-            super().synchronize()
+            self._horon_synchronize()
         except BaseException:
             self._horon_deltas.drop()
             raise

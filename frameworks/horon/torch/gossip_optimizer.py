@@ -84,11 +84,10 @@ class _GossipOptimizer(WrappedOptimizer):
         if not self._horon_skip and not self._horon_synchronized:
             self._horon_synchronize()
         self._forget_synchronizing()
-        scaler = self._take_scaler()
         if isinstance(self._horon_gossip, LayeredGossip):
-            self._horon_gossip.check_step(self._horon_skip, bool(scaler))
             self._end_layers()
             return loss
+        scaler = self._take_scaler()
         self._horon_gossip.bias()
         try:
             self._horon_gossip.before_step()
@@ -100,6 +99,7 @@ class _GossipOptimizer(WrappedOptimizer):
 
     @torch.optim.Optimizer.profile_hook_step  # no step of the wrapped optimizer runs the hooks
     def _end_layers(self):
+        self._horon_gossip.check_step(self._horon_skip, bool(self._take_scaler()))
         self._horon_gossip.after_step()
 
     def _step_computing(self, closure):

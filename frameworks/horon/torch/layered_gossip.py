@@ -24,7 +24,7 @@ from horon.torch.reducer import TOO_MANY
 TOO_LATE = ("style='atc' takes each parameter's step during backward: afterwards gradients can "
             "neither be clipped nor unscaled. Leave the style out for that")
 BY_LAYERS = Asked("style='atc'", "The parameters are not as they were",
-                  "leave the style out with it")
+                  "leave the style out with it", "hvd.DistributedOptimizer")
 
 
 class LayeredGossip(ArrivingGossip):
@@ -116,12 +116,14 @@ class LayeredGossip(ArrivingGossip):
         if self._mixes and not averages:
             self._round += 1
             self._first = False
-        if self._op.overlap and self._mixes and not averages:
-            self._arriving, self._weight_arriving = under_way, weight_under_way
-        else:
-            self._end(under_way, weight_under_way, averages)
-        self._hook_parameters()
-        self._steps_of_one.commit()
+        try:
+            if self._op.overlap and self._mixes and not averages:
+                self._arriving, self._weight_arriving = under_way, weight_under_way
+            else:
+                self._end(under_way, weight_under_way, averages)
+        finally:
+            self._hook_parameters()
+            self._steps_of_one.commit()
 
     def _end(self, under_way, weight, averages):
         try:

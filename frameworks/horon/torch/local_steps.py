@@ -20,14 +20,17 @@ from horon.torch.optimizer_base import needs_closure
 
 @dataclass(frozen=True)
 class Asked:
-    """Who takes the steps, what became of them when commit() refuses, and what to do then."""
+    """Who takes the steps, what became of them when commit() refuses, what to do then, and what is
+    put around an optimizer."""
 
     by: str
     outcome: str
     instead: str
+    wrapper: str
 
 
-ADASUM = Asked("op=Adasum", "Nothing was applied", "use op=hvd.Average with it")
+ADASUM = Asked("op=Adasum", "Nothing was applied", "use op=hvd.Average with it",
+               "hvd.DistributedOptimizer")
 _TAKES = "{asked.by} takes the step of each parameter alone, and "
 _DIFFERENT = _TAKES + (
     "{0}.step() has written different values to {1} for '{2}' and '{3}': it computes something "
@@ -43,7 +46,7 @@ _OTHERS = _TAKES + (
 )
 _INNER = _TAKES + (
     "{0} has another optimizer, {1}, that would step all of them: wrap that one, "
-    "{0}(hvd.DistributedOptimizer({2}(...), ...), ...), or {asked.instead}"
+    "{0}({asked.wrapper}({2}(...), ...), ...), or {asked.instead}"
 )
 _CLOSURE = _TAKES + (
     "{0}.step() cannot do without a closure for all of them: {asked.instead}"
@@ -82,12 +85,16 @@ class LocalSteps:
         index = self._index(parameter)
         if index is None:
             return
-        others = [] if self._trusted else [
-            (p, p._version) for group in self._groups for p in group["params"] if p is not parameter]
+        others = [] if self._trusted else [(p, p._version) for p in self._beside(parameter)]
         self._step(parameter, index)
         for other, version in others:  # in the first round
             if other._version != version:
                 self._refuse(_OTHERS, self._name(other))
+
+    def _beside(self, parameter):
+        """Those that nobody else may change meanwhile: autograd has a thread for each device."""
+        return [p for group in self._groups for p in group["params"]
+                if p is not parameter and p.device == parameter.device]
 
     def commit(self) -> None:
         """Writes what the steps since the last call wrote beside their parameters, or raises."""

@@ -70,9 +70,11 @@ class WrappedOptimizer:
         self._horon_skip = False
 
     def synchronize(self):
-        """Waits until everything that step() needs of the other ranks is there."""
+        """Waits until everything that step() needs of the other ranks is there. On all ranks alike:
+        where each has gradients of its own (gossip, dissemination) they tell each other of an
+        overflow, since a GradScaler may come next, and all have it then."""
         self._horon_synchronize()
-        self._horon_reducer.agree_on_overflow()  # what comes next may be a GradScaler
+        self._horon_reducer.agree_on_overflow()
 
     def _horon_synchronize(self):
         self._horon_reducer.synchronize()

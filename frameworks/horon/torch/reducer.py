@@ -134,17 +134,19 @@ class GradientReducer:
     def agree_on_overflow(self) -> None:
         """For all ranks, before a GradScaler looks at reduced gradients of which each rank has its
         own: an overflow that some of them see is made one of all, so that all leave the step out
-        and go on with one scale. Gradients of several scales could not be mixed."""
+        and go on with one scale. Gradients of several scales could not be mixed. Blocks; with a
+        rank that is too late it is an overflow, too: nobody knows of the others then."""
         if not (self.active and spec_of(self._reduction.op).partition(":")[0] in _OF_EACH_RANK):
             return
-        gradients = [_values_of(p.grad) for p in self._hooks if p.grad is not None]
-        gradients = [g for g in gradients if g.numel() > 0]
-        largest = [torch.linalg.vector_norm(g, float("inf")) for g in gradients]
-        mine = float(not all(map(math.isfinite, largest)))
-        seen = reduce_call("overflow", "average:late=keep", torch.tensor([mine]),
-                           self.process_set).run()
-        if seen.item() > 0 and gradients:
-            gradients[0].fill_(float("inf"))
+        mine = _overflow_in([p.grad for p in self._hooks if p.grad is not None])
+        first = float(self.process_set.rank() == 0)  # a mean of that is neither 0 nor 1
+        seen, met = reduce_call("gradients.overflow", "average:late=keep",
+                                torch.tensor([float(mine), first]), self.process_set).run().tolist()
+        if mine or (seen == 0 and met not in (0.0, 1.0)):
+            return
+        parameter = next(iter(self._hooks), None)
+        if parameter is not None:
+            parameter.grad = torch.full_like(parameter, math.inf, requires_grad=False)
 
     def _make_views(self):
         parameters = (p for options in self._param_groups for p in options["params"])
@@ -292,8 +294,15 @@ class GradientReducer:
         return f"{self.prefix}.{self._names[parameter]}"
 
 
-def _values_of(gradient):
-    return gradient._values() if gradient.is_sparse else gradient
+def _overflow_in(gradients) -> bool:
+    """Whether any has a value that is not finite. Waits once for each device."""
+    of_device = {}
+    for gradient in gradients:
+        values = gradient._values() if gradient.is_sparse else gradient
+        if values.numel() > 0:
+            largest = torch.linalg.vector_norm(values, math.inf)
+            of_device.setdefault(values.device, []).append(largest.float())
+    return not all(bool(torch.stack(norms).isfinite().all()) for norms in of_device.values())
 
 
 def _place(gradient) -> int:

@@ -1,6 +1,7 @@
 """BlueFog's optimizers against all ranks computed by hand in one process."""
 
 import itertools
+from contextlib import nullcontext
 
 import torch
 from adasum_local_steps import Counting
@@ -389,6 +390,32 @@ def check_more_passes_than_a_step_has_are_refused():
             loss_of(model, batches[bf.rank()])
         optimizer.step()
     same(flat(model), flat(matched))
+
+
+def check_an_exchange_that_fails():
+    """The next ones come when they are due."""
+    if not CHECKED:
+        return
+    ring()
+    for make in (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedAdaptWithCombineOptimizer):
+        model = start_models()[bf.rank()]
+        optimizer = make(sgd(model), model=model, num_steps_per_communication=2)
+        way = optimizer._bluefog_way
+        ended = []
+
+        def end(way=way, ended=ended):
+            type(way).end(way)
+            ended.append(step)
+            if len(ended) == 1:
+                raise hvd.HoronLate("made up")
+
+        way.end = end
+        for step, batch in enumerate(data()[:6]):
+            optimizer.zero_grad()
+            loss_of(model, batch[bf.rank()]).backward()
+            with raises(hvd.HoronLate, words=["made up"]) if step == 1 else nullcontext():
+                optimizer.step()
+        assert ended == [1, 3, 5], ended
 
 
 def check_windows_wait_for_nobody():

@@ -97,6 +97,23 @@ def check_exact_averages():
         assert optimizer.state_dict()["horon_gossip"]["weight"] == 1.0
 
 
+def check_a_scaler_of_mixed_gradients():
+    """Nobody knows of an overflow of the others then: all leave the step out, and halve the scale."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    op = hvd.Gossip("gossipgrad", global_average_every=1000)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(4):
+        hvd.barrier()
+        with others_first() if step == 1 else nullcontext():
+            optimizer.zero_grad()
+            scaler.scale(weight.sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        close(weight.detach(), torch.full((3,), -float(step if step >= 1 else 1)), 1e-6)
+        assert scaler.get_scale() == (2.0 if step >= 1 else 4.0), (step, scaler.get_scale())
+
+
 def check_a_mean_that_ctrl_c_has_left():
     """Asked for again it goes on with the meeting that was begun: it is left out when that has
     waited for long enough, here as on the other ranks, and the next one is made."""

@@ -257,6 +257,18 @@ def check_optimizers_that_count_their_steps():
         same(values, results[0])
 
 
+def check_hooks_of_steps_come_too_late_to_clip():
+    model, optimizer = begin(hvd.Gossip("dpsgd", style="atc"))
+
+    def clip(*_):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    optimizer.register_step_pre_hook(clip)
+    loss_of(model, data()[0][hvd.rank()]).backward()
+    with raises(hvd.HoronUnsupported, words=["neither be clipped"]):
+        optimizer.step()
+
+
 def check_optimizers_that_look_at_all_parameters_are_refused():
     for kind in (Estimating, Remembering, Stateful):
         model, optimizer = begin(hvd.Gossip("dpsgd", style="atc"),

@@ -1,7 +1,10 @@
 #include "runtime/core/wire.h"
 
+#include <algorithm>
+#include <bit>
 #include <random>
 
+#include "runtime/core/wire_parts.h"
 #include "test/support/catch.h"
 
 namespace horon {
@@ -114,7 +117,7 @@ TEST_CASE("cache ids that come twice count once, and those at the end of all num
   const uint64_t last = UINT64_MAX - 64;
   CHECK(DecodeReport(Encode(SampleReport({last}))).ok());
   CHECK(DecodeReport(Encode(SampleReport({1, last}))).ok());
-  CHECK_FALSE(DecodeReport(Encode(SampleReport({1, last + 1}))).ok());  // a list
+  CHECK_FALSE(DecodeReport(Encode(SampleReport({1, last + 1}))).ok());
   CHECK_FALSE(DecodeReport(Encode(SampleReport({last, last + 64}))).ok());
 }
 
@@ -206,14 +209,48 @@ TEST_CASE("a step in the usual order is a few bytes, and no length is believed")
   CHECK(Encode(decision).size() == least + 3);
   WireBytes bytes = Encode(decision);
   bool refused = false;
-  for (size_t at = 0; at + 8 <= bytes.size(); ++at) {  // wherever the run's length is
+  for (size_t at = 0; at < bytes.size(); ++at) {  // wherever the run's length is
     WireBytes broken = bytes;
-    std::fill_n(broken.begin() + static_cast<std::ptrdiff_t>(at), 8, std::byte{0x7f});
+    broken[at] = std::byte{0xff};  // and seven bytes more of it
+    broken.insert(broken.begin() + static_cast<std::ptrdiff_t>(at) + 1, 6, std::byte{0xff});
+    broken.insert(broken.begin() + static_cast<std::ptrdiff_t>(at) + 7, std::byte{0x7f});
     const auto back = DecodeDecision(broken, 2);
     refused = refused || !back.ok();
     if (back.ok()) CHECK(back.value().order.size() <= (1u << 22));
   }
   CHECK(refused);
+}
+
+TEST_CASE("numbers of few bytes come back, and too many bytes are refused") {
+  for (const uint64_t value : {uint64_t{0}, uint64_t{127}, uint64_t{128}, uint64_t{300},
+                               uint64_t{1} << 35, UINT64_MAX}) {
+    WireWriter out;
+    out.Varint(value);
+    const WireBytes bytes = out.Take();
+    const auto bits = std::max<size_t>(1, static_cast<size_t>(std::bit_width(value)));
+    CHECK(bytes.size() == (bits + 6) / 7);
+    WireReader in(bytes);
+    CHECK(in.Varint() == value);
+    CHECK(in.Finish().ok());
+    WireReader cut({bytes.data(), bytes.size() - 1});
+    cut.Varint();
+    CHECK_FALSE(cut.Finish().ok());
+  }
+  const WireBytes endless(11, std::byte{0xff});
+  WireReader in(endless);
+  in.Varint();
+  CHECK_FALSE(in.Finish().ok());
+}
+
+TEST_CASE("a bitmap of ids beyond the last one is refused") {
+  WireWriter out;
+  out.Number(uint8_t{1});  // a bitmap
+  out.Varint(UINT64_MAX - 63);
+  out.Numbers(std::vector<uint64_t>{1});
+  const WireBytes bytes = out.Take();
+  WireReader in(bytes);
+  ReadIds(in);
+  CHECK_FALSE(in.Finish().ok());
 }
 
 TEST_CASE("a rank that does not exist is refused") {

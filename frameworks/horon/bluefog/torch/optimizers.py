@@ -34,8 +34,8 @@ from horon.torch.reducer import TOO_MANY
 
 
 TOO_MANY_PASSES = (
-    "The model ran forward more than num_steps_per_communication={} times before call to step(). "
-    "Call it after each pass, or after {} of them; passes without a step belong into "
+    "The model ran forward more than num_steps_per_communication={0} times before call to step(). "
+    "Call it after each pass, or after {0} of them; passes without a step belong into "
     "torch.no_grad() or after model.eval().")
 
 
@@ -89,13 +89,14 @@ class _Collective:
 
 
 _BY_LAYERS = Asked("during_backward=True", "The parameters are not as they were",
-                   "leave during_backward out with it")
+                   "leave during_backward out with it", "bf.DistributedAdaptThenCombineOptimizer")
 
 
 class _ByLayers(_Collective):
     """The step and the exchange of each parameter as soon as backward has its gradient."""
 
     def __init__(self, optimizer, named_parameters, kind):
+        refuse_unsteppable(optimizer, _BY_LAYERS)
         super().__init__(optimizer, named_parameters)
         self._names = {parameter: name for name, parameter in named_parameters}
         self._local = LocalSteps(weakref.proxy(optimizer), kind, self._names, _BY_LAYERS)
@@ -135,8 +136,10 @@ class _ByLayers(_Collective):
             if parameter.grad is not None:
                 self._step(parameter)
             self._begin_one(parameter)
-        self.end()
-        self._local.commit()
+        try:
+            self.end()
+        finally:
+            self._local.commit()
         if scaled or any(parameter.grad is not gradient or gradient._version != version
                          for parameter, (gradient, version) in used.items()):
             raise hvd.HoronUnsupported(TOO_LATE.replace("style='atc'", "during_backward=True"))
@@ -270,9 +273,10 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
             self._forward_begins()
         self._bluefog_seen = False
         due = self._bluefog_due()
+        if due:
+            self._bluefog_passes = 0  # also where the exchange fails
         if due and isinstance(self._bluefog_way, _ByLayers):
-            self._bluefog_passes = 0
-            self._bluefog_end_layers(bool(self._take_scaler()))
+            self._bluefog_end_layers()
             return loss
         if due and self._bluefog_overlaps:
             self._bluefog_way.end()
@@ -280,15 +284,13 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
         if due and not self._bluefog_overlaps:
             self._bluefog_way.begin()
             self._bluefog_way.end()
-        if due:
-            self._bluefog_passes = 0
         return loss
 
     step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
     @torch.optim.Optimizer.profile_hook_step  # here no step of the wrapped optimizer does
-    def _bluefog_end_layers(self, scaled):
-        self._bluefog_way.adapt_and_end(scaled)
+    def _bluefog_end_layers(self):
+        self._bluefog_way.adapt_and_end(bool(self._take_scaler()))
 
     def _bluefog_due(self) -> bool:
         """Whether parameters are mixed with this step."""
@@ -296,7 +298,7 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
 
     def _forward_begins(self):
         if 1 < self._bluefog_every == self._bluefog_passes:
-            raise AssertionError(TOO_MANY_PASSES.format(*2 * [self._bluefog_every]))
+            raise AssertionError(TOO_MANY_PASSES.format(self._bluefog_every))
         self._bluefog_seen = True
         self._bluefog_passes += 1
         if self._bluefog_overlaps and self._bluefog_passes == self._bluefog_every:
@@ -361,7 +363,6 @@ def DistributedAdaptThenCombineOptimizer(
     if not during_backward:
         return _mixing_optimizer(optimizer, model, communication_type,
                                  num_steps_per_communication, False)
-    refuse_unsteppable(optimizer, _BY_LAYERS)
     by_layers = functools.partial(_ByLayers, kind=type(optimizer))
     return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
                              False, by_layers)
