@@ -26,16 +26,31 @@ inline PyTypeObject* gradient_hook_type = nullptr;
 
 inline GradientHook& HookOf(PyObject* self) { return *reinterpret_cast<GradientHook*>(self); }
 
+inline bool IsFalse(PyObject* tensor, PyObject* name) {
+  const auto is = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor, name));
+  return is && is.ptr() == Py_False;
+}
+
+// Gives the view the gradient's value; false also with an error set. Of a dense one that is like
+// those before it the bytes alone, without the framework's help.
+inline bool Copied(const TensorLook& look, PyObject* gradient, PyObject* view) {
+  void *from = nullptr, *to = nullptr;
+  if (look.Knows(gradient) && look.Knows(view) && look.Is(gradient, from) && look.Is(view, to)) {
+    std::memcpy(to, from, look.Bytes());
+    return true;
+  }
+  if (!IsFalse(gradient, attribute::is_sparse)) return false;
+  const auto copied = py::reinterpret_steal<py::object>(
+      PyObject_CallMethodOneArg(view, attribute::copy_, gradient));
+  return static_cast<bool>(copied);
+}
+
 // Makes the view the gradient, with its value; false also with an error set, and where only
 // gradient_views.py can do it: a sparse gradient, or one that has a graph of its own.
-inline bool Adopt(PyObject* parameter, PyObject* gradient, PyObject* view) {
-  for (PyObject* const special : {attribute::is_sparse, attribute::requires_grad}) {
-    const auto is = py::reinterpret_steal<py::object>(PyObject_GetAttr(gradient, special));
-    if (!is || is.ptr() != Py_False) return false;
-  }
-  PyObject* const copied = PyObject_CallMethodOneArg(view, attribute::copy_, gradient);
-  Py_XDECREF(copied);
-  return copied != nullptr && PyObject_SetAttr(parameter, attribute::grad, view) == 0;
+inline bool Adopt(const TensorLook& look, PyObject* parameter, PyObject* gradient,
+                  PyObject* view) {
+  return IsFalse(gradient, attribute::requires_grad) && Copied(look, gradient, view) &&
+         PyObject_SetAttr(parameter, attribute::grad, view) == 0;
 }
 
 // Whether it has started; false also with an error set.
@@ -48,7 +63,7 @@ inline bool StartedLikeBefore(GradientHook& hook, PyObject* parameter) {
       py::reinterpret_steal<py::object>(PyObject_GetAttr(parameter, attribute::grad));
   if (!gradient || gradient.is_none()) return false;
   if (hook.view != Py_None && gradient.ptr() != hook.view) {
-    if (!Adopt(parameter, gradient.ptr(), hook.view)) return false;
+    if (!Adopt(hook.known->members[0].look, parameter, gradient.ptr(), hook.view)) return false;
     gradient = py::reinterpret_borrow<py::object>(hook.view);
   }
   void* place = nullptr;

@@ -62,6 +62,12 @@ class TensorLook {
     shape_at_ = reinterpret_cast<const char*>(seen.shape);
     return true;
   }
+  // Of the elements of such a tensor.
+  size_t Bytes() const {
+    size_t bytes = bits_ / 8;
+    for (const int64_t extent : shape_) bytes *= static_cast<size_t>(extent);
+    return bytes;
+  }
   // What will be looked at of a tensor like this one, as far as it is the one seen last: what the
   // framework holds lies around its shape.
   const void* OfTensor() const { return shape_at_ == nullptr ? nullptr : shape_at_ - 64; }
