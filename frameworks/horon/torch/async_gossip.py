@@ -62,6 +62,7 @@ class AsyncGossip:
         self._steps = self._round = 0
         self._pending = []  # handles of what the last step began
         self._windows = []
+        self._fresh = True  # parameters may have been loaded, or broadcast, since they were read
 
     def _open(self, sources, destinations):
         for flat in self._shown:
@@ -110,6 +111,7 @@ class AsyncGossip:
         for window, change, shown in zip(self._windows, self._change, self._shown):
             self._mix(window, change, shown)
         self._flat.write(self._shown)
+        self._fresh = False
 
     def finish(self, average=False, timeout=None) -> bool:
         """For all ranks: each takes in what the others gave it; then nothing is under way. False:
@@ -189,6 +191,7 @@ class AsyncGossip:
         self._take()
         count = len(self._windows)
         self._set(values, weights_for(state, count) if self.push_sum else [1.0] * count)
+        self._fresh = True
         _meet_who_lives()  # what a rank gives from now on is of what was loaded
 
 
@@ -275,9 +278,12 @@ class PushGossip(AsyncGossip):
             self._take()
 
     def _mix(self, window, change, out):
+        """A change counts with what has come, but not one that may be of other parameters: what has
+        come is of the sender's new ones."""
+        weight = window.push_sum_weight
         if self._collects:
             window.collect(push_sum=True)
-        window.step(change, weight=window.push_sum_weight)
+        window.step(change, weight=weight if self._fresh else window.push_sum_weight)
         torch.div(window.tensor, window.push_sum_weight, out=out)
 
     def _exchange(self, free):

@@ -126,9 +126,10 @@ def weights_in_turn(graph, size, steps):
     weights, given, counted = [1.0] * size, [0.0] * size, []
     for step in range(steps):
         for rank in range(size):
+            own = weights[rank]
             weights[rank] += given[rank]
             given[rank] = 0.0
-            counted.append(weights[rank])
+            counted.append(own if step == 0 else weights[rank])  # parameters may be new at first
             before, weights[rank] = weights[rank], 0.0
             for sender, to, part in graph.edges(step):
                 if sender == rank:
@@ -155,6 +156,24 @@ def check_push_sum_learns_by_the_weight_that_has_come():
     moved = lr * sum(counted) / size
     close(parameter.detach(), torch.full((4,), (size - 1) / 2 - moved), 1e-5)
     optimizer.close_gossip()
+
+
+def check_parameters_that_are_loaded_after_the_optimizer_is_made():
+    """They are the windows' with all their weight, whatever others have given by then."""
+    for algorithm in ALGORITHMS:
+        parameter = torch.nn.Parameter(torch.zeros(4))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.0),
+                                             op=hvd.Gossip(algorithm, overlap=False))
+        with torch.no_grad():
+            parameter.fill_(1.0 + hvd.rank())
+        for rank in range(hvd.size()):  # so that those before have given
+            if rank == hvd.rank():
+                parameter.grad = torch.ones(4)
+                optimizer.step()
+            hvd.barrier()
+        optimizer.finish_gossip(average=True)
+        close(parameter.detach(), torch.full((4,), (hvd.size() + 1) / 2), 1e-5)
+        optimizer.close_gossip()
 
 
 def check_a_mean_of_what_is_there():
