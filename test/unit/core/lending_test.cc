@@ -1,5 +1,7 @@
 // Blocking calls run the cycle themselves, and leave the background thread asleep.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <latch>
 #include <list>
 #include <string>
@@ -19,26 +21,37 @@ using test::World;
 using test::WorldOptions;
 
 TEST_CASE("lending: a loop of blocking calls between nodes leaves background threads asleep") {
+  using Clock = std::chrono::steady_clock;
   constexpr int kBatches = 40, kCalls = 50, kRanks = 2;
+  constexpr std::chrono::milliseconds kLong{2};  // as in Runtime::MustWakeBackground
+  std::atomic<int> judged{0};                    // ranks
   WorldOptions apart;
   apart.local_size = 1;
   Verdicts verdicts;
   World world(kRanks, apart);
   world.Run([&](Rank& me) {
     const Doorbell& bell = world.bell(me.rank());
-    // It is woken where it has slept for long, so on a busy machine some batches tell nothing.
+    // It is woken where it has slept for long: a batch with a call that took as long tells nothing.
     uint32_t fewest = kCalls;
+    bool mine = false;
     for (int batch = 0; batch < kBatches; ++batch) {
       const uint32_t before = bell.ticket();
+      Clock::duration longest{};
       for (int call = 0; call < kCalls; ++call) {
+        const auto start = Clock::now();
         std::vector<float> values(1, 1);
         EXPECT(me.Reduce("x", "sum", values).ok() && values[0] == kRanks, "wrong sum");
+        longest = std::max(longest, Clock::now() - start);
       }
+      if (longest >= kLong) continue;
       fewest = std::min(fewest, bell.ticket() - before);
+      mine = true;
     }
-    EXPECT(fewest < kCalls / 4, "woken " + std::to_string(fewest) + " times at best");
+    EXPECT(!mine || fewest < kCalls / 4, "woken " + std::to_string(fewest) + " times at best");
+    if (mine) ++judged;
   });
   RequireNone(verdicts);
+  if (judged == 0) WARN("nothing is known: no batch without a call of 2 ms, as under sanitizers");
 }
 
 TEST_CASE("lending: a rank that is back from a call hears what others ask of it") {
