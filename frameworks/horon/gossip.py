@@ -10,7 +10,7 @@ import functools
 
 from horon import _core
 from horon.errors import HoronInvalidArgument
-from horon.mixing import Lazy, Natural
+from horon.mixing import Lazy, Mixing, Natural
 from horon.runtime import cross_size, is_homogeneous
 from horon.specs import Op
 from horon.topology import Topology
@@ -78,6 +78,7 @@ class Gossip(Op):
     def __init__(self, algorithm=None, topology=None, mixing=None, what=None, overlap=None,
                  sync_freq=0, global_average_every=None, hierarchical=False, local_op="average",
                  style=None, negotiated=None):
+        _check_kinds(topology, mixing)
         if isinstance(topology, Topology):
             topology = topology.as_run()
         self.advised = topology == "auto" and algorithm is None
@@ -246,9 +247,24 @@ def _rounds_differ(spec: str, n: int) -> bool:
 _OF_A_CALL = ("hierarchical", "inside", "rounds", "late")  # of a spec, beside its graph
 
 
+def _check_kinds(topology, mixing) -> None:
+    """HoronInvalidArgument for what is taken for a topology, or for weights, by mistake."""
+    if not (topology is None or isinstance(topology, (str, Topology))):
+        name = getattr(topology, "__name__", "a topology")
+        raise HoronInvalidArgument(
+            f"topology is a {type(topology).__name__}: give its name ('ring'), or horon.topology's "
+            + (f"{name}(n), called with the number of ranks" if callable(topology) else
+               "objects, such as from_matrix(rows)"))
+    if not (mixing is None or isinstance(mixing, Mixing)):
+        raise HoronInvalidArgument(
+            f"mixing is {mixing!r}: give one of horon.mixing's objects, such as "
+            "horon.mixing.MetropolisHastings() or Push()")
+
+
 def graph_of(topology, n: int, mixing=None) -> Topology:
     """A topology of n participants, as the runtime does it, from what a user may give: one, its
     name, or None."""
+    _check_kinds(topology, mixing)
     if not isinstance(topology, Topology):
         return Topology(n, f"graph={topology or 'auto'}", mixing)
     if topology.n != n:

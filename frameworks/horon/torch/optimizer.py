@@ -49,6 +49,14 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     step.hooked = True  # hooks of steps run in the wrapped optimizer's: torch adds them to no other
 
+    def finish_gossip(self, average=False, timeout=None) -> bool:
+        """For op=hvd.Gossip(...). Here nothing is under way between two steps, and what was equal
+        on all ranks still is: True, so that a program need not know which op it was advised."""
+        return True
+
+    def close_gossip(self, timeout=None):
+        """For op=hvd.Gossip(...). Here nothing is held."""
+
     def defer_local_steps(self, defer=True):
         """For op=Adasum on several ranks. Here no step is taken before step() anyway."""
 

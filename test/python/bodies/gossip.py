@@ -337,3 +337,16 @@ def check_bytes_of_each_edge_are_counted():
         hvd.neighbor_allgather(x, src_ranks=[left], dst_ranks=[right], name="counted.rows")
         want[right] += 4800
     assert sent() - before == want, (sent(), before, want)
+
+
+def check_what_is_no_topology_and_no_mixing():
+    """Says what to give."""
+    for arguments, words in (
+            ({"topology": topology.Ring}, ["Ring(n)", "number of ranks"]),
+            ({"topology": [[0.5, 0.5], [0.5, 0.5]]}, ["list", "from_matrix"]),
+            ({"mixing": "metropolis"}, ["'metropolis'", "MetropolisHastings()"]),
+            ({"mixing": mixing.Push}, ["Push", "objects"])):
+        for call in (lambda a=arguments: hvd.Gossip(**a),
+                     lambda a=arguments: hvd.gossip_average(torch.ones(2), rounds=1, **a)):
+            with raises(hvd.HoronInvalidArgument, words=words):
+                call()

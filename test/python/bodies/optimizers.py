@@ -360,3 +360,11 @@ def check_sparse_parameters_without_gradient():
         want = torch.zeros(10, 4)
         want[5] = -1 / size
         close(tables["late"].weight.detach(), want)
+
+
+def check_nothing_to_finish():
+    """So that a program need not know which op it was advised."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    assert optimizer.finish_gossip(average=True) and optimizer.finish_gossip(timeout=1)
+    optimizer.close_gossip()
