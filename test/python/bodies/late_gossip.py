@@ -98,7 +98,7 @@ def check_exact_averages():
 
 
 def check_a_scaler_of_mixed_gradients():
-    """Nobody knows of an overflow of the others then: all leave the step out, and halve the scale."""
+    """Nobody knows of an overflow of others then: all leave the step out, and halve the scale."""
     weight = torch.nn.Parameter(torch.zeros(3))
     op = hvd.Gossip("gossipgrad", global_average_every=1000)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=op)
