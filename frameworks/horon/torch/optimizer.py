@@ -51,7 +51,11 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     def finish_gossip(self, average=False, timeout=None) -> bool:
         """For op=hvd.Gossip(...). Here nothing is under way between two steps, and what was equal
-        on all ranks still is: True, so that a program need not know which op it was advised."""
+        on all ranks still is: True, so that a program need not know which op it was advised. Where
+        each rank has gradients of its own (dissemination) there is no average: ValueError."""
+        if average and self._horon_reducer.differs:
+            raise ValueError("with this op each rank has parameters of its own: average them with "
+                             "hvd.grouped_allreduce_(parameters, op=hvd.Average)")
         return True
 
     def close_gossip(self, timeout=None):

@@ -130,13 +130,18 @@ class GradientReducer:
         if clash:
             self._refuse_sharing(clash)
 
+    @property
+    def differs(self) -> bool:
+        """Whether each rank has a gradient of its own afterwards."""
+        return spec_of(self._reduction.op).partition(":")[0] in _OF_EACH_RANK
+
     @torch.no_grad()
     def agree_on_overflow(self) -> None:
         """For all ranks, before a GradScaler looks at reduced gradients of which each rank has its
         own: an overflow that some of them see is made one of all, so that all leave the step out
         and go on with one scale. Gradients of several scales could not be mixed. Blocks; with a
         rank that is too late it is an overflow, too: nobody knows of the others then."""
-        if not (self.active and spec_of(self._reduction.op).partition(":")[0] in _OF_EACH_RANK):
+        if not (self.active and self.differs):
             return
         mine = _overflow_in([p.grad for p in self._hooks if p.grad is not None])
         first = float(self.process_set.rank() == 0)  # a mean of that is neither 0 nor 1

@@ -368,3 +368,8 @@ def check_nothing_to_finish():
     optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
     assert optimizer.finish_gossip(average=True) and optimizer.finish_gossip(timeout=1)
     optimizer.close_gossip()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(),
+                                         op=hvd.Dissemination())
+    assert optimizer.finish_gossip()
+    with raises(ValueError, words=["parameters of its own"]):
+        optimizer.finish_gossip(average=True)

@@ -360,12 +360,9 @@ def DistributedAdaptThenCombineOptimizer(
         num_steps_per_communication=1, *, during_backward=False):
     """The optimizer's step, then parameters are mixed. during_backward: both for each parameter
     as soon as backward has its gradient; gradients cannot be clipped or unscaled then."""
-    if not during_backward:
-        return _mixing_optimizer(optimizer, model, communication_type,
-                                 num_steps_per_communication, False)
     by_layers = functools.partial(_ByLayers, kind=type(optimizer))
     return _mixing_optimizer(optimizer, model, communication_type, num_steps_per_communication,
-                             False, by_layers)
+                             False, by_layers if during_backward else _Collective)
 
 
 def DistributedAdaptWithCombineOptimizer(
