@@ -305,9 +305,9 @@ def _overflow_in(gradients) -> bool:
     for gradient in gradients:
         values = gradient._values() if gradient.is_sparse else gradient
         if values.numel() > 0:
-            largest = torch.linalg.vector_norm(values, math.inf)
-            of_device.setdefault(values.device, []).append(largest.float())
-    return not all(bool(torch.stack(norms).isfinite().all()) for norms in of_device.values())
+            finite = torch.linalg.vector_norm(values, math.inf).isfinite()
+            of_device.setdefault(values.device, []).append(finite)
+    return not all(bool(torch.stack(finite).all()) for finite in of_device.values())
 
 
 def _place(gradient) -> int:
