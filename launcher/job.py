@@ -35,6 +35,7 @@ _WRITE_S = 0.8  # that output may take after an interrupt: much of it, or a read
 _DRAIN_S = 1.0  # for output that is still on its way when all ranks have ended
 _GONE_S = 0.2  # after SIGKILL, for those to be heard of again who can be
 _INTERRUPTED_S = 1.7  # from an interrupt to our end
+_MOST_NAMED = 8  # ranks in a sentence
 _LONGEST_S = 86400.0  # that the loop sleeps; a system call takes no more than a few weeks
 
 
@@ -81,6 +82,7 @@ class Job:
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
+        self._patient_until = math.inf  # with ranks that go on after a failure
         self._give_up_at = math.inf  # after an interrupt: ranks that nobody hears of any more
         self._starting = True  # not all ranks are there yet, to be told of each other
         self._waiting = False  # for whoever reads the output
@@ -294,6 +296,19 @@ class Job:
         ):
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
+            self._patient_until = end
+        if now >= self._patient_until and not self._interrupt:
+            self._patient_until = math.inf
+            self._name_the_overdue()
+
+    def _name_the_overdue(self) -> None:
+        """Who has not ended by itself since another rank failed, before it is told to."""
+        late = [str(rank.rank) for rank in self._crew.ranks if rank.ended_at is None]
+        if late:
+            shown = ", ".join(late[:_MOST_NAMED]) + (" ..." if len(late) > _MOST_NAMED else "")
+            who = f"rank {shown} is" if len(late) == 1 else f"ranks {shown} are"
+            self._say_always(f"{who} still running {self._options.grace_s:g} s after the first "
+                             "failure, and ended now (--grace-period)")
 
     def _drain(self) -> None:
         """What the ranks wrote last is still on its way."""
@@ -343,8 +358,11 @@ class Job:
 
     def _say(self, sentence: str) -> None:
         if self._options.verbose:
-            self._unsaid.append(sentence)
-            self._say_the_rest()
+            self._say_always(sentence)
+
+    def _say_always(self, sentence: str) -> None:
+        self._unsaid.append(sentence)
+        self._say_the_rest()
 
     def _say_the_rest(self) -> None:
         while self._unsaid and not self._waiting:  # not into the middle of what is being written

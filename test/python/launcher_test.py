@@ -149,13 +149,17 @@ def test_others_are_ended_after_the_grace_period() -> None:
                     "test $HORON_RANK = 0 && exit 3; sleep 100")
     assert done.returncode == 3
     assert 0.5 <= time.monotonic() - start < 10
+    assert ("horonrun: ranks 1, 2 are still running 0.5 s after the first failure, and ended now "
+            "(--grace-period)") in done.stderr
 
 
 def test_deaf_ranks_are_killed() -> None:
     body = "test $HORON_RANK = 0 && exit 3; trap '' TERM; while :; do sleep 1; done"
     start = time.monotonic()
-    assert horonrun("-np", "2", "--grace-period", "0", "sh", "-c", body).returncode == 3
+    done = horonrun("-np", "2", "--grace-period", "0", "sh", "-c", body)
+    assert done.returncode == 3
     assert time.monotonic() - start < 10
+    assert done.stderr.count("rank 1 is still running 0 s after") == 1
 
 
 def test_what_a_rank_leaves_behind_is_ended(tmp_path: Path) -> None:
