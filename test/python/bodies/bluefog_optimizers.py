@@ -96,8 +96,10 @@ def check_styles():
         close(flat(train(make, **kind)[0]), by_hand(matrix, adapt_first, 2), 2e-5)
         close(flat(train(make, passes=2, **kind)[0]), by_hand(matrix, adapt_first, 2, 2), 5e-5)
     model, _ = train(bf.DistributedAdaptThenCombineOptimizer,
-                     communication_type=bf.CommunicationType.empty)
+                     communication_type="empty")
     close(flat(model), by_hand([torch.eye(bf.size()).tolist()], True), 2e-5)
+    with raises(hvd.HoronInvalidArgument, words=["hierarchical_neighbor_allreduce"]):
+        train(bf.DistributedAdaptThenCombineOptimizer, communication_type="neighbour_allreduce")
 
 
 def check_steps_during_backward():

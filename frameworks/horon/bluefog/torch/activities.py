@@ -59,7 +59,8 @@ class ModelActivities:
         trained = [row for row, parameter in parameters.items() if parameter.requires_grad]
         self._hooks += [
             module.register_forward_pre_hook(lambda *_: self._begin(rows, "FORWARD")),
-            module.register_forward_hook(lambda _, __, out: self._forward_ended(rows, trained, out)),
+            module.register_forward_hook(
+                lambda _, __, out: self._forward_ended(rows, trained, out)),
             *(parameters[row].register_post_accumulate_grad_hook(
                 lambda _, row=row: self._end([row], "BACKWARD")) for row in trained)]
 

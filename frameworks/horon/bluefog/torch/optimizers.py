@@ -45,6 +45,17 @@ class CommunicationType(enum.Enum):
     allreduce = "allreduce"
     empty = "empty"
 
+    @classmethod
+    def named(cls, kind) -> "CommunicationType":
+        """This one, or the one of this name. HoronInvalidArgument where there is none."""
+        if isinstance(kind, cls):
+            return kind
+        if isinstance(kind, str) and kind in cls.__members__:
+            return cls[kind]
+        names = ", ".join(cls.__members__)
+        raise hvd.HoronInvalidArgument(
+            f"communication_type={kind!r}: it is one of CommunicationType's {names}")
+
 
 class _Collective:
     """Mixes each parameter by a collective, which all ranks take part in."""
@@ -220,7 +231,7 @@ def _shown(wrapped, model, mixin=_Shown):
 class _BluefogOptimizer(_Shown, WrappedOptimizer):
     """Mixed into a subclass of the wrapped optimizer's class."""
 
-    communication_type = CommunicationType.neighbor_allreduce
+    _bluefog_kind = CommunicationType.neighbor_allreduce
     self_weight = src_weights = dst_weights = neighbor_weights = None
     src_machine_weights = dst_machine_weights = None
     enable_topo_check = True  # lists are always checked
@@ -235,6 +246,15 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
             self.param_groups.pop()
             raise hvd.HoronUnsupported("parameters that are added now would not be mixed: make the "
                                        "optimizer with all parameters, and of all models")
+
+    @property
+    def communication_type(self) -> CommunicationType:
+        """How parameters are mixed from the next exchange on; may be set by its name, too."""
+        return self._bluefog_kind
+
+    @communication_type.setter
+    def communication_type(self, kind):
+        self._bluefog_kind = CommunicationType.named(kind)
 
     def register_step_function(self, step_function):
         """step_function(parameter, gradient, parameter_group) is what a step does from now on, for
