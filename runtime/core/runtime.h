@@ -30,6 +30,7 @@
 #include "runtime/core/negotiator.h"
 #include "runtime/core/pace.h"
 #include "runtime/core/queue.h"
+#include "runtime/core/spread.h"
 #include "runtime/core/standstill.h"
 #include "runtime/peer/peer_engine.h"
 #include "runtime/transport/losses.h"
@@ -253,6 +254,7 @@ class Runtime {
   std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
+  std::optional<Spread> spread_;  // where ranks share cores
   AdaptiveSpin long_spin_;  // while MuchTravels()
   Pace pace_{fabric_.topology.local_size(rank_)};  // the same
   // When the background thread wakes by itself, while it sleeps.

@@ -43,11 +43,14 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
   }
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);
   bool moved = false;
+  auto now = start;
   do {
     moved = CycleMoved();
     if (moved) break;
     if (yields_) sched_yield();
-  } while (Clock::now() < until);
+    now = Clock::now();
+    if (hurry_ && spread_) spread_->Look(now);
+  } while (now < until);
   if (is_long) long_spin_.Learn(moved && Clock::now() - start <= spin);
   return moved;
 }
