@@ -3,11 +3,12 @@
 // Ranks that yield while they wait never leave their core idle, and a kernel does not move what has
 // just run: three ranks take turns on one core, and the fourth yields to nobody on the other, for
 // tens of milliseconds, in which calls take up to twice as long. So each rank says where it looks
-// for progress and when, and of a core with two ranks more than another the last one goes there: it
-// binds its thread to that core, and at once gives it the cores back that it had.
+// for progress and when, and the last one of the fullest core, if that has two ranks more than
+// another, goes there: it binds its thread to it, and at once takes back the cores that it had.
 //
 // Only while all ranks of the node look, as in a loop of small calls: else nobody knows where they
-// are, and a kernel spreads what computes. Ranks that are bound have nowhere to go.
+// are, and a kernel spreads what computes. And only while nobody but them wants to run on the
+// machine: who computes on that core would keep it for milliseconds at a time.
 #pragma once
 
 #include <chrono>
@@ -25,16 +26,20 @@ namespace horon {
 struct Whereabouts {
   static constexpr std::chrono::milliseconds kFresh{4};
   int core = -1;  // -1: it never did
+  bool bound = false;  // to that core
   std::chrono::steady_clock::time_point at;
 };
 
-// Where the last of these, by number, that shares its core with `me` had better go, if that is me:
-// to the one of `cores`, which I may use, with the fewest ranks, and of those to the next by number,
-// which mostly shares a cache. Nowhere unless that has two less than mine, nor where somebody's
-// place is not known any more.
+// Where rank `me` had better go, if it is the last by number that can leave the fullest core: to
+// the one of `cores`, which it may use, with the fewest ranks, and of those to the next by number,
+// which mostly shares a cache. Nowhere unless that has two less, nor where somebody's place is not
+// known any more.
 std::optional<int> BetterCore(std::span<const Whereabouts> ranks, int me,
                               std::span<const int> cores,
                               std::chrono::steady_clock::time_point now);
+
+// Tasks that run on the machine or could, as /proc/loadavg says; none if that cannot be read.
+std::optional<int> Runnable();
 
 // Of one rank's threads that wait; holder of the baton only.
 class Spread {
@@ -58,9 +63,9 @@ class Spread {
   SharedSegment& segment_;
   int me_;
   Counter& moves_;
-  std::chrono::steady_clock::time_point next_;
+  std::chrono::steady_clock::time_point next_, may_move_at_;
   std::vector<Whereabouts> ranks_;  // as they were at the last look
-  std::vector<int> cores_;
+  std::vector<int> cores_;          // that this thread may use
 };
 
 }  // namespace horon
