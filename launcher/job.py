@@ -82,7 +82,7 @@ class Job:
         self._again = False  # it came twice: no more patience
         self._stopping = False  # signals because of it are planned
         self._kills: list[tuple[float, int]] = []  # when to send which signal to all
-        self._patient_until = math.inf  # with ranks that go on after a failure
+        self._patient_until: float | None = None  # with ranks that go on after the first failure
         self._give_up_at = math.inf  # after an interrupt: ranks that nobody hears of any more
         self._starting = True  # not all ranks are there yet, to be told of each other
         self._waiting = False  # for whoever reads the output
@@ -296,8 +296,8 @@ class Job:
         ):
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
-            self._patient_until = end
-        if now >= self._patient_until and not self._interrupt:
+            self._patient_until = self._patient_until or end
+        if self._patient_until and now >= self._patient_until and not self._interrupt:
             self._patient_until = math.inf
             self._name_the_overdue()
 
