@@ -98,8 +98,10 @@ def check_styles():
     model, _ = train(bf.DistributedAdaptThenCombineOptimizer,
                      communication_type="empty")
     close(flat(model), by_hand([torch.eye(bf.size()).tolist()], True), 2e-5)
+    fresh = make_model()
     with raises(hvd.HoronInvalidArgument, words=["hierarchical_neighbor_allreduce"]):
-        train(bf.DistributedAdaptThenCombineOptimizer, communication_type="neighbour_allreduce")
+        bf.DistributedAdaptWithCombineOptimizer(sgd(fresh), fresh, "neighbour_allreduce")
+    assert not fresh._forward_hooks and not fresh._forward_pre_hooks  # another may be made
 
 
 def check_steps_during_backward():

@@ -369,9 +369,10 @@ def _named(models) -> list:
 
 
 def _mixing_optimizer(optimizer, model, communication_type, steps, overlaps, way=_Collective):
+    kind = CommunicationType.named(communication_type)
     wrapped = _wrap(optimizer, model, steps, overlaps,
                     lambda wrapped, models: way(wrapped, _named(models)))
-    wrapped.communication_type = communication_type
+    wrapped.communication_type = kind
     return wrapped
 
 
