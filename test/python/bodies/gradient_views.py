@@ -78,6 +78,29 @@ def check_views_stay():
         assert all(place % 64 == 0 for place in places)
 
 
+def check_kept_views_are_added_to():
+    """zero_grad(set_to_none=False) keeps each view, and backward adds to it: nothing is copied back
+    by the hooks, in front of which this one looks."""
+    if hvd.size() == 1:
+        return
+    model = network()
+    found = {}
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda p, name=name: found.update({name: p.grad}))
+    optimizer = distributed(model, gradient_as_bucket_view=True)
+    train(model, optimizer)
+    views = {name: p.grad for name, p in model.named_parameters()}
+    assert all(found[name].data_ptr() != view.data_ptr() for name, view in views.items())  # fresh
+    for step in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        for name, p in model.named_parameters():
+            assert p.grad is views[name] and not p.grad.any(), name
+        model(batch(step)).square().mean().backward()
+        assert all(found[name] is view for name, view in views.items())
+        optimizer.step()
+        assert all(p.grad is views[name] for name, p in model.named_parameters())
+
+
 def check_several_passes():
     both(passes=3)
 
@@ -85,7 +108,9 @@ def check_several_passes():
 def check_clipping():
     def clip(model, optimizer):
         optimizer.synchronize()
+        reduced = [p.grad for p in model.parameters()]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        assert all(p.grad is gradient for p, gradient in zip(model.parameters(), reduced))
 
     both(between=clip)
 

@@ -17,6 +17,22 @@ def check_a_compiled_model_trains_as_a_plain_one():
     same_models(model, serial())
 
 
+def check_gradients_of_a_compiled_model_are_views():
+    """Fresh gradients are copied into them; those that are kept are added to."""
+    for keeps in (False, True):
+        model = network()
+        compiled = torch.compile(model)
+        optimizer = distributed(model, gradient_as_bucket_view=True)
+        places = []
+        for batch in batches():
+            optimizer.zero_grad(set_to_none=not keeps)
+            compiled(mine(batch)).square().mean().backward()
+            optimizer.step()
+            places.append([p.grad.data_ptr() for p in model.parameters()])
+        assert all(place == places[0] for place in places)
+        same_models(model, serial())
+
+
 def check_a_collective_between_compiled_parts():
     """Ours are no part of a graph: compiled code breaks there and goes on behind it."""
 
