@@ -33,13 +33,14 @@ def measure(program: str, nodes: int, each: int, tensors: int) -> dict[str, dict
 
 
 def table(rows: list[tuple[int, int, dict]]) -> str:
-    lines = ["| ranks | nodes | step | messages between nodes | a leader sends "
+    lines = ["| ranks | nodes | step | messages between nodes | inside nodes | a leader sends "
              "| a leader receives | a rank reports | the coordinator works |",
-             "|---|---|---|---|---|---|---|---|"]
+             "|---|---|---|---|---|---|---|---|---|"]
     for ranks, nodes, steps in rows:
         for name, step in steps.items():
             lines.append(f"| {ranks:,} | {nodes} | {name} | {step['messages_between']:,} | "
-                         f"{step['bytes_up']:,} B | {step['bytes_down']:,} B | "
+                         f"{step['messages_inside']:,} | {step['bytes_up']:,} B | "
+                         f"{step['bytes_down']:,} B | "
                          f"{step['report']:,} B | {step['coordinator_ms']:.2f} ms |")
     return "\n".join(lines) + "\n"
 

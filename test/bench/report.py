@@ -251,7 +251,8 @@ def plot(rows: list[Row], libraries: list[str], path: str, title: str) -> None:
         axes.set_yscale("log")
         axes.grid(True, which="major", alpha=0.3)
     panels[0][0].set(ylabel="time (us)")
-    max(panels[0], key=lambda axes: len(axes.get_legend_handles_labels()[1])).legend()
+    most = max((axes.get_legend_handles_labels() for axes in panels[0]), key=lambda of: len(of[1]))
+    figure.legend(*most, loc="outside right center")
     if len(shown) > 1:
         figure.suptitle(title)
     figure.savefig(path, dpi=120)
@@ -264,5 +265,6 @@ def draw(axes, rows: list[Row], library: str, colour: str) -> None:
     rounds = [(row.bytes, median(r.seconds) * 1e6) for row in rows for r in row.rounds
               if r.library == library]
     if points:
-        axes.plot(*zip(*points), marker="o", markersize=4, label=library, color=colour)
+        line = "--" if library == "mpi-other" else "-"  # it lies on the first one's
+        axes.plot(*zip(*points), line, marker="o", markersize=4, label=library, color=colour)
         axes.plot(*zip(*rounds), ".", markersize=3, alpha=0.4, color=colour)
