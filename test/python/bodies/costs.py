@@ -21,10 +21,10 @@ def processor_share(do) -> tuple:
     return passed, (time.process_time() - used) / passed
 
 
-def wait_for_rank_0(late, wait, least):
+def wait_for_rank_0(late, wait, least, most):
     """All ranks call `wait`, rank 0 so many seconds late; the others, which take at least so many
-    seconds then, sleep. Ranks that were held up themselves have waited less: then all do it
-    again."""
+    seconds then, sleep: they use at most this share of a core. Ranks that were held up themselves
+    have waited less: then all do it again."""
     for _ in range(5):
         hvd.barrier()
         passed, share = least, 0.0
@@ -34,7 +34,7 @@ def wait_for_rank_0(late, wait, least):
         else:
             passed, share = processor_share(wait)
         if hvd.allreduce(torch.tensor(passed), op=hvd.Min, name="waited").item() >= least:
-            assert share < 0.3, share
+            assert share < most, share
             return
     raise AssertionError(f"measured too short, five times: {passed:.3f} s")
 
@@ -146,17 +146,19 @@ def check_a_blocking_call_wakes_none_of_the_runtimes_threads():
 
 
 def check_waiting_costs_nothing():
-    """In a blocking call and in synchronize()."""
-    wait_for_rank_0(1.0, lambda: hvd.allreduce(torch.ones(2), name="late"), least=0.5)
+    """In a blocking call and in synchronize(). An MPI is looked at 500 times a second meanwhile."""
+    bounds = {"least": 0.5, "most": 0.3 if hvd.mpi_enabled() else 0.05}
+    wait_for_rank_0(1.0, lambda: hvd.allreduce(torch.ones(2), name="late"), **bounds)
     wait_for_rank_0(1.0, lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="late")),
-                    least=0.5)
+                    **bounds)
 
 
 def check_waiting_after_a_burst_costs_nothing():
-    """The queue may just be left to fill for a moment when the wait for rank 0 begins."""
+    """The queue may just be left to fill for a moment when the wait for rank 0 begins. To hand over
+    a thousand tensors takes a part of the time."""
     tensors = [torch.ones(3) for _ in range(1000)]
     for _ in range(10):
-        wait_for_rank_0(0.3, lambda: reduce_each(tensors, "burst"), least=0.2)
+        wait_for_rank_0(0.3, lambda: reduce_each(tensors, "burst"), least=0.2, most=0.3)
 
 
 def requests_and_buckets():
