@@ -1,8 +1,8 @@
 // What the models share: relacy, and a futex made of its mutex and condition variable.
 //
 // A model is the protocol alone, in miniature, over atomics that show what the C++ memory model
-// allows and not what this processor happens to do. Relacy runs its threads in all interleavings
-// (or a great many random ones) and finds data races, stale reads, deadlocks and failed assertions.
+// allows and not what this processor happens to do. Relacy runs its threads in hundreds of thousands
+// of random interleavings and finds data races, stale reads, deadlocks and failed assertions.
 #pragma once
 
 #pragma GCC diagnostic push
