@@ -93,14 +93,15 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
-# Alone on the machine: about 85 minutes, and 20 more where regime FAR comes and goes. ROUNDS=6 gives
-# a first look. The part for FAR waits a minute a row at most, and ends at once where the first has none.
+# Alone on the machine: about 85 minutes, and 30 more where regime FAR comes and goes. ROUNDS=6 gives
+# a first look. The part for FAR has short rounds, waits a minute and a half a row at most, and ends at
+# once where the first has none.
 bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
 bench: MPI_ALONE = --libraries horon mpi mpi-other --most-rounds $$(( 4 * $(ROUNDS) ))
 bench: MOVED = "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" "reducescatter 64 MiB"
-bench: FAR = --regime FAR --patience 60
+bench: FAR = --regime FAR --patience 90 --seconds 0.05
 bench: PARTS = bench bench-mpi bench-no-cma bench-4 halves bench-far halves-far training adasum gossip
 bench: $(VENV)/test.stamp
 	@mkdir -p $(BUILD); rm -f $(PARTS:%=$(BUILD)/%.json); status=0; \
