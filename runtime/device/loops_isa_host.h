@@ -112,7 +112,7 @@ struct PairSumLoop<HORON_ISA, T> {
   using R = Registers<HORON_ISA>;
   [[gnu::always_inline]] HORON_TARGET static void Go(const T* a, const T* b, double scale, T* out,
                                                      T* copy, int64_t n) {
-    const auto s = static_cast<float>(scale);
+    const float s = Factor(scale);
     int64_t i = 0;
     for (; i + R::kFloats <= n; i += R::kFloats) {
       FetchAhead(a + i, R::kFloats);
@@ -139,7 +139,7 @@ struct PairCombineLoop<HORON_ISA, T> {
   using R = Registers<HORON_ISA>;
   [[gnu::always_inline]] HORON_TARGET static void Go(double a, const T* x, double b, const T* y,
                                                      T* out, T* copy, int64_t n) {
-    const auto left = static_cast<float>(a), right = static_cast<float>(b);
+    const float left = Factor(a), right = Factor(b);
     int64_t i = 0;
     for (; i + R::kFloats <= n; i += R::kFloats) {
       FetchAhead(x + i, R::kFloats);

@@ -3,7 +3,9 @@
 //
 // For loops that the compiler does not vectorise well by itself: the conversions between 16-bit
 // floats, fp32 and double have instructions of their own. The bits are those of WidenOne and
-// NarrowOne (loops_host.h) and of plain conversions. A copy may be null, what is stored first may
+// NarrowOne (loops_host.h) and of plain conversions. What is stored as bf16 has been computed from
+// bf16 and Factor's: its NaNs have nothing in their lower halves, which rounding leaves alone, so
+// none is asked for. A copy may be null, what is stored first may
 // not: asked of both, gcc converted later, and fp16 took half as long again. Included by
 // kernels_host.cc alone; stateless.
 #pragma once
@@ -58,6 +60,11 @@ template <typename T>
   if (!fetches_ahead) return;
   for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(T)); at += kFetchedBytes)
     __builtin_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes + at);
+}
+
+// A scalar that registers are multiplied by. A NaN's payload is left open: none.
+[[gnu::always_inline]] inline float Factor(double value) {
+  return value == value ? static_cast<float>(value) : __builtin_nanf("");
 }
 
 // The compiler forgets what it knows about a value in a vector register: of a product, that it may
@@ -136,23 +143,17 @@ struct Registers<Isa::kAvx2> {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(copy) + 1, high);
   }
   HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to, BFloat16* copy) {
-    // No branch for NaNs: with others at work on the core it takes 1.7 times as long (Zen 3).
-    const __m256i low = WithNans(even, Rounded(even)), high = WithNans(odd, Rounded(odd));
-    const __m256i both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
+    const __m256i low = _mm256_srli_epi32(Rounded(even), 16);
+    const __m256i both = _mm256_blend_epi16(low, Rounded(odd), 0xaa);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
     if (copy != nullptr) _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy), both);
   }
-  // A bf16 in the upper half of each word, unless it is a NaN.
+  // A bf16 in the upper half of each word.
   HORON_AVX2 __m256i Rounded(const __m256& value) {
     const __m256i word = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(1));
     const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
     return _mm256_add_epi32(word, half);
-  }
-  HORON_AVX2 __m256i WithNans(const __m256& value, const __m256i& rounded) {
-    const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x400000));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(rounded, quiet, nan);
   }
 
   HORON_AVX2 void Load(const float* from, Vectors<4>::Wide* to) {
@@ -205,13 +206,9 @@ struct Registers<Isa::kAvx512> {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy) + 1, high);
   }
   HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to, BFloat16* copy) {
-    __m512i low = Rounded(even), high = Rounded(odd);
-    if (_mm512_cmp_ps_mask(even, odd, _CMP_UNORD_Q) != 0) [[unlikely]] {
-      low = WithNans(even, low);
-      high = WithNans(odd, high);
-    }
     constexpr __mmask32 kOdd = 0xaaaaaaaa;
-    const __m512i both = _mm512_mask_mov_epi16(_mm512_srli_epi32(low, 16), kOdd, high);
+    const __m512i low = _mm512_srli_epi32(Rounded(even), 16);
+    const __m512i both = _mm512_mask_mov_epi16(low, kOdd, Rounded(odd));
     _mm512_storeu_si512(to, both);
     if (copy != nullptr) _mm512_storeu_si512(copy, both);
   }
@@ -220,11 +217,6 @@ struct Registers<Isa::kAvx512> {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
     const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     return _mm512_add_epi32(word, half);
-  }
-  HORON_AVX512 __m512i WithNans(const __m512& value, const __m512i& rounded) {
-    const __m512i quiet = _mm512_or_si512(_mm512_castps_si512(value), _mm512_set1_epi32(0x400000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    return _mm512_mask_mov_epi32(rounded, nan, quiet);
   }
 
   HORON_AVX512 void Load(const float* from, Vectors<8>::Wide* to) {
@@ -289,14 +281,11 @@ struct Registers<Isa::kNeon> {
     vst1q_u16(&to->bits, both);
     if (copy != nullptr) vst1q_u16(&copy->bits, both);
   }
-  // A bf16 in the upper half of each word. Whether there is a NaN is not asked first: that takes as
-  // long as to choose.
+  // A bf16 in the upper half of each word.
   HORON_NEON uint32x4_t Rounded(const float32x4_t& value) {
     const uint32x4_t word = vreinterpretq_u32_f32(value);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(word, 16), vdupq_n_u32(1));
-    const uint32x4_t rounded = vaddq_u32(word, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-    const uint32x4_t quiet = vorrq_u32(word, vdupq_n_u32(0x400000));
-    return vbslq_u32(vceqq_f32(value, value), rounded, quiet);
+    return vaddq_u32(word, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
   }
 
   HORON_NEON void Load(const float* from, Vectors<2>::Wide* to) {
