@@ -6,6 +6,7 @@ several hosts.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -271,6 +272,9 @@ class Job:
             _, number = self._kills.pop(0)
             for rank in self._crew.ranks:
                 rank.kill(number)
+        if self._patient_until and now >= self._patient_until and not self._interrupt:
+            self._patient_until = math.inf
+            self._name_the_overdue()
 
     def _plan_kills(self, now: float) -> None:
         if self._again:
@@ -297,12 +301,9 @@ class Job:
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
             self._patient_until = self._patient_until or end
-        if self._patient_until and now >= self._patient_until and not self._interrupt:
-            self._patient_until = math.inf
-            self._name_the_overdue()
 
     def _name_the_overdue(self) -> None:
-        """Who has not ended by itself since another rank failed, before it is told to."""
+        """Who had not ended by itself since another rank failed, and has been told to now."""
         late = [str(rank.rank) for rank in self._crew.ranks if rank.ended_at is None]
         if late:
             shown = ", ".join(late[:_MOST_NAMED]) + (" ..." if len(late) > _MOST_NAMED else "")
@@ -366,4 +367,5 @@ class Job:
 
     def _say_the_rest(self) -> None:
         while self._unsaid and not self._waiting:  # not into the middle of what is being written
-            print(f"horonrun: {self._unsaid.pop(0)}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # a job does not depend on who reads about it
+                print(f"horonrun: {self._unsaid.pop(0)}", file=sys.stderr, flush=True)

@@ -44,6 +44,16 @@ def test_a_full_disk_is_one_line(command: list[str], code: int) -> None:
     assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr
 
 
+def test_ranks_end_in_their_time_where_nothing_can_be_said(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    body = (f"test $HORON_RANK = 0 && exit 3; trap 'sleep 0.3; echo ended > {note}; exit' TERM; "
+            "while :; do sleep 0.1; done")
+    with open("/dev/full", "wb") as full:
+        subprocess.run(command_line("-np", "2", "--grace-period", "0.2", "sh", "-c", body),
+                       env=environment(), stderr=full, timeout=LIMIT_S, check=False)
+    assert note.read_text() == "ended\n"
+
+
 @pytest.mark.parametrize("closed, out, says_why", [
     ("<&-", "[0] a\n", True), (">&-", "", True), ("2>&-", "[0] text\n[0] a\n", False),
     ("<&- >&- 2>&-", "", False),
