@@ -104,6 +104,27 @@ def check_styles():
     assert not fresh._forward_hooks and not fresh._forward_pre_hooks  # another may be made
 
 
+def check_communication_type_may_change():
+    """From the next exchange on, by name, by value or as what it is."""
+    if not CHECKED:
+        return
+    kinds = ("empty", "neighbor.allreduce", bf.CommunicationType.allreduce)
+
+    def choose(optimizer, step):
+        optimizer.communication_type = kinds[step % len(kinds)]
+
+    complete = topology.FullyConnected(bf.size()).matrix()
+    matrices = [torch.eye(bf.size()).tolist(), *ring(), complete]
+    model, optimizer = train(bf.DistributedAdaptThenCombineOptimizer, before_step=choose)
+    close(flat(model), by_hand(matrices, True), 2e-5)
+    with raises(hvd.HoronInvalidArgument, words=["hierarchical_neighbor_allreduce"]):
+        optimizer.communication_type = None
+    by_windows = bf.DistributedWinPutOptimizer(sgd(model), model, window_prefix="no_kind")
+    with raises(hvd.HoronUnsupported, words=["windows"]):
+        by_windows.communication_type = "allreduce"
+    by_windows.unregister_window()
+
+
 def check_steps_during_backward():
     """The same to the bit, and taken before step() is called."""
     if not CHECKED:

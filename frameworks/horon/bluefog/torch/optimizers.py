@@ -47,11 +47,10 @@ class CommunicationType(enum.Enum):
 
     @classmethod
     def named(cls, kind) -> "CommunicationType":
-        """This one, or the one of this name. HoronInvalidArgument where there is none."""
-        if isinstance(kind, cls):
-            return kind
-        if isinstance(kind, str) and kind in cls.__members__:
-            return cls[kind]
+        """This one, or the one of this name or value. HoronInvalidArgument where there is none."""
+        for one in cls:
+            if kind in (one, one.name, one.value):
+                return one
         names = ", ".join(cls.__members__)
         raise hvd.HoronInvalidArgument(
             f"communication_type={kind!r}: it is one of CommunicationType's {names}")
@@ -249,11 +248,14 @@ class _BluefogOptimizer(_Shown, WrappedOptimizer):
 
     @property
     def communication_type(self) -> CommunicationType:
-        """How parameters are mixed from the next exchange on; may be set by its name, too."""
+        """How parameters are mixed from the next exchange on; may be set by its name, too.
+        HoronUnsupported where it is set of an optimizer that mixes by windows."""
         return self._bluefog_kind
 
     @communication_type.setter
     def communication_type(self, kind):
+        if isinstance(self._bluefog_way, _Windowed):
+            raise hvd.HoronUnsupported("communication_type: this optimizer mixes by windows")
         self._bluefog_kind = CommunicationType.named(kind)
 
     def register_step_function(self, step_function):
