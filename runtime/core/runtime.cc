@@ -76,7 +76,7 @@ Runtime::Runtime(RuntimeParts parts)
       standstill_(config_.stall_silence),
       lookout_(segment_, fabric_.topology, rank_, registry_, sets_, config_.stall_silence),
       inquest_(fabric_.topology, rank_, sets_) {
-  if (crowded_ && segment_)
+  if (segment_ && segment_->shape().ranks > 1)
     spread_.emplace(*segment_, fabric_.topology.local_rank(rank_), (*counters_)["cores.moves"]);
   background_ = std::thread([this] {
     Background();

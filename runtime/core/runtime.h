@@ -254,7 +254,7 @@ class Runtime {
   std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
   std::chrono::microseconds poll_wait_{0};
-  std::optional<Spread> spread_;  // where ranks share cores
+  std::optional<Spread> spread_;  // of a node with several ranks
   AdaptiveSpin long_spin_;  // while MuchTravels()
   Pace pace_{fabric_.topology.local_size(rank_)};  // the same
   // When the background thread wakes by itself, while it sleeps.

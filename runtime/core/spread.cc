@@ -8,39 +8,34 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 namespace horon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kRest{20};  // between two moves of a rank
+// Between two looks at all ranks, for each of them: its line takes some 0.1 us where it is far.
+constexpr std::chrono::microseconds kEachRank{25};
 
-// A place in the segment: microseconds, whether it is bound, and the core in the lowest bits.
-constexpr int kCoreBits = 13;
-constexpr uint64_t kBound = uint64_t{1} << kCoreBits, kCore = kBound - 1;
-
-uint64_t Packed(int core, bool bound, Clock::time_point at) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch());
-  return static_cast<uint64_t>(us.count()) << (kCoreBits + 1) | (bound ? kBound : 0) |
-         static_cast<uint64_t>(core);
+bool CoresOf(cpu_set_t* cores) {
+  CPU_ZERO(cores);
+  return sched_getaffinity(0, sizeof(*cores), cores) == 0;
 }
 
-Whereabouts Unpacked(uint64_t place) {
-  if (place == 0) return {};
-  const std::chrono::microseconds us(place >> (kCoreBits + 1));
-  return {static_cast<int>(place & kCore), (place & kBound) != 0, Clock::time_point(us)};
-}
-
-// False, and nothing changed, where the thread may not run there.
+// False, and nothing changed, where the thread may not run there, or somebody has set other cores
+// than `allowed` meanwhile.
 bool GoTo(int core, const cpu_set_t& allowed) {
-  cpu_set_t only, now;
+  cpu_set_t only, all, now;
   CPU_ZERO(&only);
   CPU_SET(core, &only);
+  if (!CoresOf(&now) || !CPU_EQUAL(&now, &allowed)) return false;
   if (sched_setaffinity(0, sizeof(only), &only) != 0) return false;
-  // What somebody else has set meanwhile stays.
-  CPU_ZERO(&now);
-  if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &only))
+  if (!CoresOf(&now) || !CPU_EQUAL(&now, &only)) return true;  // somebody again: that stays
+  // Who asks for all gets those of its container, also when it is given others later.
+  std::memset(&all, 0xff, sizeof(all));
+  sched_setaffinity(0, sizeof(all), &all);
+  if (CoresOf(&now) && !CPU_EQUAL(&now, &allowed))
     sched_setaffinity(0, sizeof(allowed), &allowed);
   return true;
 }
@@ -51,15 +46,13 @@ std::optional<int> BetterCore(std::span<const Whereabouts> ranks, int me,
                               std::span<const int> cores, Clock::time_point now) {
   std::array<int, CPU_SETSIZE> on{};
   for (const Whereabouts& rank : ranks) {
-    const bool known = rank.core >= 0 && rank.core < CPU_SETSIZE &&
-                       std::chrono::abs(now - rank.at) <= Whereabouts::kFresh;
-    if (!known) return std::nullopt;
+    if (!rank.fresh(now)) return std::nullopt;
     ++on[static_cast<size_t>(rank.core)];
   }
   const auto fullest = std::max_element(on.begin(), on.end()) - on.begin();
   int last = -1;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].core == fullest && !ranks[r].bound) last = static_cast<int>(r);
+    if (ranks[r].core == fullest && !ranks[r].stays) last = static_cast<int>(r);
   }
   if (last != me || cores.empty()) return std::nullopt;
   const auto cost = [&](int core) {
@@ -85,30 +78,34 @@ std::optional<int> Runnable() {
 
 void Spread::LookAround(Clock::time_point now) {
   next_ = now + kEvery;
-  const int core = sched_getcpu();
   cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
-    return;
+  if (!CoresOf(&allowed)) return;
   const bool bound = CPU_COUNT(&allowed) == 1;
+  const Whereabouts here = Whereabouts::Here(bound, now);
   std::atomic<uint64_t>& place = segment_.rank(me_).place;
-  place.store(Packed(core, bound, now), std::memory_order_relaxed);
-  if (bound || now < may_move_at_) return;
+  place.store(here.Packed(), std::memory_order_relaxed);
+  if (now < next_of_all_) return;
+  next_of_all_ = now + std::max(kEvery, kEachRank * static_cast<int>(ranks_.size()));
+  shares_ = false;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const RankWords& words = segment_.rank(static_cast<int>(r));
-    ranks_[r] = Unpacked(words.place.load(std::memory_order_relaxed));
+    ranks_[r] = Whereabouts::Of(words.place.load(std::memory_order_relaxed));
+    const bool other = static_cast<int>(r) != me_ && ranks_[r].fresh(now);
+    shares_ = shares_ || (other && ranks_[r].core == here.core);
   }
+  if (bound || !shares_ || now < may_move_at_) return;
   cores_.clear();
   for (int c = 0; c < CPU_SETSIZE; ++c) {
     if (CPU_ISSET(c, &allowed)) cores_.push_back(c);
   }
   const std::optional<int> better = BetterCore(ranks_, me_, cores_, now);
   if (!better) return;
-  const std::optional<int> runnable = Runnable();
-  if (!runnable || *runnable > segment_.shape().ranks) return;  // at the next look, perhaps
-  if (!GoTo(*better, allowed)) return;
-  place.store(Packed(*better, bound, now), std::memory_order_relaxed);
+  may_move_at_ = now + kRetry;
+  const std::optional<int> runnable = runnable_();
+  if (!runnable || *runnable > segment_.shape().ranks || !GoTo(*better, allowed)) return;
   may_move_at_ = now + kRest;
+  shares_ = false;
+  place.store(Whereabouts{*better, bound, now}.Packed(), std::memory_order_relaxed);
   moves_.Add();
 }
 

@@ -115,7 +115,7 @@ bool StartGate::Publish() {
   if (me_ != 0 && open_ && written_ != started_.number) {
     written_ = started_.number;
     Put(segment_->rank(me_).started, started_);
-    segment_->rank(0).bell.Ring(Doorbell::kBackground | Doorbell::kLender);
+    segment_->Ring(0, me_, Doorbell::kBackground | Doorbell::kLender);
   }
   return said > 0;
 }
@@ -288,7 +288,7 @@ void StartGate::TellNode() {
   told_ = all_;
   Put(segment_->rank(0).passed, {started_.schedule, started_.plan, all_});
   for (size_t i = 1; i < node_->size(); ++i)
-    segment_->rank(static_cast<int>(i)).bell.Ring(Doorbell::kBackground | Doorbell::kLender);
+    segment_->Ring(static_cast<int>(i), me_, Doorbell::kBackground | Doorbell::kLender);
 }
 
 bool StartGate::Deliver() {

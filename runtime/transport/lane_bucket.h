@@ -102,10 +102,9 @@ struct LaneGroup {
     RingOthers();
   }
   void RingOthers() const {
-    for (int i = 0; i < size(); ++i) {
-      if (i == me) continue;
-      segment->rank(members[static_cast<size_t>(i)])
-          .bell.Ring(Doorbell::kBackground | Doorbell::kLender);
+    const int from = members[static_cast<size_t>(me)];
+    for (const int member : members) {
+      if (member != from) segment->Ring(member, from, Doorbell::kBackground | Doorbell::kLender);
     }
   }
 };

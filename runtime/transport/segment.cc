@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/base/check.h"
@@ -14,6 +15,7 @@
 #include "runtime/base/shared_memory.h"
 #include "runtime/base/system_error.h"
 #include "runtime/base/utf8.h"
+#include "runtime/transport/whereabouts.h"
 
 namespace horon {
 namespace {
@@ -142,6 +144,15 @@ SharedSegment::~SharedSegment() {
 }
 
 int64_t SharedSegment::share_bytes() const { return TouchedBytes(fd_) / shape_.ranks; }
+
+uint32_t SharedSegment::Ring(int to, int me, uint32_t whom) {
+  const uint32_t who = rank(to).bell.Ring(whom);
+  if ((who & whom) != 0) {
+    const Whereabouts here = Whereabouts::Here(true, std::chrono::steady_clock::now());
+    rank(me).place.store(here.Packed(), std::memory_order_relaxed);
+  }
+  return who;
+}
 
 bool SharedSegment::spare_core() const {
   return shape_.ranks < reinterpret_cast<const Header*>(base_)->cores;

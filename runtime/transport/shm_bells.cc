@@ -10,7 +10,7 @@ constexpr int kMostOwedFor = 500;  // rounds: a busy holder does not keep a slee
 }  // namespace
 
 void ShmBells::Ring(int local) {
-  const uint32_t who = segment_->rank(local).bell.Ring(Doorbell::kLender);
+  const uint32_t who = segment_->Ring(local, local_rank_, Doorbell::kLender);
   if ((who & Doorbell::kAnyBackground) == 0) return;
   owed_[static_cast<size_t>(local)] = true;
   owed_for_ = std::max(owed_for_, 1);

@@ -56,6 +56,11 @@ def test_idling_between_nodes(launch, needs_mpi):
     launch(4, "costs::idle", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
+@pytest.mark.alone
+def test_ranks_spread_over_cores(launch):
+    launch(4, "spread")
+
+
 @in_full_tier
 def test_compiled_by_inductor(launch, tmp_path):
     if shutil.which("g++") is None:

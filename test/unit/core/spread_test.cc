@@ -4,8 +4,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -80,7 +83,7 @@ TEST_CASE("only the last of the fullest core goes, so that not all go to one") {
 
 TEST_CASE("a bound rank leaves it to the last that is not") {
   auto ranks = On({1, 0, 1, 1});
-  ranks[3].bound = true;
+  ranks[3].stays = true;
   CHECK(!BetterCore(ranks, 3, FirstCores(2), kNow));
   CHECK(BetterCore(ranks, 2, FirstCores(2), kNow) == 0);
 }
@@ -127,52 +130,154 @@ TEST_CASE("this thread is one of those that run") {
   CHECK(*runnable >= 1);
 }
 
-// Of those that the thread may use.
-std::vector<int> TwoCores() {
+cpu_set_t CoresOfThread() {
   cpu_set_t set;
   CPU_ZERO(&set);
   REQUIRE(sched_getaffinity(0, sizeof(set), &set) == 0);
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE && cores.size() < 2; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
+  return set;
 }
 
-TEST_CASE("a thread that shares its core goes to the other, and may use both afterwards") {
-  const std::vector<int> cores = TwoCores();
-  if (cores.size() < 2) {
-    WARN("not checked: this process may use one core only");
-    return;
+cpu_set_t SetOf(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int core : cores) CPU_SET(core, &set);
+  return set;
+}
+
+void Restrict(const cpu_set_t& set) { REQUIRE(sched_setaffinity(0, sizeof(set), &set) == 0); }
+
+// Three ranks that are this thread, on the first of two cores, of which the last one may go.
+class ThreeOnACore {
+ public:
+  ThreeOnACore() {
+    for (int core = 0; core < CPU_SETSIZE && cores_.size() < 2; ++core) {
+      if (CPU_ISSET(core, &before_)) cores_.push_back(core);
+    }
+    for (int r = 0; r < 3; ++r) {
+      ranks_.emplace_back(*segment_, r, counters_["cores.moves"], [this] {
+        ++asked;
+        if (meanwhile) meanwhile();
+        return runnable;
+      });
+    }
   }
-  cpu_set_t before, one, after;
-  REQUIRE(sched_getaffinity(0, sizeof(before), &before) == 0);
-  CPU_ZERO(&one);
-  CPU_SET(cores[0], &one);
-  // As many ranks as tasks that may run beside this one: then they are taken for the ranks.
-  const int count = 64;
-  auto made = SharedSegment::InProcess(SegmentShape::For(count, 1 << 12, 1 << 12));
+  ~ThreeOnACore() { sched_setaffinity(0, sizeof(before_), &before_); }
+  ThreeOnACore(const ThreeOnACore&) = delete;
+  ThreeOnACore& operator=(const ThreeOnACore&) = delete;
+
+  bool possible() const {
+    if (cores_.size() < 2) WARN("not checked: this process may use one core only");
+    return cores_.size() == 2;
+  }
+  // All look on the first core. Then the last one, which may use both, looks in time.
+  void Look(Clock::time_point now) {
+    do {  // the kernel moves threads, too
+      Restrict(SetOf({cores_[0]}));
+      for (Spread& rank : ranks_) rank.Look(now);
+      Restrict(both());
+    } while (sched_getcpu() != cores_[0]);
+    ranks_.back().Look(now + Spread::kEvery);
+  }
+  int64_t moves() { return counters_["cores.moves"].value(); }
+  Spread& last() { return ranks_.back(); }
+  cpu_set_t both() const { return SetOf(cores_); }
+  int first() const { return cores_[0]; }
+  int second() const { return cores_[1]; }
+
+  std::optional<int> runnable = 1;
+  std::function<void()> meanwhile;  // when it is asked who wants to run
+  int asked = 0;
+
+ private:
+  const cpu_set_t before_ = CoresOfThread();
+  std::vector<int> cores_;
+  std::shared_ptr<SharedSegment> segment_ =
+      SharedSegment::InProcess(SegmentShape::For(3, 1 << 12, 1 << 12)).value();
+  Counters counters_;
+  std::vector<Spread> ranks_;
+};
+
+TEST_CASE("a thread that shares its core goes to the other, and may use both afterwards") {
+  ThreeOnACore three;
+  if (!three.possible()) return;
+  bool moved = false;
+  for (int attempt = 0; attempt < 20 && !moved; ++attempt) {  // it may have been moved back
+    const int64_t before = three.moves();
+    three.Look(kNow + attempt * milliseconds(50));
+    moved = three.moves() == before + 1 && sched_getcpu() == three.second();
+    const cpu_set_t after = CoresOfThread(), both = three.both();
+    CHECK(CPU_EQUAL(&after, &both));
+  }
+  CHECK(moved);
+}
+
+TEST_CASE("a rank that has gone rests, and so for less does one that others kept from going") {
+  ThreeOnACore three;
+  if (!three.possible()) return;
+  three.Look(kNow);
+  REQUIRE(three.moves() == 1);
+  three.Look(kNow + Spread::kRest - milliseconds(1));
+  CHECK(three.asked == 1);
+  const Clock::time_point rested = kNow + Spread::kRest + milliseconds(1);
+  three.runnable = 4;
+  three.Look(rested);
+  CHECK(three.asked == 2);
+  three.runnable = std::nullopt;  // /proc cannot be read
+  three.Look(rested + Spread::kRetry - milliseconds(1));
+  CHECK(three.asked == 2);
+  three.Look(rested + Spread::kRetry + milliseconds(1));
+  CHECK(three.asked == 3);
+  CHECK(three.moves() == 1);
+  three.runnable = 3;
+  three.Look(rested + 3 * Spread::kRetry);
+  CHECK(three.moves() == 2);
+}
+
+TEST_CASE("a rank knows for how long it is not alone on its core") {
+  ThreeOnACore three;
+  if (!three.possible()) return;
+  three.runnable = 4;  // nobody goes
+  three.Look(kNow);
+  CHECK(three.last().shares());
+  three.last().Look(kNow + 2 * Whereabouts::kFresh);  // the others have not looked since
+  CHECK(!three.last().shares());
+  three.Look(kNow + 3 * Whereabouts::kFresh);
+  CHECK(three.last().shares());
+  three.runnable = 3;
+  three.Look(kNow + 4 * Whereabouts::kFresh);
+  CHECK(three.moves() == 1);
+  CHECK(!three.last().shares());
+}
+
+TEST_CASE("who wakes another rank says where it is, and that it stays") {
+  auto made = SharedSegment::InProcess(SegmentShape::For(2, 1 << 12, 1 << 12));
   REQUIRE(made.ok());
   SharedSegment& segment = *made.value();
-  Counters counters;
-  Counter& moves = counters["cores.moves"];
-  std::vector<Spread> ranks;
-  for (int r = 0; r < count; ++r) ranks.emplace_back(segment, r, moves);
-  Spread& last = ranks.back();
-  bool moved = false;
-  for (int attempt = 0; attempt < 20 && !moved; ++attempt) {  // the kernel moves threads, too
-    const auto now = Clock::now() + attempt * milliseconds(50);  // it rests after a move
-    const int64_t moves_before = moves.value();
-    REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);  // now it is there, and bound
-    for (Spread& rank : ranks) rank.Look(now);
-    REQUIRE(moves.value() == moves_before);
-    REQUIRE(sched_setaffinity(0, sizeof(before), &before) == 0);
-    last.Look(now + Spread::kEvery);
-    moved = moves.value() == moves_before + 1 && sched_getcpu() == cores[1];
-  }
-  REQUIRE(sched_getaffinity(0, sizeof(after), &after) == 0);
-  CHECK(CPU_EQUAL(&before, &after));
-  CHECK(moved);
+  segment.Ring(1, 0, Doorbell::kLender);
+  CHECK(Whereabouts::Of(segment.rank(0).place).core == -1);  // nobody slept
+  segment.rank(1).bell.Announce(Doorbell::kBackground);
+  segment.Ring(1, 0, Doorbell::kLender);
+  CHECK(Whereabouts::Of(segment.rank(0).place).core == -1);  // it was not for that one
+  segment.rank(1).bell.Announce(Doorbell::kLender);
+  const Clock::time_point now = Clock::now();
+  CHECK(segment.Ring(1, 0, Doorbell::kLender) == Doorbell::kLender);
+  const Whereabouts there = Whereabouts::Of(segment.rank(0).place);
+  CHECK(there.core >= 0);
+  CHECK(there.stays);
+  CHECK(there.at >= std::chrono::floor<std::chrono::microseconds>(now));
+  CHECK(Whereabouts::Of(segment.rank(1).place).core == -1);
+}
+
+TEST_CASE("cores that somebody gives the thread meanwhile stay") {
+  ThreeOnACore three;
+  if (!three.possible()) return;
+  const cpu_set_t given = SetOf({three.first()});
+  three.meanwhile = [&] { Restrict(given); };
+  three.Look(kNow);
+  const cpu_set_t after = CoresOfThread();
+  CHECK(three.asked == 1);
+  CHECK(CPU_EQUAL(&after, &given));
+  CHECK(three.moves() == 0);
 }
 
 }  // namespace
