@@ -5,9 +5,8 @@
 // floats, fp32 and double have instructions of their own. The bits are those of WidenOne and
 // NarrowOne (loops_host.h) and of plain conversions. What is stored as bf16 has been computed from
 // bf16 and Factor's: its NaNs have nothing in their lower halves, which rounding leaves alone, so
-// none is asked for. A copy may be null, what is stored first may
-// not: asked of both, gcc converted later, and fp16 took half as long again. Included by
-// kernels_host.cc alone; stateless.
+// none is asked for. A copy may be null, what is stored first may not: asked of both, gcc converted
+// later, and fp16 took half as long again. Included by kernels_host.cc alone; stateless.
 #pragma once
 
 #if defined(__x86_64__)
@@ -142,6 +141,7 @@ struct Registers<Isa::kAvx2> {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(copy), low);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(copy) + 1, high);
   }
+  // Of what has been computed from bf16, as above.
   HORON_AVX2 void Store(const __m256& even, const __m256& odd, BFloat16* to, BFloat16* copy) {
     const __m256i low = _mm256_srli_epi32(Rounded(even), 16);
     const __m256i both = _mm256_blend_epi16(low, Rounded(odd), 0xaa);
@@ -205,6 +205,7 @@ struct Registers<Isa::kAvx512> {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy), low);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy) + 1, high);
   }
+  // Of what has been computed from bf16, as above.
   HORON_AVX512 void Store(const __m512& even, const __m512& odd, BFloat16* to, BFloat16* copy) {
     constexpr __mmask32 kOdd = 0xaaaaaaaa;
     const __m512i low = _mm512_srli_epi32(Rounded(even), 16);
@@ -274,6 +275,7 @@ struct Registers<Isa::kNeon> {
     vst1q_u16(&to->bits, both);
     if (copy != nullptr) vst1q_u16(&copy->bits, both);
   }
+  // Of what has been computed from bf16, as above.
   HORON_NEON void Store(const float32x4_t& even, const float32x4_t& odd, BFloat16* to,
                         BFloat16* copy) {
     // Shifted right into the odd ones, which keep their upper halves.
