@@ -31,11 +31,14 @@ LIVES = ("long", "short")
 # hour.
 MOST_GROWTH_KIB = {"long": (4096.0, 0.0), "short": (256.0, 8.0)}
 MPI_STEPS_KIB = 2048.0
+# Of malloc, on one host: to the KiB what is held, where pages come and go (in two minutes +1 to +51
+# KiB a minute were measured, of pages up to +254). An MPI's lists are malloc's, too.
+MOST_OF_MALLOC_KIB = 128.0
 # Lives of ten minutes and more also by their slope, a minute, by the number of hosts: measured over
 # half an hour +0.2 to +4.4 on one, and up to +100 on two, in single steps.
 LONG_S = 600.0
 MOST_SLOPE_KIB = {1: 20.0, 2: 200.0}
-HELD = ("KiB of its own", "descriptors", "threads", "shared KiB")
+HELD = ("KiB of its own", "KiB of malloc", "descriptors", "threads", "shared KiB")
 Sample = tuple[float, ...]  # seconds, then what is HELD, then rounds
 
 
@@ -71,15 +74,18 @@ def quarter(taken: list[Sample], which: int, column: int) -> list[float]:
 def grown(life: str, taken: list[Sample], hosts: int) -> list[str]:
     """What a rank holds too much of at the end."""
     wrong = []
-    growth = statistics.mean(quarter(taken, 3, 1)) - statistics.mean(quarter(taken, 2, 1))
+    growth, of_malloc = (statistics.mean(quarter(taken, 3, column))
+                         - statistics.mean(quarter(taken, 2, column)) for column in (1, 2))
     once, each = MOST_GROWTH_KIB[life]
     once = max(once, MPI_STEPS_KIB if hosts > 1 else 0.0)
     if growth > once + each * len(taken) / 4:
         wrong.append(f"{growth:.0f} KiB more memory in the last quarter than in the third")
+    if hosts == 1 and of_malloc > MOST_OF_MALLOC_KIB:
+        wrong.append(f"{of_malloc:.0f} KiB more of malloc in the last quarter than in the third")
     slope = slopes(taken)[0]
     if taken[-1][0] - taken[0][0] >= LONG_S and slope > MOST_SLOPE_KIB[hosts]:
         wrong.append(f"{slope:.0f} KiB more memory a minute")
-    for column, name in enumerate(HELD[1:], start=2):
+    for column, name in enumerate(HELD[2:], start=3):
         # A thread that makes MPI's blocking calls may just be ending: single samples do not count.
         before, after = (statistics.median(quarter(taken, which, column)) for which in (1, 3))
         if after > before:

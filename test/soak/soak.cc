@@ -2,11 +2,11 @@
 // groups and disagreements in an order drawn by chance, the same on all ranks; also steps of
 // registered tensors whose schedule locks, tensors reduced where they lie in memory that comes and
 // goes, and windows. The first half of the time is one long life; in the second half it leaves the
-// job and joins it again every few rounds. On the C API alone: what grows is the runtime's. Names are used again and again, as a
-// training loop does. Each second of the long life, and after each short one, a rank says what it
-// holds:
+// job and joins it again every few rounds. On the C API alone: what grows is the runtime's. Names
+// are used again and again, as a training loop does. Each second of the long life, and after each
+// short one, a rank says what it holds:
 //
-//   soak <rank> long|short <seconds> <own memory in KiB> <descriptors> <threads>
+//   soak <rank> long|short <seconds> <own memory in KiB> <of malloc in KiB> <descriptors> <threads>
 //        <shared memory in KiB> <rounds>
 #include <malloc.h>
 #include <unistd.h>
@@ -83,13 +83,19 @@ long OwnKib() {
   return 0;
 }
 
+// What malloc has given out and not got back: exact, where pages come and go in larger pieces.
+long MallocKib() {
+  const struct mallinfo2 all = mallinfo2();
+  return static_cast<long>((all.uordblks + all.hblkhd) / 1024);
+}
+
 long Entries(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), {});
 }
 
 void Report(int rank, const char* life, long rounds) {
-  std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
-              Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
+  std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
+              MallocKib(), Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
   std::fflush(stdout);
 }
 
