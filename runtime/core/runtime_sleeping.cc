@@ -47,7 +47,7 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
   do {
     moved = CycleMoved();
     if (moved) break;
-    if (yields_ || (spread_ && spread_->shares())) sched_yield();
+    if (yields_ || (hurry_ && spread_ && spread_->shares(now))) sched_yield();
     now = Clock::now();
     if (hurry_ && spread_) spread_->Look(now);
   } while (now < until);

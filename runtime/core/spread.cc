@@ -86,14 +86,15 @@ void Spread::LookAround(Clock::time_point now) {
   place.store(here.Packed(), std::memory_order_relaxed);
   if (now < next_of_all_) return;
   next_of_all_ = now + std::max(kEvery, kEachRank * static_cast<int>(ranks_.size()));
-  shares_ = false;
+  shares_until_ = {};
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const RankWords& words = segment_.rank(static_cast<int>(r));
     ranks_[r] = Whereabouts::Of(words.place.load(std::memory_order_relaxed));
     const bool other = static_cast<int>(r) != me_ && ranks_[r].fresh(now);
-    shares_ = shares_ || (other && ranks_[r].core == here.core);
+    if (other && ranks_[r].core == here.core)
+      shares_until_ = std::max(shares_until_, ranks_[r].at + Whereabouts::kFresh);
   }
-  if (bound || !shares_ || now < may_move_at_) return;
+  if (bound || !shares(now) || now < may_move_at_) return;
   cores_.clear();
   for (int c = 0; c < CPU_SETSIZE; ++c) {
     if (CPU_ISSET(c, &allowed)) cores_.push_back(c);
@@ -104,7 +105,7 @@ void Spread::LookAround(Clock::time_point now) {
   const std::optional<int> runnable = runnable_();
   if (!runnable || *runnable > segment_.shape().ranks || !GoTo(*better, allowed)) return;
   may_move_at_ = now + kRest;
-  shares_ = false;
+  shares_until_ = {};
   place.store(Whereabouts{*better, bound, now}.Packed(), std::memory_order_relaxed);
   moves_.Add();
 }

@@ -61,8 +61,8 @@ class Spread {
   void Look(std::chrono::steady_clock::time_point now) {
     if (now >= next_) LookAround(now);
   }
-  // Whether another rank was on this one's core when it looked last: then it had better yield.
-  bool shares() const { return shares_; }
+  // Whether another rank was on this one's core lately: then it had better yield.
+  bool shares(std::chrono::steady_clock::time_point now) const { return now < shares_until_; }
 
  private:
   void LookAround(std::chrono::steady_clock::time_point now);
@@ -71,8 +71,7 @@ class Spread {
   int me_;
   Counter& moves_;
   std::function<std::optional<int>()> runnable_;
-  std::chrono::steady_clock::time_point next_, next_of_all_, may_move_at_;
-  bool shares_ = false;
+  std::chrono::steady_clock::time_point next_, next_of_all_, may_move_at_, shares_until_;
   std::vector<Whereabouts> ranks_;  // as they were at the last look
   std::vector<int> cores_;          // that this thread may use
 };

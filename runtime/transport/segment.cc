@@ -146,12 +146,12 @@ SharedSegment::~SharedSegment() {
 int64_t SharedSegment::share_bytes() const { return TouchedBytes(fd_) / shape_.ranks; }
 
 uint32_t SharedSegment::Ring(int to, int me, uint32_t whom) {
-  const uint32_t who = rank(to).bell.Ring(whom);
-  if ((who & whom) != 0) {
+  Doorbell& bell = rank(to).bell;
+  if ((bell.sleeper() & whom) != 0) {  // who is woken may run here at once
     const Whereabouts here = Whereabouts::Here(true, std::chrono::steady_clock::now());
     rank(me).place.store(here.Packed(), std::memory_order_relaxed);
   }
-  return who;
+  return bell.Ring(whom);
 }
 
 bool SharedSegment::spare_core() const {

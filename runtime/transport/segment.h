@@ -109,8 +109,8 @@ class SharedSegment {
   // cores of their own would count differently.
   bool spare_core() const;
   RankWords& rank(int r);
-  // Rank `me` rings another one's bell, as Doorbell::Ring does, and says where it is if that wakes
-  // a sleeper.
+  // Rank `me` rings another one's bell, as Doorbell::Ring does, and says where it is if that one
+  // sleeps.
   uint32_t Ring(int to, int me, uint32_t whom);
   NoticeWords& notice(int r);
   int FirstDead() const;  // local rank; -1 while all live

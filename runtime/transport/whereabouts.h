@@ -17,7 +17,7 @@ struct Whereabouts {
   bool stays = false;  // it is bound to that core, or does not wait for anybody
   std::chrono::steady_clock::time_point at;
 
-  // Of this thread. core is -1 where that is not known, or beyond what a word has room for.
+  // Of this thread. core is -1 where that is not known, or beyond what a cpu_set_t has room for.
   static Whereabouts Here(bool stays, std::chrono::steady_clock::time_point now) {
     const int core = sched_getcpu();
     return {core < CPU_SETSIZE ? core : -1, stays, now};

@@ -57,8 +57,10 @@ def test_idling_between_nodes(launch, needs_mpi):
 
 
 @pytest.mark.alone
-def test_ranks_spread_over_cores(launch):
-    launch(4, "spread")
+@pytest.mark.parametrize("np", [2, 4])
+def test_ranks_spread_over_cores(launch, np):
+    """With a core for each, and with more ranks than cores."""
+    launch(np, "spread")
 
 
 @in_full_tier

@@ -238,15 +238,15 @@ TEST_CASE("a rank knows for how long it is not alone on its core") {
   if (!three.possible()) return;
   three.runnable = 4;  // nobody goes
   three.Look(kNow);
-  CHECK(three.last().shares());
-  three.last().Look(kNow + 2 * Whereabouts::kFresh);  // the others have not looked since
-  CHECK(!three.last().shares());
-  three.Look(kNow + 3 * Whereabouts::kFresh);
-  CHECK(three.last().shares());
+  CHECK(three.last().shares(kNow + Whereabouts::kFresh - milliseconds(1)));
+  CHECK(!three.last().shares(kNow + Whereabouts::kFresh));  // the others have not looked since
+  const Clock::time_point later = kNow + 2 * Whereabouts::kFresh;
+  three.last().Look(later);
+  CHECK(!three.last().shares(later));
   three.runnable = 3;
-  three.Look(kNow + 4 * Whereabouts::kFresh);
+  three.Look(later + Whereabouts::kFresh);
   CHECK(three.moves() == 1);
-  CHECK(!three.last().shares());
+  CHECK(!three.last().shares(later + Whereabouts::kFresh));
 }
 
 TEST_CASE("who wakes another rank says where it is, and that it stays") {
