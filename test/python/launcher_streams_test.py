@@ -45,8 +45,9 @@ def test_a_full_disk_is_one_line(command: list[str], code: int) -> None:
 
 
 def test_ranks_end_in_their_time_where_nothing_can_be_said(tmp_path: Path) -> None:
-    note = tmp_path / "note"
-    body = (f"test $HORON_RANK = 0 && exit 3; trap 'sleep 0.3; echo ended > {note}; exit' TERM; "
+    note, ready = tmp_path / "note", tmp_path / "ready"
+    body = (f"test $HORON_RANK = 0 && {{ until test -e {ready}; do sleep 0.05; done; exit 3; }}; "
+            f"trap 'sleep 0.3; echo ended > {note}; exit' TERM; touch {ready}; "
             "while :; do sleep 0.1; done")
     with open("/dev/full", "wb") as full:
         subprocess.run(command_line("-np", "2", "--grace-period", "0.2", "sh", "-c", body),

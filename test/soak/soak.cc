@@ -95,7 +95,8 @@ long Entries(const char* folder) {
 
 void Report(int rank, const char* life, long rounds) {
   std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
-              MallocKib(), Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
+              MallocKib(), Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(),
+              rounds);
   std::fflush(stdout);
 }
 

@@ -32,10 +32,12 @@ def check_gradients_of_a_compiled_model_are_views():
         for batch in batches():
             optimizer.zero_grad(set_to_none=not keeps)
             compiled(mine(batch)).square().mean().backward()
-            if views is not None:
-                assert all((found[p] == view) == keeps for p, view in views.items())
+            fresh = views is None or not keeps
             optimizer.step()
-            views = {p: p.grad.data_ptr() for p in model.parameters()}
+            places = {p: p.grad.data_ptr() for p in model.parameters()}
+            assert all((found[p] != place) == fresh for p, place in places.items())
+            assert views in (None, places)
+            views = places
         same_models(model, serial())
 
 

@@ -48,9 +48,10 @@ class CommunicationType(enum.Enum):
     @classmethod
     def named(cls, kind) -> "CommunicationType":
         """This one, or the one of this name or value. HoronInvalidArgument where there is none."""
-        for one in cls:
-            if kind in (one, one.name, one.value):
-                return one
+        if isinstance(kind, (cls, str)):
+            for one in cls:
+                if kind in (one, one.name, one.value):
+                    return one
         names = ", ".join(cls.__members__)
         raise hvd.HoronInvalidArgument(
             f"communication_type={kind!r}: it is one of CommunicationType's {names}")
