@@ -29,6 +29,8 @@ constexpr MetricFamily kFamilies[] = {
     {"lane.swapped", nullptr, "Rows of buckets that ranks of a node swapped in pairs, or showed all others."},
     {"lane.past_caches", nullptr, "Chunks of such rows packed past the caches, as others' are far."},
     {"cores.moves", nullptr, "Times that a rank went to a core with fewer ranks."},
+    {"pool.bytes", nullptr, "Bytes of host memory that are held to be used again.", true},
+    {"pool.taken_bytes", nullptr, "Bytes of them that are in use.", true},
     {"shm.read_bytes", nullptr, "Bytes of messages read out of another rank's memory."},
     {"mpi.messages", nullptr, "Messages given to MPI."},
     {"mpi.bytes", nullptr, "Bytes of the messages given to MPI."},

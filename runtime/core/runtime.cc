@@ -52,7 +52,7 @@ Runtime::Runtime(RuntimeParts parts)
       sent_over_mpi_((*counters_)["mpi.bytes"]),
       transports_(std::move(parts.transports)),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
-              std::make_shared<Pool>(MakeHostMemory())},
+              std::make_shared<Pool>(MakeHostMemory(), counters_)},
       ops_(config_.op_defaults),
       registry_(ops_),
       sets_(fabric_.topology.size()),

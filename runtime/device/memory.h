@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/base/counters.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
@@ -29,7 +30,9 @@ std::unique_ptr<Memory> MakeHostMemory();
 // released on any user thread.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
-  explicit Pool(std::unique_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  // What it holds, and what of that is taken, is in `counters`: pool.bytes, pool.taken_bytes.
+  explicit Pool(std::unique_ptr<Memory> memory,
+                std::shared_ptr<Counters> counters = std::make_shared<Counters>());
   ~Pool();
 
   // Move-only; returns its bytes to the pool. data() is null only for 0 bytes.
@@ -51,15 +54,16 @@ class Pool : public std::enable_shared_from_this<Pool> {
     int size_class_ = 0;
   };
   Result<Buffer> Take(int64_t bytes);
-  void Trim();                 // gives every free buffer back to the device
-  int64_t held_bytes() const;  // taken and free together
+  void Trim();  // gives every free buffer back to the device
+  int64_t held_bytes() const { return held_.value(); }  // taken and free together
 
  private:
   static constexpr int kClasses = 20 + 8 * 28;
-  std::unique_ptr<Memory> memory_;
-  mutable Mutex mutex_;  // guards the two below
+  const std::unique_ptr<Memory> memory_;
+  const std::shared_ptr<Counters> counters_;
+  Counter &held_, &taken_;
+  Mutex mutex_;  // guards the lists
   std::vector<std::byte*> free_[kClasses] HORON_GUARDED_BY(mutex_);
-  int64_t held_bytes_ HORON_GUARDED_BY(mutex_) = 0;
 };
 using Buffer = Pool::Buffer;
 

@@ -73,6 +73,12 @@ static_assert(kSteps == 1 << 3);
 
 std::unique_ptr<Memory> MakeHostMemory() { return std::make_unique<HostMemory>(); }
 
+Pool::Pool(std::unique_ptr<Memory> memory, std::shared_ptr<Counters> counters)
+    : memory_(std::move(memory)),
+      counters_(std::move(counters)),
+      held_((*counters_)["pool.bytes"]),
+      taken_((*counters_)["pool.taken_bytes"]) {}
+
 Pool::~Pool() { Trim(); }
 
 Result<Pool::Buffer> Pool::Take(int64_t bytes) {
@@ -95,9 +101,9 @@ Result<Pool::Buffer> Pool::Take(int64_t bytes) {
   }
   if (buffer.data_ == nullptr) {
     HORON_ASSIGN(buffer.data_, memory_->Allocate(SizeOfClass(size_class)));
-    MutexLock lock(mutex_);
-    held_bytes_ += SizeOfClass(size_class);
+    held_.Add(SizeOfClass(size_class));
   }
+  taken_.Add(SizeOfClass(size_class));
   buffer.size_class_ = size_class;
   buffer.pool_ = shared_from_this();
   return buffer;
@@ -108,15 +114,10 @@ void Pool::Trim() {
   for (int c = 0; c < kClasses; ++c) {
     for (std::byte* data : free_[c]) {
       memory_->Free(data, SizeOfClass(c));
-      held_bytes_ -= SizeOfClass(c);
+      held_.Add(-SizeOfClass(c));
     }
     free_[c].clear();
   }
-}
-
-int64_t Pool::held_bytes() const {
-  MutexLock lock(mutex_);
-  return held_bytes_;
 }
 
 Pool::Buffer& Pool::Buffer::operator=(Buffer&& other) noexcept {
@@ -131,6 +132,7 @@ Pool::Buffer& Pool::Buffer::operator=(Buffer&& other) noexcept {
 
 void Pool::Buffer::Release() {
   if (data_ != nullptr) {
+    pool_->taken_.Add(-SizeOfClass(size_class_));
     MutexLock lock(pool_->mutex_);
     pool_->free_[size_class_].push_back(data_);
   }

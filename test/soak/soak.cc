@@ -6,8 +6,8 @@
 // are used again and again, as a training loop does. Each second of the long life, and after each
 // short one, a rank says what it holds:
 //
-//   soak <rank> long|short <seconds> <own memory in KiB> <of malloc in KiB> <descriptors> <threads>
-//        <shared memory in KiB> <rounds>
+//   soak <rank> long|short <seconds> <own memory in KiB> <of malloc in KiB> <in use of the pool in
+//        KiB> <descriptors> <threads> <shared memory in KiB> <rounds>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -83,10 +83,11 @@ long OwnKib() {
   return 0;
 }
 
-// What malloc has given out and not got back: exact, where pages come and go in larger pieces.
+// What malloc has given out and not got back, but for the runtime's pool, which keeps the most that
+// was ever in use at once: exact, where pages come and go in larger pieces.
 long MallocKib() {
   const struct mallinfo2 all = mallinfo2();
-  return static_cast<long>((all.uordblks + all.hblkhd) / 1024);
+  return static_cast<long>((all.uordblks + all.hblkhd) - horon_counter("pool.bytes")) / 1024;
 }
 
 long Entries(const char* folder) {
@@ -94,9 +95,9 @@ long Entries(const char* folder) {
 }
 
 void Report(int rank, const char* life, long rounds) {
-  std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
-              MallocKib(), Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(),
-              rounds);
+  std::printf("soak %d %s %.1f %ld %ld %ld %ld %ld %ld %ld\n", rank, life, Seconds(), OwnKib(),
+              MallocKib(), static_cast<long>(horon_counter("pool.taken_bytes") / 1024),
+              Entries("/proc/self/fd"), Entries("/proc/self/task"), SharedKib(), rounds);
   std::fflush(stdout);
 }
 

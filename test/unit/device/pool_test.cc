@@ -40,5 +40,24 @@ TEST_CASE("large buffers whose sizes change take little more than the largest", 
   CHECK(pool->held_bytes() == (36 + 40 + 44 + 48 + 52 + 56 + 60 + 64) * kMiB);
 }
 
+TEST_CASE("counters say what is held and what of it is taken", "[pool]") {
+  const auto counters = std::make_shared<Counters>();
+  const Counter &held = (*counters)["pool.bytes"], &taken = (*counters)["pool.taken_bytes"];
+  auto pool = std::make_shared<Pool>(MakeHostMemory(), counters);
+  Buffer one = pool->Take(4096).value(), other = pool->Take(1000).value();
+  CHECK(pool->Take(0).ok());
+  CHECK((held.value() == 4096 + 1024 && taken.value() == 4096 + 1024));
+  one = Buffer();
+  CHECK((held.value() == 4096 + 1024 && taken.value() == 1024));
+  one = std::move(other);
+  CHECK(taken.value() == 1024);
+  other = pool->Take(4000).value();
+  CHECK((held.value() == 4096 + 1024 && taken.value() == 4096 + 1024));
+  pool.reset();  // the buffers keep it
+  one = Buffer();
+  other = Buffer();
+  CHECK((held.value() == 0 && taken.value() == 0));
+}
+
 }  // namespace
 }  // namespace horon
