@@ -267,6 +267,8 @@ int64_t Executor::oldest_bytes() const {
 
 uint64_t Executor::oldest_number() const { return running_.empty() ? 0 : running_.front()->number; }
 
+uint64_t Executor::oldest_moves() const { return running_.empty() ? 0 : running_.front()->moves(); }
+
 std::vector<std::string> Executor::Describe() const {
   std::vector<std::string> lines;
   for (const auto& running : running_) {

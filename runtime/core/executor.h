@@ -64,6 +64,7 @@ class Executor {
   // Buckets are numbered as they start, from 1.
   uint64_t newest_number() const { return started_; }  // so far
   uint64_t oldest_number() const;                      // of those in flight; 0 if idle
+  uint64_t oldest_moves() const;  // how often that bucket has gone on
   // A line for each bucket in flight.
   std::vector<std::string> Describe() const;
 

@@ -121,8 +121,10 @@ class Executor::Running final : public GpuBucket, public Recycled {
     const int64_t now = phases() != nullptr ? SteadyNow() : 0;
     const bool ran = task_->Advance();
     if (ran && followed_) phases_.arrived = now;
+    moves_ += ran ? 1 : 0;
     return ran;
   }
+  uint64_t moves() const { return moves_; }
   // As far as its mover says: it waits for its gate, or for the others' first bytes.
   bool awaits_others() const {
     if (on_gpu()) return false;
@@ -197,6 +199,7 @@ class Executor::Running final : public GpuBucket, public Recycled {
   uint64_t bucket_ = 0;
   Phases phases_;
   bool followed_ = false;
+  uint64_t moves_ = 0;
   std::unique_ptr<RootTask> task_;  // last: its frames use all the others
 };
 

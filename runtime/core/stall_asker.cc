@@ -22,24 +22,27 @@ bool StallAsker::Due(Time now, bool waits, const Line& pending, const Line& runn
   if (!waits) Rest();
   if (waits && look_at_ == Time::max()) {
     pending_mark_ = pending.newest;
-    running_mark_ = running.newest;
-    running_since_ = now;
+    MarkRunning(now, running);
     look_after_ = kFirstLook;
     look_at_ = now + look_after_;
   }
   return now >= look_at_;
 }
 
+void StallAsker::MarkRunning(Time now, const Line& running) {
+  running_mark_ = running.newest;
+  running_moves_ = running.moves;
+  running_since_ = now;
+}
+
 StallAsker::Advice StallAsker::Look(Time now, const Line& pending, const Line& running,
                                     const Request* oldest) {
   Advice advice;
   const bool pending_waits = pending.oldest != 0 && pending.oldest <= pending_mark_;
-  const bool running_waits = running.oldest != 0 && running.oldest <= running_mark_;
+  const bool running_waits = running.oldest != 0 && running.oldest <= running_mark_ &&
+                             running.moves == running_moves_;
   if (!pending_waits) pending_mark_ = pending.newest;
-  if (!running_waits) {
-    running_mark_ = running.newest;
-    running_since_ = now;
-  }
+  if (!running_waits) MarkRunning(now, running);
   const bool waits = pending_waits || running_waits;
   look_after_ = waits ? std::min(look_after_ + look_after_ / 2, kLastLook) : kFirstLook;
   look_at_ = now + look_after_;

@@ -26,7 +26,8 @@ ALL = [
     "join",
 ]
 
-def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240) -> None:
+def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240,
+               **variables: str) -> None:
     files = [str(BODIES / f"{body}.py") for body in bodies]
     done = world(
         hosts,
@@ -34,6 +35,7 @@ def run_bodies(world, hosts: int, each: int, *bodies: str, limit_s: float = 240)
             "-H", host_list(hosts, each), "--no-prefix", "python", str(HERE / "runner.py"), *files
         ),
         limit_s=limit_s,
+        **variables,
     )
     all_done(done, hosts * each)
 
@@ -49,6 +51,10 @@ def test_all_on_2_hosts_with_2_ranks(world):
 
 def test_lifecycle_on_2_hosts_with_2_ranks(world):
     run_bodies(world, 2, 2, "lifecycle")
+
+
+def test_a_bucket_that_takes_a_second(world):
+    run_bodies(world, 2, 2, "slow_links", WORLD_RATE="100mbit")
 
 
 @in_full_tier
