@@ -54,7 +54,7 @@ def test_lifecycle_on_2_hosts_with_2_ranks(world):
 
 
 def test_a_bucket_that_takes_a_second(world):
-    run_bodies(world, 2, 2, "slow_links", WORLD_RATE="100mbit")
+    run_bodies(world, 2, 2, "slow_links", WORLD_RATE="400mbit")
 
 
 @in_full_tier
