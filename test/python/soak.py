@@ -31,9 +31,9 @@ LIVES = ("long", "short")
 # hour.
 MOST_GROWTH_KIB = {"long": (4096.0, 0.0), "short": (256.0, 8.0)}
 MPI_STEPS_KIB = 2048.0
-# Of malloc but for the runtime's pool, on one host: to the KiB what is held, where pages come and go
-# (in two minutes +1 to +51 KiB a minute were measured, of pages up to +254) and the pool keeps the
-# most that was ever in use at once, which may come late. An MPI's lists are malloc's, too.
+# Of malloc but for the runtime's pool, on one host: to the KiB what is held, where pages come and
+# go (in two minutes +1 to +51 KiB a minute were measured, of pages up to +254) and the pool keeps
+# the most that was ever in use at once, which may come late. An MPI's lists are malloc's, too.
 MOST_OF_MALLOC_KIB = 128.0
 # Lives of ten minutes and more also by their slope, a minute, by the number of hosts: measured over
 # half an hour +0.2 to +4.4 on one, and up to +100 on two, in single steps.
