@@ -2,8 +2,7 @@
 
 One rank is one worker process, as of any other library. Their shared memory is of the kind that
 Horon's shared tensors lie in (runtime/base/shared_memory.cc): a memfd, whose huge pages the kernel
-grants by shmem_enabled where a file of /dev/shm has those of its mount, with the same advice. Each
-page of a tensor is touched first by its own rank, which fills it before the others add.
+grants by shmem_enabled where a file of /dev/shm has those of its mount, with the same advice.
 """
 
 from __future__ import annotations
@@ -11,18 +10,27 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 from contextlib import suppress
 
 import torch
 
-HEADER = 4096  # bytes, of world.h
-# A rank's: the largest workload are BERT-base's gradients. Whole huge pages, so that every rank's
-# begin in one as tensors do in Horon's memory, a page behind its start.
-FLOATS = 105 << 20
+HEADER = 4096  # bytes, of world.h: a line a rank, whose count is followed by what a rank tells
+LINE, COUNT = 64, 8
+FLOATS = 105 << 20  # a rank's: the largest workload are BERT-base's gradients
+BEHIND = 4096  # bytes, after which tensors begin in Horon's memory
 
 
 def places(tensors) -> ctypes.Array:
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+
+
+def mapped(path: str) -> mmap.mmap:
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Loops:
@@ -31,10 +39,7 @@ class Loops:
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.library = ctypes.CDLL(os.environ["BENCH_LOOPS"])
-        with open(os.environ["BENCH_STORE"], "r+b") as file:
-            self.memory = mmap.mmap(file.fileno(), 0)
-        with suppress(OSError):  # a kernel without huge pages
-            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        self.memory = mapped(os.environ["BENCH_STORE"])
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         cores = len(os.sched_getaffinity(0))
         self.library.loops_open(ctypes.c_void_p(start), self.rank, self.size, cores)
@@ -71,21 +76,38 @@ class Staged(Loops):
 
 
 class InPlace(Loops):
-    """tensors that lie in shared memory"""
+    """tensors that lie in shared memory
+
+    As Horon's do: a file a rank, made with the workload's tensors, of which each page is touched
+    first by its own rank. In FAR the same loop takes up to 1.5 times as long over one memory as
+    over another, so none may keep for all workloads what it got.
+    """
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:
         super().empty([], dtype)
-        tensors, at = [], HEADER + self.rank * FLOATS * 4
-        for shape in shapes:
-            tensor = torch.frombuffer(self.memory, dtype=dtype, count=torch.Size(shape).numel(),
-                                      offset=at)
-            tensors.append(tensor.view(shape))
-            at += tensor.nbytes
-        self.count = sum(t.numel() for t in tensors)
-        return tensors
+        counts = [torch.Size(shape).numel() for shape in shapes]
+        self.count = sum(counts)
+        own = os.memfd_create("horon-bench-tensors")
+        os.truncate(own, BEHIND + 4 * self.count)
+        rows = [torch.frombuffer(memory, dtype=dtype, count=self.count, offset=BEHIND)
+                for memory in self.of_all(own)]
+        self.rows, self.places = rows, places(rows)
+        pieces = rows[self.rank].split(counts)
+        return [piece.view(shape) for piece, shape in zip(pieces, shapes)]
+
+    def of_all(self, own: int) -> list[mmap.mmap]:
+        """Each rank's file, mapped; closes the own one."""
+        told = struct.Struct("2i")  # process and descriptor
+        told.pack_into(self.memory, self.rank * LINE + COUNT, os.getpid(), own)
+        self.library.loops_meet()
+        whose = [told.unpack_from(self.memory, r * LINE + COUNT) for r in range(self.size)]
+        memories = [mapped(f"/proc/{process}/fd/{descriptor}") for process, descriptor in whose]
+        self.library.loops_meet()
+        os.close(own)
+        return memories
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        self.library.loops_in_place(ctypes.c_int64(FLOATS), ctypes.c_int64(self.count))
+        self.library.loops_in_place(self.places, ctypes.c_int64(self.count))
 
 
 class Mixed(Loops):

@@ -37,11 +37,12 @@ void Add(float* const* rows, int64_t count) {
   }
 }
 
-// Sums this rank's slice of floats that all lie in shared memory, `capacity` a rank.
-void AddShared(int64_t capacity, int64_t count) {
+// Sums this rank's slice of floats that all lie in shared memory, where `row(rank)` says.
+template <typename RowOf>
+void AddShared(RowOf row, int64_t count) {
   const Slice mine = world.SliceOf(world.rank, {0, count});
   float* rows[kMostRanks];
-  for (int r = 0; r < world.size; ++r) rows[r] = world.floats + r * capacity + mine.begin;
+  for (int r = 0; r < world.size; ++r) rows[r] = row(r) + mine.begin;
   world.Meet();
   Add(rows, mine.end - mine.begin);
   world.Meet();
@@ -83,7 +84,9 @@ struct Chunk {
 
 extern "C" {
 
-void loops_in_place(int64_t capacity, int64_t count) { AddShared(capacity, count); }
+void loops_in_place(float* const* rows, int64_t count) {
+  AddShared([rows](int rank) { return rows[rank]; }, count);
+}
 
 // Two buffers in turn and one meeting a chunk: while a rank stages one, others still sum the one
 // before, and it has just collected the last but one, which lay where it stages.
@@ -116,10 +119,10 @@ void loops_mixed(float* const* tensors, const int64_t* counts, int n, float* con
 
 void loops_staged(float* const* tensors, const int64_t* counts, int n, int64_t capacity) {
   const Row row(tensors, counts, n);
-  float* const staged = world.floats + world.rank * capacity;
-  row.CopyTo(staged, row.whole());
-  AddShared(capacity, row.whole().end);
-  row.CopyFrom(staged, row.whole());
+  const auto staged = [capacity](int rank) { return world.floats + rank * capacity; };
+  row.CopyTo(staged(world.rank), row.whole());
+  AddShared(staged, row.whole().end);
+  row.CopyFrom(staged(world.rank), row.whole());
 }
 
 }  // extern "C"

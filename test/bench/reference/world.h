@@ -99,3 +99,5 @@ extern "C" void loops_open(void* shared, int rank, int size, int cores) {
            size > cores,
            0};
 }
+
+extern "C" void loops_meet() { reference::world.Meet(); }
