@@ -61,10 +61,9 @@ class Executor {
   TimeUse::Stage stage() const;
   const Request* oldest() const;  // a tensor of the oldest bucket in flight; null if idle
   int64_t oldest_bytes() const;   // of that bucket's inputs; 0 if idle
-  // Buckets are numbered as they start, from 1.
-  uint64_t newest_number() const { return started_; }  // so far
-  uint64_t oldest_number() const;                      // of those in flight; 0 if idle
-  uint64_t oldest_moves() const;  // how often that bucket has gone on
+  // Buckets are numbered as they start, from 1. Of the oldest in flight; 0 if idle:
+  uint64_t oldest_number() const;
+  uint64_t oldest_moves() const;  // how often it has gone on
   // A line for each bucket in flight.
   std::vector<std::string> Describe() const;
 

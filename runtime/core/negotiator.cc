@@ -165,7 +165,7 @@ Status Negotiator::HearDecisions() {
 
 // --- stalls ----------------------------------------------------------------------------------
 
-Status Negotiator::LookForStalls(Clock::time_point now, const StallAsker::Line& running,
+Status Negotiator::LookForStalls(Clock::time_point now, const StallAsker::Running& running,
                                  const Request* oldest) {
   if (judges_late()) {
     for (const std::string& late : coordinator_->JudgeLate(now))
@@ -174,7 +174,7 @@ Status Negotiator::LookForStalls(Clock::time_point now, const StallAsker::Line& 
   }
   const bool waits = !over_ && !left_ && (!pending_.empty() || oldest != nullptr);
   if (!asker_.Due(now, waits, {0, pending_.newest()}, running)) return Status::Ok();
-  const StallAsker::Line pending{pending_.oldest(), pending_.newest()};
+  const StallAsker::Pending pending{pending_.oldest(), pending_.newest()};
   const StallAsker::Advice advice = asker_.Look(now, pending, running, oldest);
   if (advice.ask) ask_ = ask_due_ = moved_ = true;
   if (advice.lost_coordinator) lost_ = 0;

@@ -61,10 +61,9 @@ class Negotiator {
   bool held() const { return held_; }
 
   // Looks whether something here waits in vain, and asks the coordinator why. Rank 0: whether some
-  // ranks are too late for what does not wait for ever. `running`: numbers of
-  // buckets in flight; `oldest`: a tensor of the oldest, or null. kUnavailable: the coordinator
-  // does not answer, or the bucket never ends.
-  Status LookForStalls(Clock::time_point now, const StallAsker::Line& running,
+  // ranks are too late for what does not wait for ever. `oldest`: a tensor of the oldest bucket in
+  // flight, or null. kUnavailable: the coordinator does not answer, or that bucket never ends.
+  Status LookForStalls(Clock::time_point now, const StallAsker::Running& running,
                        const Request* oldest);
   int64_t unanswered_ms() const { return asker_.unanswered_ms(); }
   Clock::time_point next_look(bool awaited) const {

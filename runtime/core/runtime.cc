@@ -217,8 +217,7 @@ Status Runtime::CycleSafely() {
     const auto now = Clock::now();
     if (letters_.Advance(now)) on_letter_();
     const Status status = negotiator_.LookForStalls(
-        now, {executor_.oldest_number(), executor_.newest_number(), executor_.oldest_moves()},
-        executor_.oldest());
+        now, {executor_.oldest_number(), executor_.oldest_moves()}, executor_.oldest());
     unanswered_ms_.store(negotiator_.unanswered_ms(), std::memory_order_relaxed);
     moved_ = moved_ || negotiator_.moved();  // it asks with the next cycle
     return status;

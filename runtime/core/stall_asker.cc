@@ -18,7 +18,7 @@ std::string WholeSeconds(milliseconds time) { return std::to_string(time.count()
 StallAsker::StallAsker(const Config& config, int rank)
     : rank_(rank), silent_limit_(config.stall_silence), busy_limit_(config.stall_shutdown) {}
 
-bool StallAsker::Due(Time now, bool waits, const Line& pending, const Line& running) {
+bool StallAsker::Due(Time now, bool waits, const Pending& pending, const Running& running) {
   if (!waits) Rest();
   if (waits && look_at_ == Time::max()) {
     pending_mark_ = pending.newest;
@@ -29,18 +29,16 @@ bool StallAsker::Due(Time now, bool waits, const Line& pending, const Line& runn
   return now >= look_at_;
 }
 
-void StallAsker::MarkRunning(Time now, const Line& running) {
-  running_mark_ = running.newest;
-  running_moves_ = running.moves;
+void StallAsker::MarkRunning(Time now, const Running& running) {
+  running_ = running;
   running_since_ = now;
 }
 
-StallAsker::Advice StallAsker::Look(Time now, const Line& pending, const Line& running,
+StallAsker::Advice StallAsker::Look(Time now, const Pending& pending, const Running& running,
                                     const Request* oldest) {
   Advice advice;
   const bool pending_waits = pending.oldest != 0 && pending.oldest <= pending_mark_;
-  const bool running_waits = running.oldest != 0 && running.oldest <= running_mark_ &&
-                             running.moves == running_moves_;
+  const bool running_waits = running.oldest != 0 && running == running_;
   if (!pending_waits) pending_mark_ = pending.newest;
   if (!running_waits) MarkRunning(now, running);
   const bool waits = pending_waits || running_waits;

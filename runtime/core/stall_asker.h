@@ -20,18 +20,24 @@ class StallAsker {
     Status status;     // kUnavailable: no hope
     bool lost_coordinator = false;
   };
-  // What waits here, by numbers that count up: the oldest of it (0: nothing), and the newest so
-  // far, which may be done. `moves`: how often the oldest has gone on.
-  struct Line {
-    uint64_t oldest = 0, newest = 0, moves = 0;
+  // Tensors that others have not submitted yet, by numbers that count up: the oldest (0: none), and
+  // the newest so far, which may be done.
+  struct Pending {
+    uint64_t oldest = 0, newest = 0;
   };
-  // Whether it is time to look; `waits`: something is pending or in flight here. Of the lines
-  // `oldest` is not read.
-  bool Due(Time now, bool waits, const Line& pending, const Line& running);
-  // Whatever else goes on meanwhile, of other process sets or from other threads: what was there at
-  // the last look and still is, and has not gone on, waits: a large bucket on a slow link does not.
-  // `oldest`: a tensor of the oldest bucket in flight, or null.
-  Advice Look(Time now, const Line& pending, const Line& running, const Request* oldest);
+  // Buckets in flight, numbered alike: the oldest, and how often it has gone on. The others may
+  // wait for it.
+  struct Running {
+    uint64_t oldest = 0, moves = 0;
+    bool operator==(const Running&) const = default;
+  };
+  // Whether it is time to look; `waits`: something is pending or in flight here. Of `pending` the
+  // oldest is not read.
+  bool Due(Time now, bool waits, const Pending& pending, const Running& running);
+  // Whatever comes and goes meanwhile, what was there at the last look and still is waits; but not
+  // a bucket that has gone on, such as a large one on a slow link. `oldest`: a tensor of the oldest
+  // bucket in flight, or null.
+  Advice Look(Time now, const Pending& pending, const Running& running, const Request* oldest);
   void Answered() { asked_since_ = Time::max(); }  // a decision came
   Time next_look() const { return look_at_; }      // max: none
   // Since when rank 0 owes an answer, in ms of the clock; 0: it owes none.
@@ -43,14 +49,14 @@ class StallAsker {
 
  private:
   void Rest() { look_at_ = asked_since_ = Time::max(); }
-  void MarkRunning(Time now, const Line& running);
+  void MarkRunning(Time now, const Running& running);
 
   int rank_;
   std::chrono::milliseconds silent_limit_, busy_limit_;
   Time look_at_ = Time::max(), asked_since_ = Time::max(), running_since_;
   std::chrono::milliseconds look_after_{0};
-  uint64_t pending_mark_ = 0, running_mark_ = 0;  // the newest at the last look that found nothing
-  uint64_t running_moves_ = 0;                    // of the oldest then
+  uint64_t pending_mark_ = 0;  // the newest at the last look that found nothing
+  Running running_;            // at that look, which was at running_since_
 };
 
 }  // namespace horon

@@ -36,7 +36,7 @@ struct RankWords {
   // peer_memory.h: who I am, 0 while nobody may read my memory, and a number that lies in it.
   alignas(kCacheLine) std::atomic<int64_t> process{0};
   uint64_t proof = 0, proof_at = 0;
-  alignas(kCacheLine) std::atomic<uint64_t> place{0};  // where it looked last (core/spread.h)
+  alignas(kCacheLine) std::atomic<uint64_t> place{0};  // where it last looked or rang
   alignas(kCacheLine) GateWords started;  // all that this rank has started
   alignas(kCacheLine) GateWords passed;   // written by the node's first rank: all ranks have
 };

@@ -9,7 +9,7 @@ namespace horon {
 namespace {
 
 using std::chrono::milliseconds;
-using Line = StallAsker::Line;
+using Running = StallAsker::Running;
 
 const Request kOldest = [] {
   Request request;
@@ -19,40 +19,40 @@ const Request kOldest = [] {
 
 // Looks every 100 ms for nine seconds, as `running` says what is in flight; when the advice was
 // first such as `is_it` means, -1 if never.
-template <typename Running, typename IsIt>
-int AfterMs(StallAsker& asker, Running running, IsIt is_it) {
+template <typename At, typename IsIt>
+int AfterMs(StallAsker& asker, At running, IsIt is_it) {
   for (int ms = 0; ms <= 9000; ms += 100) {
     const StallAsker::Time now{milliseconds{1'000'000 + ms}};
-    const Line line = running(ms);
-    if (asker.Due(now, true, {}, line) && is_it(asker.Look(now, {}, line, &kOldest))) return ms;
+    const Running is = running(ms);
+    if (asker.Due(now, true, {}, is) && is_it(asker.Look(now, {}, is, &kOldest))) return ms;
   }
   return -1;
 }
 
-template <typename Running>
-int AskedAfterMs(StallAsker& asker, Running running) {
+template <typename At>
+int AskedAfterMs(StallAsker& asker, At running) {
   return AfterMs(asker, running, [](const StallAsker::Advice& advice) { return advice.ask; });
 }
 
 TEST_CASE("a bucket that does not go on is asked about, one that goes on is not", "[stall]") {
   StallAsker still(Config{}, 1), slow(Config{}, 1), stops(Config{}, 1);
-  CHECK(AskedAfterMs(still, [](int) { return Line{1, 1, 7}; }) == 500);
+  CHECK(AskedAfterMs(still, [](int) { return Running{1, 7}; }) == 500);
   // A bucket of nine seconds on a slow link, of which a piece arrives now and then.
   CHECK(AskedAfterMs(slow, [](int ms) {
-          return Line{1, 1, static_cast<uint64_t>(ms / 300)};
+          return Running{1, static_cast<uint64_t>(ms / 300)};
         }) == -1);
   // It stands still from the first second on: after the look that has seen it move, and one more.
   CHECK(AskedAfterMs(stops, [](int ms) {
-          return Line{1, 1, static_cast<uint64_t>(std::min(ms, 900) / 300)};
+          return Running{1, static_cast<uint64_t>(std::min(ms, 900) / 300)};
         }) == 1500);
 }
 
 TEST_CASE("the next bucket has its own time, whatever the last one did", "[stall]") {
   StallAsker asker(Config{}, 1);
-  // A bucket each 400 ms, which all stand still until they are over.
+  // A bucket each 400 ms, of many that were there from the beginning, which all stand still until
+  // they are over.
   CHECK(AskedAfterMs(asker, [](int ms) {
-          const auto number = static_cast<uint64_t>(1 + ms / 400);
-          return Line{number, number, 0};
+          return Running{static_cast<uint64_t>(1 + ms / 400), 7};
         }) == -1);
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("what makes no progress is given up, what takes long is not", "[stall]
   config.stall_silence = milliseconds{0};
   const auto given_up_after_ms = [&](auto moves) {
     StallAsker asker(config, 1);
-    return AfterMs(asker, [&](int ms) { return Line{1, 1, moves(ms)}; },
+    return AfterMs(asker, [&](int ms) { return Running{1, moves(ms)}; },
                    [](const StallAsker::Advice& advice) { return !advice.status.ok(); });
   };
   const int still = given_up_after_ms([](int) { return uint64_t{0}; });
