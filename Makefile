@@ -93,30 +93,40 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
-# Alone on the machine: about 85 minutes, and 30 more where regime FAR comes and goes. ROUNDS=6 gives
-# a first look. The part for FAR has short rounds, waits a minute and a half a row at most, and ends at
-# once where the first has none.
+# Alone on the machine: about 90 minutes, and up to an hour more where regime FAR comes and goes.
+# ROUNDS=6 gives a first look. The parts for FAR have short rounds, wait a minute and a half a row at
+# most, and end at once where the first has none.
 bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
 bench: MPI_ALONE = --libraries horon mpi mpi-other --most-rounds $$(( 4 * $(ROUNDS) ))
 bench: MOVED = "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" "reducescatter 64 MiB"
+bench: ROWS_MPI = "64 KiB" "1 MiB" ResNet-50 BERT-base $(MOVED)
 bench: FAR = --regime FAR --patience 90 --seconds 0.05
-bench: PARTS = bench bench-mpi bench-no-cma bench-4 halves bench-far halves-far training adasum gossip
+bench: ROWS_4 = "4 B" "100 x 4 B, one by one" "64 MiB" ResNet-50
+bench: PARTS = bench bench-mpi bench-no-cma bench-4 halves bench-far bench-mpi-far bench-no-cma-far \
+	bench-4-far halves-far training adasum gossip
 bench: $(VENV)/test.stamp
 	@mkdir -p $(BUILD); rm -f $(PARTS:%=$(BUILD)/%.json); status=0; \
 	echo "== 2 ranks"; \
 	$(BENCH) --np 2 --plot $(BUILD)/bench.png $(call LEAVES,bench) || status=1; \
 	echo "== 2 ranks beside Open MPI alone, whose rounds are short: the machine changes in fewer of them"; \
-	$(BENCH) --np 2 $(MPI_ALONE) --only "64 KiB" "1 MiB" ResNet-50 BERT-base $(MOVED) $(call LEAVES,bench-mpi) || status=1; \
+	$(BENCH) --np 2 $(MPI_ALONE) --only $(ROWS_MPI) $(call LEAVES,bench-mpi) || status=1; \
 	echo "== 2 ranks that may not read each other's memory"; \
 	$(BENCH) --np 2 --no-cma $(MPI_ALONE) --only $(MOVED) $(call LEAVES,bench-no-cma) || status=1; \
 	echo "== 4 ranks"; \
-	$(BENCH) --np 4 --only "4 B" "100 x 4 B, one by one" "64 MiB" ResNet-50 $(call LEAVES,bench-4) || status=1; \
+	$(BENCH) --np 4 --only $(ROWS_4) $(call LEAVES,bench-4) || status=1; \
 	echo "== sets in 16 bits"; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(call LEAVES,halves) || status=1; \
-	echo "== 2 ranks, only while the cores are far from each other"; \
+	echo "== only while the cores are far from each other: 2 ranks"; \
 	$(BENCH) --np 2 --lean $(FAR) --plot $(BUILD)/bench-far.png $(call LEAVES,bench-far) || status=1; \
+	echo "== far: beside Open MPI alone"; \
+	$(BENCH) --np 2 $(FAR) $(MPI_ALONE) --only $(ROWS_MPI) $(call LEAVES,bench-mpi-far) || status=1; \
+	echo "== far: 2 ranks that may not read each other's memory"; \
+	$(BENCH) --np 2 $(FAR) --no-cma $(MPI_ALONE) --only $(MOVED) $(call LEAVES,bench-no-cma-far) || status=1; \
+	echo "== far: 4 ranks"; \
+	$(BENCH) --np 4 --lean $(FAR) --only $(ROWS_4) $(call LEAVES,bench-4-far) || status=1; \
+	echo "== far: sets in 16 bits"; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(FAR) $(call LEAVES,halves-far) || status=1; \
 	echo "== training, and a runtime that only waits"; \
 	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) $(call LEAVES,training) || status=1; \

@@ -4,8 +4,9 @@
     python test/bench/allreduce_bench.py --np 2 --json bench.json --plot bench.png
 
 Each library has ranks of its own, which sleep while another is measured. One round measures every
-library once, in an order that turns from round to round, and is tagged with how near the machine's
-cores were to each other before and after: only numbers of the same round are compared.
+library once, in an order that turns from round to round; each time is tagged with how near the
+machine's cores were to each other before and after, and only those of the same round and tag are
+compared.
 docs/benchmarks.md explains how to read the output.
 """
 
@@ -26,7 +27,7 @@ from groups import LOOPS, MPI
 from interleaved import Bench, Seat, add_options
 
 LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gloo",
-             "gloo-buckets", "mpi", "mpi-other", "streamed", "staged", "in-place"]
+             "gloo-buckets", "gloo-views", "mpi", "mpi-other", "streamed", "staged", "in-place"]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

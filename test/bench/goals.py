@@ -22,8 +22,8 @@ ROUNDS = 30  # decide whether one is not slower than another
 NOT_SLOWER = 1 / 1.05  # what the 95 % interval of peer / Horon then stays above
 SHARE = 0.87  # of the steps of training without communication
 IDLE_CORE, IDLE_SWITCHES = 0.005, 1  # of a runtime that only waits; switches a second
-GLOO, MPI, IN_PLACE = ("gloo", "gloo-buckets"), ("mpi", "mpi-other"), ("in-place",)
-PRIVATE_LOOPS = ("streamed", "staged")
+GLOO, MPI = ("gloo", "gloo-buckets", "gloo-views"), ("mpi", "mpi-other")
+PRIVATE_LOOPS, IN_PLACE = ("streamed", "staged"), ("in-place",)
 NAMES = {GLOO: "gloo", MPI: "Open MPI", IN_PLACE: "the in-place loop",
          PRIVATE_LOOPS: "the best loop"}
 PLACES = {"horon": "", "horon-shared": "shared tensors: ",

@@ -22,7 +22,7 @@ MPI = ("mpi", "mpi-other", "mpi-tuned")
 LOOPS = ("streamed", "staged", "in-place", "two-pass", "mixed", "mixed-to")
 NEEDS = {**dict.fromkeys(HORON, ["horon", "torch"]), **dict.fromkeys(LOOPS, ["torch"]),
          **dict.fromkeys(MPI, ["mpi4py", "torch", "numpy"]), "gloo": ["torch"],
-         "gloo-buckets": ["torch"]}
+         "gloo-buckets": ["torch"], "gloo-views": ["torch"]}
 WORD_BYTES = 64  # of the shared barrier, for each rank
 START_S, MEASURE_S, STOP_S = 120.0, 300.0, 20.0
 

@@ -16,7 +16,7 @@ from workloads import Workload, bert_base_shapes, gradient_order, resnet50_shape
 
 SETS = [Workload("ResNet-50", gradient_order(resnet50_shapes())),
         Workload("BERT-base", gradient_order(bert_base_shapes()))]
-WAYS = ("horon", "horon-shared", "horon-registered")
+WAYS = ("horon", "horon-shared", "horon-registered", "horon-views")
 HALVES = ("float16", "bfloat16")
 MOST = dict.fromkeys((workload.name for workload in SETS), 0.6)
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most-rounds", type=int, default=None,
                         help="of a row in all (default: half as many again as --rounds)")
     parser.add_argument("--regime", choices=("NEAR", "FAR"),
-                        help="only rounds that begin and end in this regime, which is waited for")
+                        help="only what begins and ends in this regime, which is waited for")
     parser.add_argument("--patience", type=float, default=120,
                         help="seconds a row may take with --regime (default 120); what it has "
                              "not got by then stays out")
@@ -129,25 +128,46 @@ class Bench:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
         until = time.monotonic() + self.options.patience
-        number, kept = 0, Counter[str]()
-        before = self.await_regime(until)
-        while not self.enough(kept) and self.counts(before) and not self.late(until):
-            taken = {library: self.measure(library, workload, iterations[library])
-                     for library in turned(list(iterations), number)}
-            after, _ = self.pingpong.ask()
-            regime = before if before == after else "MIXED"
-            if self.counts(regime):
-                row.rounds += [report.Round(library, number, regime, seconds)
-                               for library, seconds in taken.items() if seconds]
-                kept[regime] += 1
+        number, now = 0, self.await_regime(until)
+        while (self.counts(now) and not self.late(until)
+               and not self.enough(row, list(iterations), number)):
+            round_of_all = []
+            for library in turned(list(iterations), number):
+                taken, now = self.measured(library, row, iterations[library], number, now, until)
+                round_of_all += taken
+            if self.late(until) and len(round_of_all) < len(self.groups.keys() & iterations):
+                break
+            row.rounds += round_of_all
             number += 1
-            before = after if self.counts(after) else self.await_regime(until)
 
-    def enough(self, kept: Counter[str]) -> bool:
+    def measured(self, library: str, row: report.Row, iterations: int, number: int, now: str,
+                 until: float) -> tuple[list[report.Round], str]:
+        """One library's part of a round, and the regime after it; `now`: before it. Where one
+        regime was asked for, again until it has stayed; nothing if it is too late for that, or the
+        library goes missing."""
+        while True:
+            seconds = self.measure(library, row.workload, iterations)
+            before, now = now, self.pingpong.ask()[0]
+            regime = before if before == now else "MIXED"
+            if not self.counts(now):
+                now = self.await_regime(until)
+            if seconds and self.counts(regime):
+                return [report.Round(library, number, regime, seconds)], now
+            if not seconds or self.late(until):
+                return [], now
+
+    def enough(self, row: report.Row, libraries: list[str], number: int) -> bool:
         """Some regime has all rounds, or the machine changes too often for that."""
-        told = max((count for regime, count in kept.items() if regime != "MIXED"), default=0)
+        told = max((self.together(row.within(regime), libraries)
+                    for regime in report.regimes([row]) if regime != "MIXED"), default=0)
         most = self.options.most_rounds or self.options.rounds * 3 // 2
-        return told >= self.options.rounds or kept.total() >= most
+        return told >= self.options.rounds or number >= most
+
+    def together(self, row: report.Row, libraries: list[str]) -> int:
+        """The rounds that each has with the first one, at least."""
+        of = [{r.round for r in row.rounds if r.library == library}
+              for library in libraries if library in self.groups]
+        return min((len(of[0] & rounds) for rounds in of), default=self.options.rounds)
 
     def late(self, until: float) -> bool:
         return self.options.regime is not None and time.monotonic() >= until
@@ -180,7 +200,8 @@ def suits(library: str, workload: workloads.Workload, dtype: str) -> bool:
     """Some differ from single calls only where there are several tensors; MPI adds no 16-bit
     floats, and the loops take nothing but float32."""
     dtype, at_once = workload.dtype or dtype, workload.kind == "allreduce"
-    if library in ("gloo-buckets", "horon-registered", "horon-views", "horon-grouped"):
+    if library in ("gloo-buckets", "gloo-views", "horon-registered", "horon-views",
+                   "horon-grouped"):
         return at_once and not workload.single
     if library in MPI:
         return not workload.reduces or workloads.BYTES[dtype] > 2

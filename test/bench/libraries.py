@@ -256,6 +256,19 @@ class GlooBuckets(Gloo):
         return buckets
 
 
+class GlooViews(GlooBuckets):
+    """The same with gradient_as_bucket_view=True: the tensors lie in the buckets."""
+
+    def empty(self, shapes: list, dtype: torch.dtype) -> list[torch.Tensor]:
+        self.buckets = self.plan([torch.empty(shape, dtype=dtype) for shape in shapes])
+        return [view for _, views, _ in self.buckets for view in views]
+
+    def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
+        works = [self.dist.all_reduce(flat, async_op=True) for flat, _, _ in self.buckets]
+        for work in works:
+            work.wait()
+
+
 class Mpi:
     """MPI_Allreduce in place through mpi4py, one blocking call a tensor."""
 
@@ -291,6 +304,6 @@ class Mpi:
 BY_NAME = {"horon": Horon, "horon-shared": HoronShared, "horon-registered": HoronRegistered,
            "horon-views": HoronViews, "horon-grouped": HoronGrouped, "gossip": Gossip,
            "gossip-of-ranks": GossipOfRanks, "neighbors": Neighbors, "average": Average,
-           "adasum": Adasum, "gloo": Gloo, "gloo-buckets": GlooBuckets, "mpi": Mpi,
-           "mpi-other": Mpi, "mpi-tuned": Mpi, "streamed": Streamed, "staged": Staged,
+           "adasum": Adasum, "gloo": Gloo, "gloo-buckets": GlooBuckets, "gloo-views": GlooViews,
+           "mpi": Mpi, "mpi-other": Mpi, "mpi-tuned": Mpi, "streamed": Streamed, "staged": Staged,
            "in-place": InPlace, "two-pass": TwoPass, "mixed": Mixed, "mixed-to": MixedTo}

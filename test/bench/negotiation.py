@@ -20,7 +20,6 @@ from pathlib import Path
 STEPS = 4
 MOST_BYTES = 64  # the goal: on an edge between two nodes, up and down, in a step that is negotiated
 
-
 STEPS_SHOWN = ("first", "steady", "gaps", "locked")
 
 
@@ -59,8 +58,12 @@ def misses(rows: list[tuple[int, int, dict]]) -> list[str]:
             if step["messages_between"] > 2 * (nodes - 1):
                 found.append(f"{ranks} ranks: {step['messages_between']} messages in a step "
                              f"'{name}'")
-        if locked["messages_between"] > nodes * (nodes - 1).bit_length():
+        hops = (nodes - 1).bit_length()  # each along another edge
+        if locked["messages_between"] > nodes * hops:
             found.append(f"{ranks} ranks: {locked['messages_between']} messages in a locked step")
+        if locked["bytes_up"] > MOST_BYTES * hops:
+            found.append(f"{ranks} ranks: {locked['bytes_up']} B in {hops} messages of a locked "
+                         f"step, {MOST_BYTES} each asked")
     return found
 
 

@@ -1,7 +1,7 @@
 // How near the machine's cores are to each other just now: two threads spin on one cache line each
 // and bounce a number. Prints the median round trip in nanoseconds and NEAR (below 200 ns: one
 // cache between them) or FAR. On a virtual machine the answer changes within seconds, so the
-// benchmarks ask again for every round.
+// benchmarks ask again and again.
 #include <sched.h>
 
 #include <algorithm>

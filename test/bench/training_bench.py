@@ -181,6 +181,8 @@ def thread_times() -> dict[str, tuple[float, int]]:
         ticks = int(fields[11]) + int(fields[12])
         found[f"{name} {task.name}"] = (ticks / os.sysconf("SC_CLK_TCK"),
                                         int(status["voluntary_ctxt_switches"]))
+    if not found:
+        raise RuntimeError("no thread of this process is named as the runtime's are")
     return found
 
 

@@ -168,7 +168,7 @@ def test_a_peer_that_is_missing_is_named():
     row = row_of("4 B", horon=10 * US)
     peer = "15 times faster than gloo"
     assert ["4 B", "NEAR, 30", peer, "missing: gloo", "-"] in goals.of([row], {"gloo": "why"})
-    not_asked = ["4 B", "NEAR, 30", peer, "not measured: gloo, gloo-buckets", "-"]
+    not_asked = ["4 B", "NEAR, 30", peer, "not measured: gloo, gloo-buckets, gloo-views", "-"]
     assert not_asked in goals.of([row], {"mpi": "why"})
     nobody = goals.of([row_of("4 B", gloo=1.0)], {"horon": "why"})
     assert [line[3:] for line in nobody] == [["missing: horon", "-"]] * 2
@@ -211,7 +211,7 @@ def test_sets_in_16_bits(half, verdict):
     ratio = report.three_digits(half)
     assert lines[0] == ["ResNet-50", "NEAR, 30", "horon, float16: at most 0.6 of horon",
                         f"{ratio} ({ratio}-{ratio})", verdict]
-    assert lines[2][3] == "missing: horon-shared" and len(lines) == 6
+    assert lines[2][3] == "missing: horon-shared" and len(lines) == 8
     assert f"| {ratio} ({ratio}-{ratio}) | 0.6 | {verdict} |" in table.markdown([row], {})
 
 
@@ -265,34 +265,45 @@ def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.0
     ever."""
     regimes = list(regimes)
     monkeypatch.setattr(interleaved, "BETWEEN_LOOKS_S", 0)
-    monkeypatch.setattr(interleaved, "Group", lambda *_: argparse.Namespace(
-        note="", measure=lambda *_: [0.1]))
+    measured = []
+    monkeypatch.setattr(interleaved, "Group", lambda library, *_: argparse.Namespace(
+        note="", measure=lambda *_: measured.append(library) or [0.1]))
     options = argparse.Namespace(rounds=rounds, regime=regime, patience=patience, seconds=0.2,
                                  most_rounds=most_rounds, most_iterations=3,
                                  launcher="horonrun", pingpong="none")
     bench = interleaved.Bench(options, {name: interleaved.Seat(name, 2, "float32")
                                         for name in ("horon", "gloo")}, tmp_path)
     bench.pingpong.ask = lambda: (regimes.pop(0) if len(regimes) > 1 else regimes[0], None)
+    bench.who = measured
     return bench
 
 
 ONE = Workload("4 B", ((1,),))
 
 
-CHANGING = ["NEAR", "NEAR", "FAR", "FAR", "NEAR"]
+# Two libraries: of the first round both change, then one each, then none.
+CHANGING = ["NEAR", "FAR", "NEAR", "FAR", "FAR", "NEAR"]
 
 
 @pytest.mark.parametrize("regimes, most, counts", [
     (["NEAR"], None, "4 NEAR"),
-    (CHANGING, None, "3 NEAR, 2 MIXED, 1 FAR"),
-    (CHANGING, 16, "4 NEAR, 2 MIXED, 1 FAR"),
-    (["NEAR", "FAR"] * 10, None, "6 MIXED"),
-    (["NEAR", "FAR"] * 10, 16, "16 MIXED"),
+    (CHANGING, None, "4 NEAR, 3 MIXED, 1 FAR"),
+    (CHANGING, 16, "5 NEAR, 3 MIXED, 1 FAR"),
+    (["NEAR", "FAR"] * 20, None, "6 MIXED"),
+    (["NEAR", "FAR"] * 20, 16, "16 MIXED"),
 ])
 def test_rounds_go_on_until_one_regime_has_all(monkeypatch, tmp_path, regimes, most, counts):
     row = bench_of(monkeypatch, tmp_path, regimes, most_rounds=most).run(ONE)
     found = set(report.rounds_by_regime([row]).split(", "))
     assert found == set(counts.split(", "))
+
+
+def test_only_times_of_one_regime_are_compared(monkeypatch, tmp_path):
+    row = bench_of(monkeypatch, tmp_path, CHANGING).run(ONE)
+    assert [(r.round, r.library) for r in row.within("NEAR").rounds[:3]] == [
+        (2, "gloo"), (3, "gloo"), (3, "horon")]
+    assert len(row.within("NEAR").ratio("gloo", "horon").values) == 3
+    assert row.within("FAR").ratio("gloo", "horon") is None
 
 
 def test_who_does_not_take_part(monkeypatch, tmp_path):
@@ -309,9 +320,18 @@ def test_a_regime_that_never_comes_is_given_up_after_the_first_row(monkeypatch, 
 
 
 def test_a_regime_that_goes_is_waited_for_in_the_next_row(monkeypatch, tmp_path):
-    bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "FAR", "NEAR"], regime="FAR")
-    assert len({r.round for r in bench.run(ONE).rounds}) == 2
+    bench = bench_of(monkeypatch, tmp_path, [*["FAR"] * 6, "NEAR"], regime="FAR")
+    assert [r.round for r in bench.run(ONE).rounds] == [0, 0, 1, 1]
     assert not bench.hopeless and bench.short == {"4 B": "2 of 4 rounds"}
+
+
+def test_who_was_measured_while_the_regime_changed_is_measured_again(monkeypatch, tmp_path):
+    bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "NEAR", "NEAR", "FAR"], regime="FAR",
+                     patience=20)
+    row = bench.run(ONE)
+    assert bench.who[4:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
+                                  "horon"]
+    assert {r.regime for r in row.rounds} == {"FAR"} and len(row.rounds) == 8 and not bench.short
 
 
 def nodes_goals(layout, **times):
