@@ -49,6 +49,10 @@ def test_all_on_2_hosts_with_2_ranks(world):
     run_bodies(world, 2, 2, *ALL)
 
 
+def test_gradients_travel_during_backward(world):
+    run_bodies(world, 2, 2, "overlap")
+
+
 def test_lifecycle_on_2_hosts_with_2_ranks(world):
     run_bodies(world, 2, 2, "lifecycle")
 

@@ -63,7 +63,7 @@ def run(program: str, hosts: int, seconds: float) -> tuple[int, str]:
 
 def samples(output: str, life: str) -> dict[int, list[Sample]]:
     found: dict[int, list[Sample]] = {rank: [] for rank in range(NP)}
-    for rank, rest in re.findall(rf"^soak (\d+) {life} ([\d. ]+)$", output, re.M):
+    for rank, rest in re.findall(rf"^soak (\d+) {life} ([-\d. ]+)$", output, re.M):
         found[int(rank)].append(tuple(map(float, rest.split())))
     return found
 

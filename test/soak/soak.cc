@@ -7,7 +7,8 @@
 // short one, a rank says what it holds:
 //
 //   soak <rank> long|short <seconds> <own memory in KiB> <of malloc in KiB> <in use of the pool in
-//        KiB> <descriptors> <threads> <shared memory in KiB> <rounds>
+//        KiB, 0 after a short life, with which its pool has gone> <descriptors> <threads>
+//        <shared memory in KiB> <rounds>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -31,7 +32,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRoundsPerShortLife = 10;
-constexpr int64_t kSizes[] = {1, 7, 1000, 4096, 65537, 400000};
+// What they take of the pool, four ranks' rows at most, is malloc's: from 4 MiB on it is mapped.
+constexpr int64_t kSizes[] = {1, 7, 1000, 4096, 65537, 200000};
 constexpr const char* kSpecs[] = {"sum",
                                   "average",
                                   "min",
