@@ -170,11 +170,12 @@ class Group:
             raise ValueError(f"ranks {[hello['rank'] for hello in hellos]} of {self.np}")
         self.note = hellos[0]["note"]
 
-    def measure(self, workload, dtype: str, iterations: int) -> list[float]:
-        """Seconds of each iteration: the slowest rank's."""
+    def measure(self, workload, dtype: str, iterations: int, memory: int = 0) -> list[float]:
+        """Seconds of each iteration: the slowest rank's. Over new memory where that has another
+        number than before."""
         order = {"do": "measure", "name": workload.name, "shapes": workload.shapes,
                  "kind": workload.kind, "dtype": workload.dtype or dtype,
-                 "iterations": iterations}
+                 "iterations": iterations, "memory": memory}
         try:
             for channel in self.channels:
                 channel.write(json.dumps(order) + "\n")

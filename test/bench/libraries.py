@@ -224,14 +224,14 @@ class GlooBuckets(Gloo):
 
     def __init__(self) -> None:
         super().__init__()
-        self.name, self.buckets = "", []
+        self.tensors, self.buckets = None, []
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
         if len(tensors) == 1:
             super().reduce(tensors, name)
             return
-        if name != self.name:
-            self.name, self.buckets = name, self.plan(tensors)
+        if self.tensors is not tensors:
+            self.tensors, self.buckets = tensors, self.plan(tensors)
         works = []
         for flat, views, members in self.buckets:
             torch._foreach_copy_(views, members)

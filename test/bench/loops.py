@@ -43,7 +43,7 @@ class Loops:
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         cores = len(os.sched_getaffinity(0))
         self.library.loops_open(ctypes.c_void_p(start), self.rank, self.size, cores)
-        self.given: dict[str, tuple] = {}  # what the C function takes, by workload
+        self.given: tuple = (None, ())  # tensors, and what the C function takes for them
         self.note = "plain loops, " + self.__doc__.splitlines()[0]
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:
@@ -51,11 +51,11 @@ class Loops:
             raise TypeError(f"the loops do not reduce {dtype}")
         return [torch.empty(shape, dtype=dtype) for shape in shapes]
 
-    def arguments(self, tensors, name) -> tuple:
-        if name not in self.given:
+    def arguments(self, tensors) -> tuple:
+        if self.given[0] is not tensors:
             counts = (ctypes.c_int64 * len(tensors))(*(t.numel() for t in tensors))
-            self.given = {name: (places(tensors), counts, len(tensors))}
-        return self.given[name]
+            self.given = tensors, (places(tensors), counts, len(tensors))
+        return self.given[1]
 
     def stop(self) -> None:
         pass
@@ -65,14 +65,14 @@ class Streamed(Loops):
     """private tensors through a small shared buffer"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        self.library.loops_streamed(*self.arguments(tensors, name))
+        self.library.loops_streamed(*self.arguments(tensors))
 
 
 class Staged(Loops):
     """private tensors, copied whole into shared memory and out again"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        self.library.loops_staged(*self.arguments(tensors, name), ctypes.c_int64(FLOATS))
+        self.library.loops_staged(*self.arguments(tensors), ctypes.c_int64(FLOATS))
 
 
 class InPlace(Loops):
@@ -114,7 +114,7 @@ class Mixed(Loops):
     """private tensors of two ranks, copied once through shared memory and averaged"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        arguments = self.arguments(tensors, name)
+        arguments = self.arguments(tensors)
         self.library.loops_mixed(*arguments, arguments[0])
 
     def result(self, values: list[float], name: str) -> float:
@@ -126,13 +126,13 @@ class MixedTo(Mixed):
 
     def __init__(self) -> None:
         super().__init__()
-        self.others: dict[str, list[torch.Tensor]] = {}  # where the next averages go, by workload
+        self.others: tuple = (None, [])  # tensors, and where their next averages go
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        if name not in self.others:
-            self.others = {name: [torch.empty_like(t) for t in tensors]}
-        means = self.others[name]
-        _, counts, n = self.arguments(tensors, name)
+        if self.others[0] is not tensors:
+            self.others = tensors, [torch.empty_like(t) for t in tensors]
+        means = self.others[1]
+        _, counts, n = self.arguments(tensors)
         self.library.loops_mixed(places(tensors), counts, n, places(means))
         tensors[:], means[:] = means[:], tensors[:]
 
@@ -141,7 +141,7 @@ class TwoPass(Mixed):
     """Adasum of private tensors of two ranks"""
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
-        self.library.loops_two_pass(*self.arguments(tensors, name), ctypes.c_int64(FLOATS))
+        self.library.loops_two_pass(*self.arguments(tensors), ctypes.c_int64(FLOATS))
 
     def result(self, values: list[float], name: str) -> float:
         """Of parallel vectors."""

@@ -8,12 +8,12 @@ import horon.torch as hvd
 
 
 class Registered:
-    """The hooks of a model with these gradients, called one after the other. `arguments` are
-    DistributedOptimizer's."""
+    """The hooks of a model with these gradients, called in their order, which is backward's: the
+    model has its parameters the other way round. `arguments` are DistributedOptimizer's."""
 
     def __init__(self, gradients: list[torch.Tensor], op: object, name: str, **arguments) -> None:
         self._parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
-        named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)]
+        named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)][::-1]
         hooks = []
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -21,9 +21,9 @@ class Registered:
             parameter.register_post_accumulate_grad_hook = (
                 lambda hook, register=register: (hooks.append(hook), register(hook))[1]
             )
-        sgd = torch.optim.SGD(self._parameters, 0.0)
+        sgd = torch.optim.SGD(self._parameters[::-1], 0.0)
         self._optimizer = hvd.DistributedOptimizer(sgd, named, op=op, **arguments)
-        self._calls = list(zip(hooks, self._parameters, strict=True))
+        self._calls = list(zip(hooks[::-1], self._parameters, strict=True))
 
     @property
     def gradients(self) -> list[torch.Tensor]:

@@ -329,7 +329,7 @@ def test_who_was_measured_while_the_regime_changed_is_measured_again(monkeypatch
     bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "NEAR", "NEAR", "FAR"], regime="FAR",
                      patience=20)
     row = bench.run(ONE)
-    assert bench.who[4:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
+    assert bench.who[2:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
                                   "horon"]
     assert {r.regime for r in row.rounds} == {"FAR"} and len(row.rounds) == 8 and not bench.short
 
