@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from loops import FLOATS, HEADER
@@ -215,7 +216,8 @@ class Group:
                 except subprocess.TimeoutExpired:
                     process.kill()
         for channel in self.channels:
-            channel.close()
+            with suppress(OSError):  # what was not sent to a rank that has ended
+                channel.close()
         self.channels = []
         self.listener.close()
         if self.memory is not None:
