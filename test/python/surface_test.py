@@ -57,6 +57,11 @@ def test_idling_between_nodes(launch, needs_mpi):
 
 
 @pytest.mark.alone
+def test_a_blocking_call_does_not_sleep(launch):
+    launch(2, "awake")
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize("np", [2, 4])
 def test_ranks_spread_over_cores(launch, np):
     """With a core for each, and with more ranks than cores."""
