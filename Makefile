@@ -93,7 +93,7 @@ sanitize: $(VENV)/test.stamp
 	  $(call WHY_SKIPPED,$(BUILD)/$$kind); \
 	done; exit $$status
 
-# Alone on the machine: about 90 minutes, and up to an hour more where regime FAR comes and goes.
+# Alone on the machine: about two hours, and up to one more where regime FAR comes and goes.
 # ROUNDS=6 gives a first look. The parts for FAR have short rounds, wait a minute and a half a row at
 # most, and end at once where the first has none.
 bench: ROUNDS ?= 30

@@ -171,12 +171,13 @@ class Group:
             raise ValueError(f"ranks {[hello['rank'] for hello in hellos]} of {self.np}")
         self.note = hellos[0]["note"]
 
-    def measure(self, workload, dtype: str, iterations: int, memory: int = 0) -> list[float]:
+    def measure(self, workload, dtype: str, iterations: int, memory: int = 0,
+                warm_up: int = 0) -> list[float]:
         """Seconds of each iteration: the slowest rank's. Over new memory where that has another
-        number than before."""
+        number than before, and then after so many to warm up."""
         order = {"do": "measure", "name": workload.name, "shapes": workload.shapes,
                  "kind": workload.kind, "dtype": workload.dtype or dtype,
-                 "iterations": iterations, "memory": memory}
+                 "iterations": iterations, "memory": memory, "warm_up": warm_up}
         try:
             for channel in self.channels:
                 channel.write(json.dumps(order) + "\n")

@@ -22,6 +22,7 @@ BETWEEN_LOOKS_S = 0.2  # at the regime, while another one is waited for
 # Rounds over the same memory. Where caches are far the same loop takes up to 1.5 times as long over
 # one memory as over another.
 ROUNDS_A_MEMORY = 6
+WARM_UP = 5  # iterations over new memory: pages are touched, schedules locked
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +103,7 @@ class Bench:
             return []
         try:
             return self.groups[library].measure(workload, self.seats[library].dtype, iterations,
-                                                memory)
+                                                memory, WARM_UP)
         except Missing as missing:
             self.give_up(library, missing)
             return []

@@ -79,8 +79,7 @@ class InPlace(Loops):
     """tensors that lie in shared memory
 
     As Horon's do: a file a rank, made with the workload's tensors, of which each page is touched
-    first by its own rank. In FAR the same loop takes up to 1.5 times as long over one memory as
-    over another, so none may keep for all workloads what it got.
+    first by its own rank.
     """
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:

@@ -23,7 +23,6 @@ from libraries import BY_NAME
 from workloads import ONE_BY_ONE
 
 LIMIT_S = 60.0
-WARM_UP = 5  # iterations over new memory: pages are touched, schedules locked
 
 
 class Barrier:
@@ -114,8 +113,9 @@ def serve(library, channel, barrier: Barrier) -> None:
         if made != (order["name"], order["memory"]):
             made = order["name"], order["memory"]
             measure = Measure(library, order)
-            measure.run(barrier, WARM_UP)
-            gc.collect()  # an optimizer and its hooks, which hold the memory before
+            if order["warm_up"]:
+                measure.run(barrier, order["warm_up"])
+            gc.collect()  # optimizers of before, which their hooks hold, and these them
         reply = {"seconds": measure.run(barrier, order["iterations"])}
         channel.write(json.dumps(reply) + "\n")
         channel.flush()

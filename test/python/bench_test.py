@@ -330,7 +330,7 @@ def test_who_was_measured_while_the_regime_changed_is_measured_again(monkeypatch
                      patience=20)
     row = bench.run(ONE)
     assert bench.who[2:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
-                                  "horon"]
+                             "horon"]
     assert {r.regime for r in row.rounds} == {"FAR"} and len(row.rounds) == 8 and not bench.short
 
 
