@@ -57,9 +57,9 @@ class PyWindow {
 
   std::unique_ptr<PyWork> Start(int act, const std::vector<int>& ranks,
                                 const std::vector<double>& weights, double self_weight,
-                                bool push_sum, bool reset, bool with_mutex, uintptr_t input,
-                                uintptr_t output, uintptr_t stream, bool will_wait,
-                                py::object keep) {
+                                bool push_sum, bool reset, bool with_mutex, bool if_asked,
+                                uintptr_t input, uintptr_t output, uintptr_t stream,
+                                bool will_wait, py::object keep) {
     DroppedWorks().Sweep();
     horon_window_order order{};
     order.struct_bytes = sizeof(order);
@@ -71,6 +71,7 @@ class PyWindow {
     order.push_sum = push_sum ? 1 : 0;
     order.reset = reset ? 1 : 0;
     order.with_mutex = with_mutex ? 1 : 0;
+    order.if_asked = if_asked ? 1 : 0;
     order.input = reinterpret_cast<const void*>(input);
     order.output = reinterpret_cast<void*>(output);
     order.stream = reinterpret_cast<void*>(stream);
@@ -80,6 +81,7 @@ class PyWindow {
   }
 
   int64_t Deliveries(int from) const { return horon_window_deliveries(window_.get(), from); }
+  void Ask(bool wanted) { horon_window_ask(window_.get(), wanted ? 1 : 0); }
   double share() const { return horon_window_share(window_.get()); }
   void SetShare(double share) { CheckSubmit(horon_window_set_share(window_.get(), share)); }
   int64_t round() const { return horon_window_round(window_.get()); }
@@ -106,6 +108,7 @@ inline void DefineWindow(py::module_& module) {
       .def("free", &PyWindow::Free)
       .def("start", &PyWindow::Start)
       .def("deliveries", &PyWindow::Deliveries)
+      .def("ask", &PyWindow::Ask)
       .def_property_readonly("round", &PyWindow::round)
       .def_property("share", &PyWindow::share, &PyWindow::SetShare);
 }

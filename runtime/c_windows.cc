@@ -64,6 +64,7 @@ Result<Order> ReadOrder(Runtime& runtime, const horon_window& window,
   order.carry = given.push_sum != 0;
   order.reset = given.reset != 0;
   order.with_mutex = given.with_mutex != 0;
+  order.if_asked = given.if_asked != 0;
   order.input = static_cast<const std::byte*>(given.input);
   order.output = static_cast<std::byte*>(given.output);
   HORON_ASSIGN(order.ready, ReadyOn(runtime, window.device, given.stream, "the window",
@@ -125,6 +126,8 @@ int64_t horon_window_deliveries(const horon_window* window, int from) {
   return static_cast<int64_t>(
       window->window->slot(from).head().deliveries.load(std::memory_order_relaxed));
 }
+
+void horon_window_ask(const horon_window* window, int wanted) { window->window->Ask(wanted != 0); }
 
 double horon_window_share(const horon_window* window) { return window->window->share.load(); }
 

@@ -51,6 +51,7 @@ constexpr MetricFamily kFamilies[] = {
     {"gpu.submits_that_launched", nullptr, "Submits that ran the cycle, as nobody else did."},
     {"gpu.exchanges.direct", nullptr, "Exchanges that MPI took from the memory of GPUs."},
     {"window.given", nullptr, "Values of windows that this rank gave to others."},
+    {"window.unasked", nullptr, "Parts that this rank kept, as who was to have them had not asked."},
     {"window.overwritten", nullptr, "Values put over what nobody had taken."},
     {"window.taken", nullptr, "Deliveries that updates of windows found."},
     {"window.unchanged", nullptr, "Values mixed again because nothing new had come."},

@@ -20,11 +20,14 @@ class PeerEngine::Running {
   // Of a rank that was missed: what went to it may have been done there.
   void LeaveOpen(int rank) { open.push_back(rank); }
   bool LeftOpen(int rank) const { return Has(open, rank); }
+  // Its part stays here, for it has not asked for one.
+  void Keep(int rank) { kept.push_back(rank); }
+  bool Kept(int rank) const { return Has(kept, rank); }
   bool Late() const { return Clock::now() >= deadline; }
 
   Order order;
   Clock::time_point deadline;
-  std::vector<int64_t> unreached, open;
+  std::vector<int64_t> unreached, open, kept;
   bool paid = false;  // the window's values have changed by what was owed
   RootTask task;  // last: its frames use the others
 

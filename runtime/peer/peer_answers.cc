@@ -20,6 +20,7 @@ int64_t PeerEngine::Expected(int from, const PeerHeader& header) {
   const bool round = header.kind == PeerKind::kRound;
   if (round != (window->shape().rounds != nullptr)) return -1;
   if (header.kind == PeerKind::kPropose) return window->staged() ? -1 : window->bytes();
+  if (header.kind == PeerKind::kOffer) return window->slot_of(from) > 0 ? 0 : -1;
   if (!round && header.kind != PeerKind::kPut && header.kind != PeerKind::kAdd) return 0;
   return window->slot_of(from) > 0 ? window->bytes() : -1;
 }
@@ -41,6 +42,8 @@ std::optional<Answerer::Answer> PeerEngine::Do(int from, const PeerHeader& heade
     case PeerKind::kAdd:
       if (!Deliver(header, *window, window->slot(from), values)) return std::nullopt;
       return Answer{};
+    case PeerKind::kOffer:
+      return Answer{.refused = window->slot(from).head().asked.exchange(false) ? 0 : kNotAsked};
     case PeerKind::kRound:
       return TakeMessage(header, RoundSlot(window->slot(from)), values);
     case PeerKind::kGet: {

@@ -42,6 +42,7 @@ PeerEngine::PeerEngine(const Fabric& fabric, std::shared_ptr<SharedSegment> segm
       lost_(std::move(lost)),
       unreached_(counters["peer.unreached"]),
       given_(counters["window.given"]),
+      unasked_(counters["window.unasked"]),
       overwritten_(counters["window.overwritten"]),
       taken_(counters["window.taken"]),
       unchanged_(counters["window.unchanged"]),

@@ -42,6 +42,7 @@ struct Order {
   bool carry = false;       // push-sum weights go along
   bool reset = false;       // kUpdate: empties what it has taken
   bool with_mutex = false;  // holds the ranks' mutexes meanwhile (kUpdate: its own)
+  bool if_asked = false;    // kAdd: only to ranks that have asked since they were given a part
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // kUpdate: null: in place
   // Of a window on a GPU, as are input and output: when they may be read; and when what the order
@@ -125,6 +126,7 @@ class PeerEngine final : private Answerer {
   Task RunLocked(Running& running);
   Task Give(Running& running);
   Task GiveNear(Running& running, int rank, double weight);
+  Task KeepUnasked(Running& running);
   void ScaleOwn(Running& running);
   static std::function<Status(Window&)> BackFrom(const Question& question);
   static bool MayTakeOwed(const Order& order);
@@ -186,7 +188,8 @@ class PeerEngine final : private Answerer {
   Counters* counters_;
   PeerRecording recording_;
   std::function<bool(int rank)> lost_;
-  Counter &unreached_, &given_, &overwritten_, &taken_, &unchanged_, &pairs_, &pairs_lost_;
+  Counter &unreached_, &given_, &unasked_, &overwritten_, &taken_, &unchanged_;
+  Counter &pairs_, &pairs_lost_;
   Counter &rounds_, &folded_, &rounds_late_;
 
   mutable Mutex mutex_;

@@ -105,11 +105,15 @@ void PeerEngine::LeaveOpen(Running& running, int rank, const std::shared_ptr<Que
 Task PeerEngine::Give(Running& running) {
   Order& order = running.order;
   Window& window = running.window();
+  if (order.if_asked) {
+    Task keeping = KeepUnasked(running);
+    HORON_CO_TRY(co_await keeping);
+  }
   SharedCopy copy;
   std::vector<std::pair<int, std::shared_ptr<Question>>> asked;
   const PeerKind kind = order.kind == OrderKind::kPut ? PeerKind::kPut : PeerKind::kAdd;
   for (const auto& [rank, weight] : order.ranks) {
-    if (window.near(rank) != nullptr || running.Missed(rank)) continue;
+    if (window.near(rank) != nullptr || running.Missed(rank) || running.Kept(rank)) continue;
     if (!copy) {
       Result<SharedCopy> made = CopyOf(window);
       HORON_CO_TRY(made.status());
@@ -122,7 +126,7 @@ Task PeerEngine::Give(Running& running) {
             running.deadline, copy));
   }
   for (const auto& [rank, weight] : order.ranks) {
-    if (window.near(rank) == nullptr || running.Missed(rank)) continue;
+    if (window.near(rank) == nullptr || running.Missed(rank) || running.Kept(rank)) continue;
     Task giving = GiveNear(running, rank, weight);
     HORON_CO_TRY(co_await giving);
   }
@@ -141,6 +145,29 @@ Task PeerEngine::Give(Running& running) {
   ScaleOwn(running);
   Task publishing = Publish(running);
   co_return co_await publishing;
+}
+
+// To ranks that have not taken what they were given last, it seems: more of it would wait there.
+Task PeerEngine::KeepUnasked(Running& running) {
+  Window& window = running.window();
+  std::vector<std::pair<int, std::shared_ptr<Question>>> offered;
+  for (const auto& [rank, weight] : running.order.ranks) {
+    const Window::Near* near = window.near(rank);
+    if (near == nullptr) {
+      offered.emplace_back(rank,
+                           Ask(window, rank, {.kind = PeerKind::kOffer}, running.deadline));
+    } else if (!Gone(rank) && !near->memory->slot(near->my_slot).head().asked.exchange(false)) {
+      running.Keep(rank);
+    }
+  }
+  for (const auto& [rank, question] : offered) {
+    co_await Until(*question);
+    if (question->status.code() == Code::kInvalidArgument) co_return question->status;
+    if (!question->status.ok()) running.Miss(rank);
+    if (question->status.ok() && question->reply.refused == kNotAsked) running.Keep(rank);
+  }
+  unasked_.Add(static_cast<int64_t>(running.kept.size()));
+  co_return Status::Ok();
 }
 
 Task PeerEngine::GiveNear(Running& running, int rank, double weight) {
@@ -180,7 +207,8 @@ void PeerEngine::ScaleOwn(Running& running) {
   Window& window = running.window();
   double keep = order.self_weight;
   for (const auto& [rank, weight] : order.ranks) {
-    if (order.self_weight < 1 && running.Missed(rank) && !running.LeftOpen(rank)) keep += weight;
+    const bool missed = running.Missed(rank) && !running.LeftOpen(rank);
+    if (order.self_weight < 1 && (missed || running.Kept(rank))) keep += weight;
   }
   if (keep == 1) return;
   ScaleInto(window.shape().dtype, keep, window.values(), window.values(), window.count());

@@ -19,7 +19,8 @@ enum class PeerKind : uint32_t {
   kGrant = 6,    // the mutex is yours
   kPropose = 7,  // a pair's average: my values, for yours
   kRound = 8,    // my values in one round of the tensor's
-  kReply = 9,    // answers any of these
+  kOffer = 9,    // may I add my values? once for each time that the receiver has asked for some
+  kReply = 10,   // answers any of these
 };
 
 struct PeerHeader {
@@ -41,6 +42,7 @@ struct PeerHeader {
 
 inline constexpr uint32_t kNoSuchWindow = 1;  // or not with such values
 inline constexpr uint32_t kTooLate = 2;       // the round was gone on without it
+inline constexpr uint32_t kNotAsked = 3;      // of an offer
 
 inline constexpr int64_t kPieceBytes = 256 << 10;
 inline constexpr int64_t kMostTensorRounds = int64_t{1} << 60;

@@ -20,6 +20,7 @@ struct SlotHead {
   double share = 0;                     // push-sum weight; under the lock
   bool wiped = false;                   // of a dead holder's values; nothing came since
   bool empty = false;                   // under the lock: counts as zeros, whatever lies there
+  std::atomic<bool> asked{true};        // the owner wants a part; who gives one only then clears it
   std::atomic<uint32_t> late{0};        // these two: round_slot.h
   std::atomic<int64_t> round{0};
 };

@@ -32,6 +32,10 @@ int Window::slot_of(int from) const {
   return at != shape_.in.end() && *at == from ? static_cast<int>(at - shape_.in.begin()) + 1 : -1;
 }
 
+void Window::Ask(bool wanted) const {
+  for (const int from : shape_.in) slot(from).head().asked.store(wanted, std::memory_order_relaxed);
+}
+
 const Window::Near* Window::near(int rank) const {
   const auto at = near_.find(rank);
   return at != near_.end() ? &at->second : nullptr;

@@ -52,6 +52,9 @@ class Window {
   int slot_of(int from) const;  // -1: no in-neighbor
   Slot slot(int from) const { return memory_->slot(slot_of(from)); }
 
+  // Whether in-neighbors that give only if asked may do so once more. Any thread.
+  void Ask(bool wanted) const;
+
   // Another rank of this node, whose memory is mapped here; null: by messages.
   struct Near {
     std::shared_ptr<WindowMemory> memory;

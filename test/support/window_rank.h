@@ -137,15 +137,18 @@ class ExactShares {
         window_(me, {0, 1}, HeardIn(kIrregular, me.rank()), to_) {
     Refill();
   }
-  // At random; nobody waits for anybody.
+  // At random; nobody waits for anybody. Some parts are given only to who has asked.
   void Act(int steps) {
     const double part = to_.size() == 1 ? 0.5 : 0.25;
     Ranks parts;
     for (const int rank : to_) parts.emplace_back(rank, part);
     const double rest = 1 - part * static_cast<double>(to_.size());
     for (int step = 0; step < steps; ++step) {
-      if (random_() % 4 != 0) missed = missed || !window_.Add(parts, rest, true).empty();
+      Order order = window_.Make(OrderKind::kAdd, parts, rest, true);
+      order.if_asked = random_() % 2 == 0;
+      if (random_() % 4 != 0) missed = missed || !window_.Do(std::move(order)).empty();
       if (random_() % 3 != 0) window_.Collect(true);
+      if (random_() % 2 != 0) window_.window->Ask(true);
       missed = missed || !window_.status.ok();
     }
   }

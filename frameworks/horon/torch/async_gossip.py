@@ -9,9 +9,8 @@ what the others brought since. A slow rank's part comes late; nobody waits for i
              the model sees z = x / w; a change of z by the optimizer counts w times, with what has
              come by then, which otherwise nobody's changes would count for: x += w u(z)
 
-In asgp a fast rank, which gives more often than it receives, has a small w, and its many steps
-count as much as a slow rank's few. Calls are for the training thread; docs/gossip.md says what is
-kept.
+In asgp a rank gives nothing to one that has not come to take what it gave last: more would wait
+there, and learn nothing. Calls are for the training thread; docs/gossip.md says what is kept.
 
 Sources: Lian et al., Asynchronous Decentralized Parallel SGD, ICML 2018; Assran et al., Stochastic
 Gradient Push, ICML 2019; Spiridonoff et al., Robust Asynchronous Stochastic Gradient-Push, JMLR
@@ -63,6 +62,9 @@ class AsyncGossip:
         self._pending = []  # handles of what the last step began
         self._windows = []
         self._fresh = True  # parameters may have been loaded, or broadcast, since they were read
+
+    def _ask(self, wanted):
+        """Whether the others may give this one a part."""
 
     def _open(self, sources, destinations):
         for flat in self._shown:
@@ -119,6 +121,7 @@ class AsyncGossip:
         if not self._windows:
             return True
         self._end_pending()
+        self._ask(False)
         why_not = _why_not_all_are_here(timeout)
         self._take()
         if why_not is None:
@@ -163,6 +166,7 @@ class AsyncGossip:
 
     def close(self, timeout=None):
         """For all ranks: gives the windows back. Steps are local ones afterwards."""
+        self._ask(False)
         meet(timeout=timeout)
         self.finish()
         free_all(self._windows)
@@ -277,6 +281,10 @@ class PushGossip(AsyncGossip):
             meet()
             self._take()
 
+    def _ask(self, wanted):
+        for window in self._windows:
+            window.ask(wanted)
+
     def _mix(self, window, change, out):
         """A change counts with what has come, but not one that may be of other parameters: what has
         come is of the sender's new ones."""
@@ -291,9 +299,11 @@ class PushGossip(AsyncGossip):
         if not free:
             return
         self._take()
+        self._ask(True)
         own, parts = self._told or self._parts[self._round % len(self._parts)]
         if parts and all(own * window.push_sum_weight > _LEAST_WEIGHT for window in self._windows):
-            self._pending = [window.accumulate_async(parts, own, push_sum=True)
+            self._pending = [window.accumulate_async(parts, own, push_sum=True,
+                                                     if_asked=not self.in_step)
                              for window in self._windows]
         self._round += 1
 

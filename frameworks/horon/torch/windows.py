@@ -88,8 +88,8 @@ class Window:
                                   bool(push_sum), self.tensor)
         _lent[name] = self.tensor
 
-    def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False, input=None,
-               output=None, waits=False, finish=_unreached) -> Handle:
+    def _start(self, act, weights=(), own=1.0, push_sum=False, reset=False, mutex=False,
+               if_asked=False, input=None, output=None, waits=False, finish=_unreached) -> Handle:
         if push_sum and not self._counts_all:
             raise HoronInvalidArgument(
                 f"window '{self.name}': its slots begin as copies of the tensor, which push-sum "
@@ -97,7 +97,7 @@ class Window:
         addresses = [0 if t is None else self._address_of(t) for t in (input, output)]
         weights, stream = dict(weights), stream_of(self._device)
         work = self._core.start(act, list(weights), list(weights.values()), float(own), push_sum,
-                                reset, mutex, *addresses, stream, waits,
+                                reset, mutex, if_asked, *addresses, stream, waits,
                                 (self.tensor, input, output))
         return Handle(work, finish, lenders=((self._device, stream),))
 
@@ -121,13 +121,20 @@ class Window:
         return self.put_async(destinations, self_weight, push_sum, mutex).wait()
 
     def accumulate_async(self, destinations=None, self_weight=1.0, push_sum=False,
-                         mutex=False) -> Handle:
-        """put that adds to the slots."""
+                         mutex=False, if_asked=False) -> Handle:
+        """put that adds to the slots. if_asked: only of destinations that ask(), once for each time
+        that they do; what self_weight < 1 took from the tensor for the others stays in it."""
         weights = weighted(destinations, self.destinations, 1.0)
-        return self._start(_ACCUMULATE, weights, self_weight, push_sum, mutex=mutex)
+        return self._start(_ACCUMULATE, weights, self_weight, push_sum, mutex=mutex,
+                           if_asked=if_asked)
 
-    def accumulate(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False) -> tuple:
-        return self.accumulate_async(destinations, self_weight, push_sum, mutex).wait()
+    def accumulate(self, destinations=None, self_weight=1.0, push_sum=False, mutex=False,
+                   if_asked=False) -> tuple:
+        return self.accumulate_async(destinations, self_weight, push_sum, mutex, if_asked).wait()
+
+    def ask(self, wanted=True) -> None:
+        """Sources that give only if asked may give once more; they may at first. Does not block."""
+        self._core.ask(wanted)
 
     def get_async(self, sources=None, push_sum=False, mutex=False) -> Handle:
         """This rank's slots become weight * what their ranks published: at their last call."""

@@ -392,6 +392,9 @@ typedef struct horon_window_order {
   int push_sum;      /* 1: push-sum weights go along */
   int reset;         /* update: 1 empties the slots that were taken */
   int with_mutex;    /* 1: holds the ranks' mutexes meanwhile; update: this rank's own */
+  /* accumulate: 1: only to ranks that ask: once for each horon_window_ask. What self_weight < 1
+   * took from the values for the others stays in them. */
+  int if_asked;
   const void* input; /* step; round; where the values are, as the output */
   void* output;      /* step; update: instead of the values, and then slots stay as they are */
   void* stream;      /* as in horon_request, of values and input */
@@ -403,6 +406,9 @@ HORON_API int horon_window_start(horon_window* window, const horon_window_order*
                                  int will_wait, horon_work** work);
 /* Deliveries of rank `from` since they were last taken; -1 if it is no in-neighbor. */
 HORON_API int64_t horon_window_deliveries(const horon_window* window, int from);
+/* Whether each in-neighbor may deliver once more, of those that do so only if asked; so it is at
+ * first. Does not block; what is on its way comes. */
+HORON_API void horon_window_ask(const horon_window* window, int wanted);
 /* The push-sum weight of this rank's values; 1 at first. */
 HORON_API double horon_window_share(const horon_window* window);
 /* HORON_INVALID_ARGUMENT while orders are under way. */

@@ -264,6 +264,40 @@ TEST_CASE("shares that need no rounding: the sums are exact at every moment") {
   RequireNone(verdicts);
 }
 
+TEST_CASE("who gives only if asked keeps its part until the other rank asks again") {
+  const int local_size = LocalSize();
+  Verdicts verdicts;
+  World(4, {.local_size = local_size}).Run([&](Rank& me) {
+    const int to = Next(me), from = Next(me, -1);
+    WindowRank w(me, std::vector<float>(kCount, 8), {from}, {to});
+    int64_t kept = 0;
+    const auto give = [&](float values, double share, uint64_t deliveries) {
+      Order order = w.Make(OrderKind::kAdd, {{to, 0.5}}, 0.5, true);
+      order.if_asked = true;
+      EXPECT(w.Do(std::move(order)).empty() && w.status.ok(), "a rank that lives was left out");
+      EXPECT(All(w.values, values) && w.window->share == share, "not the part that is kept");
+      Total(me, "given", 0);
+      EXPECT(w.deliveries(from) == deliveries, "other deliveries than were asked for");
+      EXPECT(me.runtime().counters()["window.unasked"].value() == kept, "miscounted");
+      Total(me, "seen", 0);
+    };
+    give(4, 0.5, 1);  // as at first
+    give(4, 0.5, (++kept, 1));
+    w.window->Ask(true);
+    Total(me, "asked", 0);
+    give(2, 0.25, 2);
+    w.Collect(true);  // asks for nothing by itself: who takes may want no more
+    EXPECT(All(w.values, 8) && w.window->share == 1, "what was given is not what has come");
+    give(8, 1, (++kept, 0));
+    w.window->Ask(true);
+    w.window->Ask(false);
+    Total(me, "withdrawn", 0);
+    give(8, 1, (++kept, 0));
+    EXPECT(w.Free().ok(), "the window cannot be freed");
+  });
+  RequireNone(verdicts);
+}
+
 // Whatever is ordered, in any order, with any weights: a tensor of ones goes the way of the
 // push-sum weights, and is the sum of what each rank gave, marked by an element of its own. A part
 // once mixed in is never quite gone: all weights are positive.
