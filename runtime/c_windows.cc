@@ -64,7 +64,7 @@ Result<Order> ReadOrder(Runtime& runtime, const horon_window& window,
   order.carry = given.push_sum != 0;
   order.reset = given.reset != 0;
   order.with_mutex = given.with_mutex != 0;
-  order.if_asked = given.if_asked != 0;
+  order.if_asked = given.if_asked != 0 && order.kind == OrderKind::kAdd;
   order.input = static_cast<const std::byte*>(given.input);
   order.output = static_cast<std::byte*>(given.output);
   HORON_ASSIGN(order.ready, ReadyOn(runtime, window.device, given.stream, "the window",

@@ -126,7 +126,8 @@ class PeerEngine final : private Answerer {
   Task RunLocked(Running& running);
   Task Give(Running& running);
   Task GiveNear(Running& running, int rank, double weight);
-  Task KeepUnasked(Running& running);
+  Task GiveAllNear(Running& running);
+  Task Offer(Running& running);
   void ScaleOwn(Running& running);
   static std::function<Status(Window&)> BackFrom(const Question& question);
   static bool MayTakeOwed(const Order& order);

@@ -106,8 +106,8 @@ Task PeerEngine::Give(Running& running) {
   Order& order = running.order;
   Window& window = running.window();
   if (order.if_asked) {
-    Task keeping = KeepUnasked(running);
-    HORON_CO_TRY(co_await keeping);
+    Task offering = Offer(running);
+    HORON_CO_TRY(co_await offering);
   }
   SharedCopy copy;
   std::vector<std::pair<int, std::shared_ptr<Question>>> asked;
@@ -125,9 +125,8 @@ Task PeerEngine::Give(Running& running) {
             {.kind = kind, .weight = weight, .share = window.share, .carry = order.carry ? 1u : 0u},
             running.deadline, copy));
   }
-  for (const auto& [rank, weight] : order.ranks) {
-    if (window.near(rank) == nullptr || running.Missed(rank) || running.Kept(rank)) continue;
-    Task giving = GiveNear(running, rank, weight);
+  if (!order.if_asked) {
+    Task giving = GiveAllNear(running);
     HORON_CO_TRY(co_await giving);
   }
   for (const auto& [rank, question] : asked) {
@@ -147,8 +146,19 @@ Task PeerEngine::Give(Running& running) {
   co_return co_await publishing;
 }
 
-// To ranks that have not taken what they were given last, it seems: more of it would wait there.
-Task PeerEngine::KeepUnasked(Running& running) {
+Task PeerEngine::GiveAllNear(Running& running) {
+  for (const auto& [rank, weight] : running.order.ranks) {
+    if (running.window().near(rank) == nullptr || running.Missed(rank) || running.Kept(rank))
+      continue;
+    Task giving = GiveNear(running, rank, weight);
+    HORON_CO_TRY(co_await giving);
+  }
+  co_return Status::Ok();
+}
+
+// Keeps what nobody has asked for: more would wait where the last part is not taken. Those near are
+// given theirs; to the others nothing has gone when this is over, and they have their time for it.
+Task PeerEngine::Offer(Running& running) {
   Window& window = running.window();
   std::vector<std::pair<int, std::shared_ptr<Question>>> offered;
   for (const auto& [rank, weight] : running.order.ranks) {
@@ -160,6 +170,8 @@ Task PeerEngine::KeepUnasked(Running& running) {
       running.Keep(rank);
     }
   }
+  Task giving = GiveAllNear(running);
+  HORON_CO_TRY(co_await giving);
   for (const auto& [rank, question] : offered) {
     co_await Until(*question);
     if (question->status.code() == Code::kInvalidArgument) co_return question->status;
@@ -167,6 +179,7 @@ Task PeerEngine::KeepUnasked(Running& running) {
     if (question->status.ok() && question->reply.refused == kNotAsked) running.Keep(rank);
   }
   unasked_.Add(static_cast<int64_t>(running.kept.size()));
+  running.deadline = Clock::now() + patience_;
   co_return Status::Ok();
 }
 

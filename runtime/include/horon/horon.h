@@ -392,12 +392,13 @@ typedef struct horon_window_order {
   int push_sum;      /* 1: push-sum weights go along */
   int reset;         /* update: 1 empties the slots that were taken */
   int with_mutex;    /* 1: holds the ranks' mutexes meanwhile; update: this rank's own */
-  /* accumulate: 1: only to ranks that ask: once for each horon_window_ask. What self_weight < 1
-   * took from the values for the others stays in them. */
-  int if_asked;
   const void* input; /* step; round; where the values are, as the output */
   void* output;      /* step; update: instead of the values, and then slots stay as they are */
   void* stream;      /* as in horon_request, of values and input */
+  /* accumulate: 1: only to ranks that ask: once for each horon_window_ask. What self_weight < 1
+   * took from the values for the others stays in them. The order may
+   * take HORON_GOSSIP_TIMEOUT twice then. */
+  int if_asked;
 } horon_window_order;
 /* Does not block; `will_wait` as in horon_start. The work's received splits are the ranks whose
  * part was left out because they are gone, or did not answer in time: the others were reached, and
