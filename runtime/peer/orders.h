@@ -23,6 +23,8 @@ class PeerEngine::Running {
   // Its part stays here, for it has not asked for one.
   void Keep(int rank) { kept.push_back(rank); }
   bool Kept(int rank) const { return Has(kept, rank); }
+  // Nothing goes to it, or nothing more.
+  bool Out(int rank) const { return Missed(rank) || Kept(rank); }
   bool Late() const { return Clock::now() >= deadline; }
 
   Order order;

@@ -113,7 +113,7 @@ Task PeerEngine::Give(Running& running) {
   std::vector<std::pair<int, std::shared_ptr<Question>>> asked;
   const PeerKind kind = order.kind == OrderKind::kPut ? PeerKind::kPut : PeerKind::kAdd;
   for (const auto& [rank, weight] : order.ranks) {
-    if (window.near(rank) != nullptr || running.Missed(rank) || running.Kept(rank)) continue;
+    if (window.near(rank) != nullptr || running.Out(rank)) continue;
     if (!copy) {
       Result<SharedCopy> made = CopyOf(window);
       HORON_CO_TRY(made.status());
@@ -148,8 +148,7 @@ Task PeerEngine::Give(Running& running) {
 
 Task PeerEngine::GiveAllNear(Running& running) {
   for (const auto& [rank, weight] : running.order.ranks) {
-    if (running.window().near(rank) == nullptr || running.Missed(rank) || running.Kept(rank))
-      continue;
+    if (running.window().near(rank) == nullptr || running.Out(rank)) continue;
     Task giving = GiveNear(running, rank, weight);
     HORON_CO_TRY(co_await giving);
   }

@@ -396,8 +396,7 @@ typedef struct horon_window_order {
   void* output;      /* step; update: instead of the values, and then slots stay as they are */
   void* stream;      /* as in horon_request, of values and input */
   /* accumulate: 1: only to ranks that ask: once for each horon_window_ask. What self_weight < 1
-   * took from the values for the others stays in them. The order may
-   * take HORON_GOSSIP_TIMEOUT twice then. */
+   * took from the values for the others stays in them. It may take HORON_GOSSIP_TIMEOUT twice. */
   int if_asked;
 } horon_window_order;
 /* Does not block; `will_wait` as in horon_start. The work's received splits are the ranks whose

@@ -1,7 +1,7 @@
 """E1. Ops that bring ranks together, each in its own way, all train a small network: it ends near
 the loss of averaged gradients."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from unittest import mock
 
 import torch
@@ -52,7 +52,6 @@ def small_network():
         torch.nn.Linear(72, CLASSES))
 
 
-@contextmanager
 def a_barrier_before_they_meet():
     """So that who waits in one goes on when these wait for it."""
     meet = async_gossip.meet
@@ -62,8 +61,7 @@ def a_barrier_before_they_meet():
         hvd.barrier()
         meet(**limits)
 
-    with mock.patch.object(async_gossip, "meet", first):
-        yield
+    return mock.patch.object(async_gossip, "meet", first)
 
 
 def loss_after_training(op, own=False, stands=None) -> float:

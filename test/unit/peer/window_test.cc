@@ -270,8 +270,7 @@ TEST_CASE("who gives only if asked keeps its part until the other rank asks agai
   World(4, {.local_size = local_size}).Run([&](Rank& me) {
     const int to = Next(me), from = Next(me, -1);
     WindowRank w(me, std::vector<float>(kCount, 8), {from}, {to});
-    int64_t kept = 0;
-    const auto give = [&](float values, double share, uint64_t deliveries) {
+    const auto give = [&](float values, double share, uint64_t deliveries, int64_t kept) {
       Order order = w.Make(OrderKind::kAdd, {{to, 0.5}}, 0.5, true);
       order.if_asked = true;
       EXPECT(w.Do(std::move(order)).empty() && w.status.ok(), "a rank that lives was left out");
@@ -281,18 +280,18 @@ TEST_CASE("who gives only if asked keeps its part until the other rank asks agai
       EXPECT(me.runtime().counters()["window.unasked"].value() == kept, "miscounted");
       Total(me, "seen", 0);
     };
-    give(4, 0.5, 1);  // as at first
-    give(4, 0.5, (++kept, 1));
+    give(4, 0.5, 1, 0);  // as at first
+    give(4, 0.5, 1, 1);
     w.window->Ask(true);
     Total(me, "asked", 0);
-    give(2, 0.25, 2);
+    give(2, 0.25, 2, 1);
     w.Collect(true);  // asks for nothing by itself: who takes may want no more
     EXPECT(All(w.values, 8) && w.window->share == 1, "what was given is not what has come");
-    give(8, 1, (++kept, 0));
+    give(8, 1, 0, 2);
     w.window->Ask(true);
     w.window->Ask(false);
     Total(me, "withdrawn", 0);
-    give(8, 1, (++kept, 0));
+    give(8, 1, 0, 3);
     EXPECT(w.Free().ok(), "the window cannot be freed");
   });
   RequireNone(verdicts);
