@@ -99,7 +99,7 @@ sanitize: $(VENV)/test.stamp
 bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
-bench: MPI_ALONE = --libraries horon mpi mpi-other --most-rounds $$(( 4 * $(ROUNDS) ))
+bench: MPI_ALONE = --libraries horon horon-shared mpi mpi-other --most-rounds $$(( 4 * $(ROUNDS) ))
 bench: MOVED = "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" "reducescatter 64 MiB"
 bench: ROWS_MPI = "64 KiB" "1 MiB" ResNet-50 BERT-base $(MOVED)
 bench: FAR = --regime FAR --patience 90 --seconds 0.05

@@ -262,16 +262,16 @@ def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str],
     return [f"{regime}, {found.rounds}", goal.words, found.words, found.reached]
 
 
-def training(way: str, share: report.Ratio) -> list[str]:
-    """Of the steps without communication."""
+def training(way: str, regime: str, share: report.Ratio) -> list[str]:
+    """Of the steps without communication, in this regime."""
     rounds = len(share.values)
     reached = yes_or_no(share.median >= SHARE) if rounds >= ROUNDS else "too few rounds"
-    return [f"training, {way}", f"-, {rounds}", f"at least {SHARE} of the steps without "
+    return [f"training, {way}", f"{regime}, {rounds}", f"at least {SHARE} of the steps without "
             "communication", str(share), reached]
 
 
-def idle(core: float, switches: float, seconds: float) -> list[list[str]]:
-    work = f"a runtime that waits for {seconds:g} s"
+def idle(meanwhile: str, core: float, switches: float, seconds: float) -> list[list[str]]:
+    work = f"the runtime of a rank that {meanwhile} for {seconds:g} s"
     return [[work, "-, 1", f"at most {IDLE_CORE * 100:g} % of a core", f"{core * 100:.3f} %",
              yes_or_no(core <= IDLE_CORE)],
             [work, "-, 1", f"at most {IDLE_SWITCHES} voluntary switch a second",

@@ -5,9 +5,10 @@
 
 Training: 50 x Linear(256, 256) + ReLU, batch 64, one OpenMP thread a rank, gradients averaged over
 the ranks; the same steps without communication right before them, in turns. A share of 1.00 means
-that communication is free. Also by the machine's regime, as a spin ping-pong tells it before and
-after each pair. Idle: processor time and voluntary switches of the runtime's threads
-over a minute in which the script itself sleeps.
+that communication is free. By the machine's regime, as a spin ping-pong tells it before and after
+each pair; pairs go on until one regime has as many as were asked for. Idle: processor time and
+voluntary switches of the runtime's threads over a minute in which each rank trains the same model
+by itself, and over another in which the script sleeps.
 
 Between two hosts, over links of 1 Gbit/s, with batches for which a step computes longer than its
 gradients travel:
@@ -25,6 +26,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -39,6 +41,7 @@ from report import Ratio
 import horon.torch as hvd
 
 LAYERS, WIDTH, BATCH = 50, 256, 64
+REGIMES = ("NEAR", "FAR", "unknown")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -72,14 +75,17 @@ class Job:
     def made(self, optimizer):
         return optimizer
 
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(self.batch).square().mean().backward()
+        self.optimizer.step()
+
     def steps(self, count: int) -> float:
         """Seconds of one step, the slowest rank's."""
         hvd.barrier()
         start = time.perf_counter()
         for _ in range(count):
-            self.optimizer.zero_grad()
-            self.model(self.batch).square().mean().backward()
-            self.optimizer.step()
+            self.step()
         taken = torch.tensor([(time.perf_counter() - start) / count])
         return float(hvd.allreduce(taken, op=hvd.Max, name="slowest"))
 
@@ -137,16 +143,17 @@ WITH_GOAL = ("Horon", "Horon, gradient_as_bucket_view")
 class Kept:
     """What a job keeps of the steps without communication, right before each of its own."""
 
-    def __init__(self, job: Job, alone: Job, pairs: int, steps: int, pingpong: PingPong | None):
+    def __init__(self, job: Job, alone: Job, options: argparse.Namespace,
+                 pingpong: PingPong | None) -> None:
         self.seconds: list[float] = []
         self.ratios: list[float] = []
         self.in_regime: dict[str, list[float]] = {}
         for each in (alone, job):
             each.steps(5)
         before = self._regime(pingpong)
-        for _ in range(pairs):
-            without = alone.steps(steps)
-            self.seconds.append(job.steps(steps))
+        while self.told < options.pairs and len(self.ratios) < options.most_pairs:
+            without = alone.steps(options.steps)
+            self.seconds.append(job.steps(options.steps))
             self.ratios.append(without / self.seconds[-1])
             after = self._regime(pingpong)
             regime = before if before == after else "MIXED"
@@ -155,17 +162,29 @@ class Kept:
 
     @staticmethod
     def _regime(pingpong: PingPong | None) -> str:
-        """Rank 0 looks, the others wait for it before their next step."""
-        return pingpong.ask()[0] if pingpong else "unknown"
+        """Rank 0 looks, and all know: they must agree on how many pairs there are."""
+        seen = torch.tensor([REGIMES.index(pingpong.ask()[0]) if pingpong else 0])
+        return REGIMES[int(hvd.broadcast(seen, 0, name="regime"))]
+
+    @property
+    def regime(self) -> str:
+        """The one with the most pairs; where it changed in all of them, MIXED."""
+        return max((regime for regime in self.in_regime if regime != "MIXED"),
+                   key=lambda regime: len(self.in_regime[regime]), default="MIXED")
+
+    @property
+    def told(self) -> int:
+        """Pairs in one regime."""
+        return 0 if self.regime == "MIXED" else len(self.in_regime[self.regime])
 
     @property
     def share(self) -> Ratio:
-        return Ratio(self.ratios)
+        return Ratio(self.in_regime[self.regime])
 
     def cells(self) -> list[str]:
         by_regime = "; ".join(f"{regime}, {len(ratios)}: {median(ratios):.3f}"
                               for regime, ratios in sorted(self.in_regime.items()))
-        return [f"{1 / median(self.seconds):.1f}", str(self.share), by_regime]
+        return [f"{1 / median(self.seconds):.1f}", str(Ratio(self.ratios)), by_regime]
 
 
 def thread_times() -> dict[str, tuple[float, int]]:
@@ -186,25 +205,30 @@ def thread_times() -> dict[str, tuple[float, int]]:
     return found
 
 
-def idle_cost(seconds: float) -> tuple[float, float]:
-    """Share of a core, and voluntary switches a second, of all runtime threads."""
-    before = thread_times()
-    time.sleep(seconds)
-    after = thread_times()
+def idle_cost(seconds: float, pass_time: Callable[[], None]) -> tuple[float, float]:
+    """Share of a core, and voluntary switches a second, of all runtime threads, while this rank
+    does again and again what sends nothing."""
+    before, start = thread_times(), time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        pass_time()
+    after, taken = thread_times(), time.perf_counter() - start
     spent = sum(after[name][0] - before.get(name, (0, 0))[0] for name in after)
     switches = sum(after[name][1] - before.get(name, (0, 0))[1] for name in after)
-    return spent / seconds, switches / seconds
+    return spent / taken, switches / taken
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=30, help="of one regime (default 30)")
+    parser.add_argument("--most-pairs", type=int,
+                        help="of each kind in all (default: four times as many)")
     parser.add_argument("--steps", type=int, default=10, help="in each half of a pair")
     parser.add_argument("--batch", type=int, default=BATCH, help=f"of each rank (default {BATCH})")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds; 0: not measured")
     parser.add_argument("--markdown", help="file for the tables that are printed")
     parser.add_argument("--json", help="file for the goals, as goals.py reads them")
     options = parser.parse_args()
+    options.most_pairs = options.most_pairs or 4 * options.pairs
     about = machine.about()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -217,19 +241,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pingpong = PingPong(None, Path(folder)) if hvd.rank() == 0 else None
         for name, kind in JOBS.items():
-            kept = Kept(kind(options.batch), alone, options.pairs, options.steps, pingpong)
+            kept = Kept(kind(options.batch), alone, options, pingpong)
             lines.append("| " + " | ".join([name, *kept.cells()]) + " |")
             if name in WITH_GOAL and as_asked:
-                reached.append(goals.training(name, kept.share))
+                reached.append(goals.training(name, kept.regime, kept.share))
     if options.batch == BATCH:  # what was quoted is of that
         lines += [f"| {name} | {rate} | {share} | |"
                   for name, (rate, share) in quoted.TRAINING.items()]
     if options.idle:
-        share, switches = idle_cost(options.idle)
-        lines += ["", f"Idle for {options.idle:.0f} s: {share:.3%} of a core, {switches:.2f} "
-                  "voluntary switches a second, all threads of the runtime in one rank.",
-                  quoted.IDLE]
-        reached += goals.idle(share, switches, options.idle)
+        lines.append("")
+        for meanwhile, pass_time in {"trains by itself": alone.step,
+                                     "sleeps": lambda: time.sleep(options.idle)}.items():
+            core, switches = idle_cost(options.idle, pass_time)
+            lines.append(f"A rank that {meanwhile} for {options.idle:.0f} s: {core:.3%} of a core, "
+                         f"{switches:.2f} voluntary switches a second, all threads of the runtime.")
+            reached += goals.idle(meanwhile, core, switches, options.idle)
+        lines.append(quoted.IDLE)
     if hvd.rank() == 0:
         text = "\n".join([machine.lines(about), *lines, "", goals.section(reached)])
         print(text)
