@@ -23,7 +23,7 @@ import goals
 import machine
 import report
 import workloads
-from groups import LOOPS, MPI
+from groups import HORON, LOOPS, MPI
 from interleaved import Bench, Seat, add_options
 
 LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gloo",
@@ -63,7 +63,7 @@ def note(options: argparse.Namespace) -> str:
     """What tells the goals of this run from those of others."""
     if options.no_cma:
         return ", without CMA"
-    peers = set(options.libraries) - {"horon"}
+    peers = set(options.libraries) - set(HORON)
     return ", beside Open MPI alone" if peers and peers.issubset(MPI) else ""
 
 

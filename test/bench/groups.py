@@ -178,15 +178,23 @@ class Group:
         order = {"do": "measure", "name": workload.name, "shapes": workload.shapes,
                  "kind": workload.kind, "dtype": workload.dtype or dtype,
                  "iterations": iterations, "memory": memory, "warm_up": warm_up}
+        replies = [reply["seconds"] for reply in self.ask(order, f"failed at {workload.name}")]
+        return [max(of_ranks) for of_ranks in zip(*replies)]
+
+    def forget(self) -> None:
+        """Gives the memory of what was measured back."""
+        self.ask({"do": "forget"}, "failed between two rows")
+
+    def ask(self, order: dict, failed: str) -> list[dict]:
+        """Each rank's reply."""
         try:
             for channel in self.channels:
                 channel.write(json.dumps(order) + "\n")
                 channel.flush()
-            replies = [json.loads(channel.readline())["seconds"] for channel in self.channels]
+            return [json.loads(channel.readline()) for channel in self.channels]
         except (OSError, ValueError) as error:
             self.kill()
-            raise Missing(f"failed at {workload.name}: {self.last_words() or error}") from None
-        return [max(of_ranks) for of_ranks in zip(*replies)]
+            raise Missing(f"{failed}: {self.last_words() or error}") from None
 
     def last_words(self) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]

@@ -108,6 +108,12 @@ class Bench:
             self.give_up(library, missing)
             return []
 
+    def forget(self, library: str) -> None:
+        try:
+            self.groups[library].forget()
+        except Missing as missing:
+            self.give_up(library, missing)
+
     def run(self, workload: workloads.Workload, without: Collection[str] = ()) -> report.Row:
         """Warms every library up, which also shows how many iterations fit, then goes round.
         `without`: who does not take part."""
@@ -127,7 +133,9 @@ class Bench:
 
     def go_round(self, row: report.Row, libraries: list[str]) -> None:
         workload, iterations = row.workload, {}
-        for library in libraries:
+        for library in list(self.groups):  # what the row before had, before any has this one's
+            self.forget(library)
+        for library in filter(self.groups.get, libraries):
             probe = self.measure(library, workload, 3)
             if probe:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))

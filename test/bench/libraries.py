@@ -117,7 +117,12 @@ class HoronRegistered(Horon):
 
     def __init__(self) -> None:
         super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        """Of a workload that is over."""
         self.tensors: list[torch.Tensor] | None = None
+        self.registered = None
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:
         if self.tensors is not tensors:
@@ -224,6 +229,9 @@ class GlooBuckets(Gloo):
 
     def __init__(self) -> None:
         super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
         self.tensors, self.buckets = None, []
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:

@@ -43,8 +43,11 @@ class Loops:
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         cores = len(os.sched_getaffinity(0))
         self.library.loops_open(ctypes.c_void_p(start), self.rank, self.size, cores)
-        self.given: tuple = (None, ())  # tensors, and what the C function takes for them
+        self.forget()
         self.note = "plain loops, " + self.__doc__.splitlines()[0]
+
+    def forget(self) -> None:
+        self.given: tuple = (None, ())  # tensors, and what the C function takes for them
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:
         if dtype != torch.float32:
@@ -81,6 +84,10 @@ class InPlace(Loops):
     As Horon's do: a file a rank, made with the workload's tensors, of which each page is touched
     first by its own rank.
     """
+
+    def forget(self) -> None:
+        super().forget()
+        self.rows, self.places = [], None
 
     def empty(self, shapes, dtype) -> list[torch.Tensor]:
         super().empty([], dtype)
@@ -123,8 +130,8 @@ class Mixed(Loops):
 class MixedTo(Mixed):
     """private tensors of two ranks, copied once through shared memory; the averages are others"""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def forget(self) -> None:
+        super().forget()
         self.others: tuple = (None, [])  # tensors, and where their next averages go
 
     def reduce(self, tensors: list[torch.Tensor], name: str) -> None:

@@ -12,7 +12,9 @@ class Registered:
     model has its parameters the other way round. `arguments` are DistributedOptimizer's."""
 
     def __init__(self, gradients: list[torch.Tensor], op: object, name: str, **arguments) -> None:
-        self._parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
+        # Nobody reads them: memory for one element is enough.
+        self._parameters = [torch.nn.Parameter(torch.zeros(1, dtype=g.dtype).expand(g.shape))
+                            for g in gradients]
         named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)][::-1]
         hooks = []
         for parameter, gradient in zip(self._parameters, gradients, strict=True):

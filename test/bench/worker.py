@@ -7,6 +7,7 @@ backward does.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import math
@@ -110,15 +111,27 @@ def serve(library, channel, barrier: Barrier) -> None:
         order = json.loads(line)
         if order["do"] == "stop":
             return
-        if made != (order["name"], order["memory"]):
-            made = order["name"], order["memory"]
-            measure = Measure(library, order)
-            if order["warm_up"]:
-                measure.run(barrier, order["warm_up"])
-            gc.collect()  # optimizers of before, which their hooks hold, and these them
-        reply = {"seconds": measure.run(barrier, order["iterations"])}
+        if made != (order.get("name"), order.get("memory")):
+            measure, made = None, None
+            release(library)
+        reply = {}
+        if order["do"] == "measure":
+            if measure is None:
+                made = order["name"], order["memory"]
+                measure = Measure(library, order)
+                if order["warm_up"]:
+                    measure.run(barrier, order["warm_up"])
+            reply["seconds"] = measure.run(barrier, order["iterations"])
         channel.write(json.dumps(reply) + "\n")
         channel.flush()
+
+
+def release(library) -> None:
+    """Gives the memory of tensors that nobody measures any more back to the system."""
+    if hasattr(library, "forget"):
+        library.forget()
+    gc.collect()  # optimizers, which their hooks hold, and these them
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def main() -> None:

@@ -197,6 +197,18 @@ def test_a_note_is_added_and_other_types_have_no_goals():
     assert goals.of([row]) == []
 
 
+@pytest.mark.parametrize("libraries, no_cma, note", [
+    (["horon", "mpi"], False, ", beside Open MPI alone"),
+    (["horon", "horon-shared", "mpi", "mpi-other"], False, ", beside Open MPI alone"),
+    (["horon", "horon-shared", "mpi"], True, ", without CMA"),
+    (["horon", "horon-shared"], False, ""), (["horon", "mpi", "gloo"], False, "")])
+def test_what_tells_a_runs_goals_from_anothers(libraries, no_cma, note):
+    import allreduce_bench
+
+    options = argparse.Namespace(libraries=libraries, no_cma=no_cma)
+    assert allreduce_bench.note(options) == note
+
+
 @pytest.mark.parametrize("half, verdict", [(0.6, "yes"), (0.61, "**no**")])
 def test_sets_in_16_bits(half, verdict):
     """Over the same round's float32, whatever other rounds took."""
@@ -218,13 +230,32 @@ def test_sets_in_16_bits(half, verdict):
 @pytest.mark.parametrize("share, pairs, verdict", [
     (0.87, 30, "yes"), (0.86, 30, "**no**"), (0.95, 29, "too few rounds")])
 def test_training(share, pairs, verdict):
-    assert goals.training("Horon", report.Ratio([share] * pairs))[-1] == verdict
+    line = goals.training("Horon", "NEAR", report.Ratio([share] * pairs))
+    assert line[-1] == verdict and line[1] == f"NEAR, {pairs}"
+
+
+@pytest.mark.parametrize("regimes, regime, pairs, all_pairs", [
+    (["NEAR"], "NEAR", 2, 2),
+    (["FAR", "FAR", "NEAR"], "NEAR", 2, 4),
+    (["NEAR", "FAR"] * 9, "MIXED", 8, 8),
+    (["FAR", "FAR", *["NEAR", "FAR"] * 9], "FAR", 1, 8)])
+def test_training_goes_on_until_one_regime_has_its_pairs(monkeypatch, regimes, regime, pairs,
+                                                         all_pairs):
+    import training_bench
+
+    regimes = list(regimes)
+    monkeypatch.setattr(training_bench.Kept, "_regime", staticmethod(
+        lambda _: regimes.pop(0) if len(regimes) > 1 else regimes[0]))
+    job = argparse.Namespace(steps=lambda count: float(count))
+    options = argparse.Namespace(pairs=2, most_pairs=8, steps=3)
+    kept = training_bench.Kept(job, job, options, None)
+    assert (kept.regime, len(kept.share.values), len(kept.ratios)) == (regime, pairs, all_pairs)
 
 
 @pytest.mark.parametrize("core, switches, verdicts", [
     (0.005, 1.0, ["yes", "yes"]), (0.0051, 0, ["**no**", "yes"]), (0, 1.1, ["yes", "**no**"])])
 def test_a_runtime_that_waits(core, switches, verdicts):
-    assert [line[-1] for line in goals.idle(core, switches, 60)] == verdicts
+    assert [line[-1] for line in goals.idle("sleeps", core, switches, 60)] == verdicts
 
 
 def test_the_best_of_what_is_quoted():
@@ -262,12 +293,13 @@ def test_the_machine_is_described():
 def bench_of(monkeypatch, tmp_path, regimes, rounds=4, regime=None, patience=0.05,
              most_rounds=None):
     """A benchmark without ranks, on a machine whose regimes come in this order, the last for
-    ever."""
+    ever. `who`: who has measured, one after the other, and who has given memory back."""
     regimes = list(regimes)
     monkeypatch.setattr(interleaved, "BETWEEN_LOOKS_S", 0)
     measured = []
     monkeypatch.setattr(interleaved, "Group", lambda library, *_: argparse.Namespace(
-        note="", measure=lambda *_: measured.append(library) or [0.1]))
+        note="", measure=lambda *_: measured.append(library) or [0.1],
+        forget=lambda: measured.append(f"without {library}")))
     options = argparse.Namespace(rounds=rounds, regime=regime, patience=patience, seconds=0.2,
                                  most_rounds=most_rounds, most_iterations=3,
                                  launcher="horonrun", pingpong="none")
@@ -311,6 +343,20 @@ def test_who_does_not_take_part(monkeypatch, tmp_path):
     assert {r.library for r in row.rounds} == {"horon"}
 
 
+def test_all_give_memory_back_before_any_has_the_next_rows(monkeypatch, tmp_path):
+    bench = bench_of(monkeypatch, tmp_path, ["NEAR"])
+    bench.run(ONE)
+    del bench.who[:]
+
+    def killed():
+        raise groups.Missing("killed")
+
+    bench.groups["gloo"].forget = killed
+    row = bench.run(ONE)
+    assert bench.who[:2] == ["without horon", "horon"]
+    assert bench.missing == {"gloo": "killed"} and {r.library for r in row.rounds} == {"horon"}
+
+
 def test_a_regime_that_never_comes_is_given_up_after_the_first_row(monkeypatch, tmp_path):
     bench = bench_of(monkeypatch, tmp_path, ["NEAR"], regime="FAR")
     rows = [bench.run(Workload(name, ((1,),))) for name in ("4 B", "64 KiB")]
@@ -329,7 +375,7 @@ def test_who_was_measured_while_the_regime_changed_is_measured_again(monkeypatch
     bench = bench_of(monkeypatch, tmp_path, ["FAR", "FAR", "NEAR", "NEAR", "FAR"], regime="FAR",
                      patience=20)
     row = bench.run(ONE)
-    assert bench.who[2:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
+    assert bench.who[4:] == ["horon", "gloo", "gloo", "gloo", "horon", "horon", "gloo", "gloo",
                              "horon"]
     assert {r.regime for r in row.rounds} == {"FAR"} and len(row.rounds) == 8 and not bench.short
 
