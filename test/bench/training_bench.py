@@ -5,10 +5,11 @@
 
 Training: 50 x Linear(256, 256) + ReLU, batch 64, one OpenMP thread a rank, gradients averaged over
 the ranks; the same steps without communication right before them, in turns. A share of 1.00 means
-that communication is free. By the machine's regime, as a spin ping-pong tells it before and after
-each pair; pairs go on until one regime has as many as were asked for. Idle: processor time and
-voluntary switches of the runtime's threads over a minute in which each rank trains the same model
-by itself, and over another in which the script sleeps.
+that communication is free. Before and after them the ranks meet over gloo: a call of Horon's would
+leave the locked schedule, which no training does every ten steps. By the machine's regime, as a
+spin ping-pong tells it before and after each pair; pairs go on until one regime has as many as were
+asked for. Idle: processor time and voluntary switches of the runtime's threads over a minute in
+which each rank trains the same model by itself, and over another in which the script sleeps.
 
 Between two hosts, over links of 1 Gbit/s, with batches for which a step computes longer than its
 gradients travel:
@@ -82,12 +83,13 @@ class Job:
 
     def steps(self, count: int) -> float:
         """Seconds of one step, the slowest rank's."""
-        hvd.barrier()
+        dist.barrier()
         start = time.perf_counter()
         for _ in range(count):
             self.step()
         taken = torch.tensor([(time.perf_counter() - start) / count])
-        return float(hvd.allreduce(taken, op=hvd.Max, name="slowest"))
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+        return float(taken)
 
 
 class MeetingJob(Job):
@@ -128,9 +130,6 @@ class GlooJob(Job):
     """DistributedDataParallel over gloo, gradients as views of its buckets."""
 
     def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
-        store = hvd.broadcast_object(tempfile.mktemp(prefix="horon-bench-"), 0)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=hvd.rank(),
-                                world_size=hvd.size())
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
@@ -164,7 +163,8 @@ class Kept:
     def _regime(pingpong: PingPong | None) -> str:
         """Rank 0 looks, and all know: they must agree on how many pairs there are."""
         seen = torch.tensor([REGIMES.index(pingpong.ask()[0]) if pingpong else 0])
-        return REGIMES[int(hvd.broadcast(seen, 0, name="regime"))]
+        dist.broadcast(seen, 0)
+        return REGIMES[int(seen)]
 
     @property
     def regime(self) -> str:
@@ -233,6 +233,9 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     hvd.init()
+    store = hvd.broadcast_object(tempfile.mktemp(prefix="horon-bench-"), 0)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=hvd.rank(),
+                            world_size=hvd.size())
     alone = Job(options.batch)
     as_asked = options.batch == BATCH and hvd.size() == hvd.local_size() == 2
     lines = ["| gradients over | steps/s | share of the steps without communication (95 %) | "
