@@ -135,7 +135,7 @@ class Bench:
         workload, iterations = row.workload, {}
         for library in list(self.groups):  # what the row before had, before any has this one's
             self.forget(library)
-        for library in filter(self.groups.get, libraries):
+        for library in libraries:
             probe = self.measure(library, workload, 3)
             if probe:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))

@@ -13,8 +13,7 @@ class Registered:
 
     def __init__(self, gradients: list[torch.Tensor], op: object, name: str, **arguments) -> None:
         # Nobody reads them: memory for one element is enough.
-        self._parameters = [torch.nn.Parameter(torch.zeros(1, dtype=g.dtype).expand(g.shape))
-                            for g in gradients]
+        self._parameters = [torch.nn.Parameter(g.new_zeros(1).expand(g.shape)) for g in gradients]
         named = [(f"{name}.{i}", p) for i, p in enumerate(self._parameters)][::-1]
         hooks = []
         for parameter, gradient in zip(self._parameters, gradients, strict=True):

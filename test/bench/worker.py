@@ -111,14 +111,14 @@ def serve(library, channel, barrier: Barrier) -> None:
         order = json.loads(line)
         if order["do"] == "stop":
             return
-        if made != (order.get("name"), order.get("memory")):
-            measure, made = None, None
+        wanted = order.get("name"), order.get("memory")  # of "forget" none
+        if measure is not None and made != wanted:
+            measure = None
             release(library)
         reply = {}
         if order["do"] == "measure":
             if measure is None:
-                made = order["name"], order["memory"]
-                measure = Measure(library, order)
+                measure, made = Measure(library, order), wanted
                 if order["warm_up"]:
                     measure.run(barrier, order["warm_up"])
             reply["seconds"] = measure.run(barrier, order["iterations"])
