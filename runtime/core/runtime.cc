@@ -51,6 +51,8 @@ Runtime::Runtime(RuntimeParts parts)
       lent_to_submits_((*counters_)["gpu.submits_that_launched"]),
       sent_over_mpi_((*counters_)["mpi.bytes"]),
       transports_(std::move(parts.transports)),
+      polls_(std::any_of(transports_.begin(), transports_.end(),
+                         [](const auto& one) { return one->poll_interval().count() > 0; })),
       fabric_{parts.rank, std::move(parts.topology), std::move(parts.route),
               std::make_shared<Pool>(MakeHostMemory(), counters_)},
       ops_(config_.op_defaults),
@@ -195,7 +197,7 @@ bool Runtime::CycleMoved() {
   if (suspicion_.ok()) {
     const Status status = losses_->any() ? Cause() : CycleSafely();
     if (status.ok()) {
-      if (moved_) poll_wait_ = std::chrono::microseconds{0};
+      if (moved_) poll_wait_.Moved();
       return moved_;
     }
     Suspect(status);
@@ -203,7 +205,7 @@ bool Runtime::CycleMoved() {
   const Status status = failure_.ok() ? Cause() : failure_;
   if (!status.ok()) Fail(status);  // and what came in since
   const bool moved = peers_.Advance();  // with ranks that live windows go on
-  if (moved) poll_wait_ = std::chrono::microseconds{0};
+  if (moved) poll_wait_.Moved();
   return moved;
 }
 

@@ -29,6 +29,7 @@
 #include "runtime/core/lookout.h"
 #include "runtime/core/negotiator.h"
 #include "runtime/core/pace.h"
+#include "runtime/core/poll_wait.h"
 #include "runtime/core/queue.h"
 #include "runtime/core/spread.h"
 #include "runtime/core/standstill.h"
@@ -227,6 +228,7 @@ class Runtime {
   Counter& lent_to_submits_;
   Counter& sent_over_mpi_;
   std::vector<std::unique_ptr<Transport>> transports_;
+  bool polls_;  // one of them wakes nobody
   Fabric fabric_;
   OpTable ops_;
   Registry registry_;
@@ -253,7 +255,7 @@ class Runtime {
   std::vector<Entry> popped_;  // empty; its memory is used again
   std::chrono::steady_clock::time_point popped_at_, popped_of_gpu_at_;
   std::optional<std::chrono::steady_clock::time_point> hold_until_;
-  std::chrono::microseconds poll_wait_{0};
+  PollWait poll_wait_;
   std::optional<Spread> spread_;  // of a node with several ranks
   AdaptiveSpin long_spin_;  // while MuchTravels()
   Pace pace_{fabric_.topology.local_size(rank_)};  // the same

@@ -15,11 +15,11 @@ constexpr std::chrono::milliseconds kLeaveSleep{20};
 // waking a sleeper takes 20, and takes as long as the others run.
 constexpr int kYieldFactor = 4;
 constexpr int64_t kLongBucket = 4 << 20;  // bytes: waiting for a part of it awake has to pay
-// MPI has nothing that wakes a sleeper: it is looked at this often in the end, idle, while others
-// have to submit, and while bytes travel (where much does, Pace may say less often).
-constexpr std::chrono::microseconds kMostPollWaitIdle{32000}, kMostPollWaitAgreeing{2000},
-    kMostPollWaitBusy{200};
-constexpr std::chrono::microseconds kGpuPollWait{20};  // nor does a GPU
+// The background thread's, while a blocking call has the baton, so that a user in a loop of them
+// need not wake it. While such a call sleeps they become longer.
+constexpr std::chrono::milliseconds kNap{2};
+constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds{32};
+constexpr std::chrono::microseconds kGpuPollWait{20};
 constexpr std::chrono::nanoseconds kUntilGiven = std::chrono::microseconds{50};  // by who returns
 
 }  // namespace
@@ -32,7 +32,8 @@ bool Runtime::MuchTravels() const {
 bool Runtime::Naps() const { return MuchTravels() && pace_.nap() > config_.spin; }
 
 // Looks for work for a short while before sleeping, if something is under way. While much travels
-// between nodes not where it Naps, nor where that has brought nothing lately.
+// between nodes not where it Naps, nor where that has brought nothing lately; nor for what has not
+// come for long.
 bool Runtime::LookAgain(std::chrono::microseconds spin) {
   if (executor_.idle() && negotiator_.idle() && peers_.idle()) return false;
   const auto start = Clock::now();
@@ -41,6 +42,7 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
     pace_.See(executor_.oldest_number(), sent_over_mpi_.value(), start);
     if (Naps() || !long_spin_.Due()) return false;
   }
+  if (poll_wait_.long_since()) return false;
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);
   bool moved = false;
   auto now = start;
@@ -67,22 +69,22 @@ bool Runtime::LookForMore() {
   return false;
 }
 
-// Longer with every sleep that brought nothing: it doubles at first, then it is an eighth of how
-// long nothing has come, so that a pause between two steps costs little of the next one.
 void Runtime::BackOff() {
-  const auto most = !executor_.idle() || !peers_.idle()    ? kMostPollWaitBusy
-                    : !negotiator_.idle() || peers_.open() ? kMostPollWaitAgreeing
-                                                           : kMostPollWaitIdle;
-  const auto more = poll_wait_ < kMostPollWaitBusy ? poll_wait_ : poll_wait_ / 8;
-  poll_wait_ = std::min(most, poll_wait_ + more + std::chrono::microseconds{50});
+  if (executor_.waits_for_gpu()) return poll_wait_.BackOff(PollWait::kGpu);
+  if (!polls_) return;
+  poll_wait_.BackOff(!executor_.idle() || !peers_.idle() ? PollWait::kBytes
+                     : !negotiator_.idle()               ? PollWait::kAgreeing
+                     : peers_.open()                     ? PollWait::kOpen
+                                                         : PollWait::kIdle);
 }
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
   std::chrono::nanoseconds limit = OwnSleepLimit();
   const bool failed = !failure_.ok();
   if ((!failed && !suspicion_.ok()) || fabric_.topology.size() == 1) return limit;
-  const auto wait =
-      Naps() ? std::max<std::chrono::nanoseconds>(poll_wait_, pace_.nap()) : poll_wait_;
+  const std::chrono::nanoseconds wait =
+      Naps() ? std::max<std::chrono::nanoseconds>(poll_wait_.wait(), pace_.nap())
+             : poll_wait_.wait();
   for (const auto& transport : transports_) {
     if (transport->poll_interval().count() > 0 && (!failed || peers_.Hears(*transport)))
       limit = std::min<std::chrono::nanoseconds>(
@@ -113,7 +115,7 @@ std::chrono::nanoseconds Runtime::OwnSleepLimit() const {
                                                  std::chrono::microseconds{1}, limit);
   }
   if (executor_.waits_for_gpu())
-    limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_, kGpuPollWait));
+    limit = std::min<std::chrono::nanoseconds>(limit, std::max(poll_wait_.wait(), kGpuPollWait));
   return limit;
 }
 
@@ -124,8 +126,7 @@ bool Runtime::MustWakeBackground() const {
   if (OwnSleepLimit() < kIdleSleep) return true;
   if (SleepLimit() == kIdleSleep) return false;
   const bool idle = executor_.idle() && negotiator_.idle() && peers_.idle() && !peers_.open();
-  return !idle || background_looks_.load(std::memory_order_relaxed) >
-                      Clock::now() + kMostPollWaitAgreeing;
+  return !idle || background_looks_.load(std::memory_order_relaxed) > Clock::now() + kNap;
 }
 
 // Sleeps as the background thread, which gives the baton back meanwhile. Woken while a lender runs
@@ -134,7 +135,8 @@ bool Runtime::MustWakeBackground() const {
 // looked before.
 void Runtime::SleepWithoutBaton(uint32_t ticket) {
   const std::chrono::nanoseconds limit = SleepLimit();
-  const std::chrono::nanoseconds again = limit < kIdleSleep ? kMostPollWaitAgreeing : limit;
+  const std::chrono::nanoseconds first = limit < kIdleSleep ? kNap : limit;
+  std::chrono::nanoseconds nap = first;
   BackOff();
   FlushRings();
   {
@@ -146,10 +148,12 @@ void Runtime::SleepWithoutBaton(uint32_t ticket) {
   for (uint32_t heard = ticket;;) {
     ticket = bell_->ticket();
     if (baton_.TryTake()) break;
-    if ((bell_->sleeper() & Doorbell::kAnyBackground) == 0) heard = ticket;
-    const auto nap = ticket == heard ? again : kUntilGiven;
-    background_looks_.store(Clock::now() + nap, std::memory_order_relaxed);
-    bell_->Sleep(ticket, Doorbell::kAnyBackground, nap);
+    const uint32_t sleeper = bell_->sleeper();
+    if ((sleeper & Doorbell::kAnyBackground) == 0) heard = ticket;
+    nap = sleeper == Doorbell::kLender ? std::max(first, std::min(2 * nap, kLongestNap)) : first;
+    const auto most = ticket == heard ? nap : kUntilGiven;
+    background_looks_.store(Clock::now() + most, std::memory_order_relaxed);
+    bell_->Sleep(ticket, Doorbell::kAnyBackground, most);
   }
   bell_->Awake();
 }

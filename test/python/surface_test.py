@@ -52,8 +52,8 @@ def test_steady_steps_between_nodes(launch, needs_mpi):
 
 
 @pytest.mark.alone
-def test_idling_between_nodes(launch, needs_mpi):
-    launch(4, "costs::idle", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
+def test_idling_and_waiting_between_nodes(launch, needs_mpi):
+    launch(4, "costs::idle", "costs::waiting", launcher="mpirun", env={"HORON_LOCAL_SIZE": "2"})
 
 
 @pytest.mark.alone
