@@ -4,39 +4,46 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace horon {
 
 class PollWait {
  public:
+  using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::microseconds;
-  // At most, while something comes: 1 part of this long, and after that a part of how long nothing
-  // has come, so that a pause between two steps, or a rank that is late, costs little of a step.
-  static constexpr Duration kFirst{50}, kSoon{200}, kAwake{1000};
+  // At most, while something comes; after that a part of how long nothing has, so that a pause
+  // between two steps, or a rank that is late, costs little of a step.
+  static constexpr Duration kSoon{200};
+  static constexpr Duration kAwake{2000};  // then nobody looks for it awake between two sleeps
   struct Kind {
     int part;
     Duration most;
   };
   static constexpr Kind kIdle{8, Duration{32000}};
-  static constexpr Kind kOpen{8, Duration{2000}};        // idle, with windows for others to write
   static constexpr Kind kAgreeing{16, Duration{16000}};  // others have to submit
   static constexpr Kind kBytes{32, Duration{16000}};     // are to come
   static constexpr Kind kGpu{1, kSoon};                  // is to finish
+  static constexpr Duration kMostOpen{2000};  // of any kind, with windows for others to write
 
   // Something has come.
-  void Moved() { wait_ = in_vain_ = Duration{0}; }
+  void Moved() {
+    since_.reset();
+    wait_ = in_vain_ = Duration{0};
+  }
   // Before a sleep of wait().
-  void BackOff(const Kind& kind) {
-    in_vain_ = std::min(in_vain_ + std::max(wait_, kFirst), kind.most * kind.part);
-    wait_ = std::min(kind.most, std::max(std::min(in_vain_, kSoon), in_vain_ / kind.part));
+  void BackOff(const Kind& kind, bool open, Clock::time_point now) {
+    if (!since_) since_ = now;
+    in_vain_ = std::chrono::duration_cast<Duration>(now - *since_);
+    const Duration most = open ? std::min(kind.most, kMostOpen) : kind.most;
+    wait_ = std::min(most, std::max(std::min(in_vain_, kSoon), in_vain_ / kind.part));
   }
   Duration wait() const { return wait_; }
-  // Nothing has come for so long that it is not worth looking for it awake.
-  bool long_since() const { return in_vain_ > kAwake; }
+  bool awake() const { return in_vain_ <= kAwake; }
 
  private:
-  Duration wait_{0};
-  Duration in_vain_{0};  // slept since something came, as far as it counts
+  std::optional<Clock::time_point> since_;  // the first sleep in vain
+  Duration in_vain_{0}, wait_{0};
 };
 
 }  // namespace horon

@@ -42,7 +42,7 @@ bool Runtime::LookAgain(std::chrono::microseconds spin) {
     pace_.See(executor_.oldest_number(), sent_over_mpi_.value(), start);
     if (Naps() || !long_spin_.Due()) return false;
   }
-  if (poll_wait_.long_since()) return false;
+  if (!poll_wait_.awake() && !executor_.waits_for_gpu()) return false;
   const auto until = start + (yields_ ? spin * kYieldFactor : spin);
   bool moved = false;
   auto now = start;
@@ -70,12 +70,13 @@ bool Runtime::LookForMore() {
 }
 
 void Runtime::BackOff() {
-  if (executor_.waits_for_gpu()) return poll_wait_.BackOff(PollWait::kGpu);
-  if (!polls_) return;
-  poll_wait_.BackOff(!executor_.idle() || !peers_.idle() ? PollWait::kBytes
-                     : !negotiator_.idle()               ? PollWait::kAgreeing
-                     : peers_.open()                     ? PollWait::kOpen
-                                                         : PollWait::kIdle);
+  const bool gpu = executor_.waits_for_gpu();
+  if (!polls_ && !gpu) return;
+  const PollWait::Kind& kind = gpu                                        ? PollWait::kGpu
+                               : !executor_.idle() || !peers_.idle()      ? PollWait::kBytes
+                               : !negotiator_.idle()                      ? PollWait::kAgreeing
+                                                                          : PollWait::kIdle;
+  poll_wait_.BackOff(kind, peers_.open(), Clock::now());
 }
 
 std::chrono::nanoseconds Runtime::SleepLimit() const {
@@ -126,7 +127,10 @@ bool Runtime::MustWakeBackground() const {
   if (OwnSleepLimit() < kIdleSleep) return true;
   if (SleepLimit() == kIdleSleep) return false;
   const bool idle = executor_.idle() && negotiator_.idle() && peers_.idle() && !peers_.open();
-  return !idle || background_looks_.load(std::memory_order_relaxed) > Clock::now() + kNap;
+  if (!idle) return true;
+  // Past: it has just woken, and may be about to sleep for longer.
+  const auto soon = background_looks_.load(std::memory_order_relaxed) - Clock::now();
+  return soon > kNap || soon.count() < 0;
 }
 
 // Sleeps as the background thread, which gives the baton back meanwhile. Woken while a lender runs

@@ -9,79 +9,97 @@ namespace {
 using namespace std::chrono_literals;
 using Duration = PollWait::Duration;
 
-// Sleeps for so long in vain; returns how often it has looked.
-int Sleep(PollWait& wait, const PollWait::Kind& kind, Duration total) {
-  int looks = 0;
-  for (Duration slept{0}; slept < total; ++looks) {
-    wait.BackOff(kind);
-    slept += wait.wait();
-  }
-  return looks;
-}
-
 constexpr PollWait::Kind kLong[] = {PollWait::kIdle, PollWait::kAgreeing, PollWait::kBytes};
+
+// Sleeps in vain on a clock of its own. A look takes no time, and a sleep 50 us at least.
+struct Sleeper {
+  PollWait wait;
+  PollWait::Clock::time_point now{};
+  int looks = 0;
+
+  void SleepOnce(const PollWait::Kind& kind, bool open = false) {
+    wait.BackOff(kind, open, now);
+    now += std::max(wait.wait(), Duration{50});
+    ++looks;
+  }
+  void Sleep(const PollWait::Kind& kind, Duration total, bool open = false) {
+    for (const auto until = now + total; now < until;) SleepOnce(kind, open);
+  }
+};
 
 TEST_CASE("what may come any moment is looked for every 200 us at least") {
   for (const auto& kind : {PollWait::kAgreeing, PollWait::kBytes}) {
-    PollWait wait;
-    CHECK(wait.wait() == 0us);
-    for (Duration slept{0}; slept < 3ms; slept += wait.wait()) {
-      wait.BackOff(kind);
-      REQUIRE(wait.wait() <= PollWait::kSoon);
+    Sleeper sleeper;
+    CHECK(sleeper.wait.wait() == 0us);
+    while (sleeper.now < PollWait::Clock::time_point{3ms}) {
+      sleeper.SleepOnce(kind);
+      REQUIRE(sleeper.wait.wait() <= PollWait::kSoon);
     }
-    CHECK(wait.wait() == PollWait::kSoon);
+    CHECK(sleeper.wait.wait() == PollWait::kSoon);
   }
 }
 
-TEST_CASE("it is looked for awake for a millisecond") {
-  PollWait wait;
-  Duration slept{0};
-  while (!wait.long_since()) {
-    wait.BackOff(PollWait::kBytes);
-    slept += wait.wait();
+TEST_CASE("it is looked for awake for two milliseconds") {
+  Sleeper sleeper;
+  for (; sleeper.wait.awake(); sleeper.SleepOnce(PollWait::kBytes)) {
   }
-  CHECK(slept > 1ms);
-  CHECK(slept <= 1ms + 2 * PollWait::kSoon);
+  CHECK(sleeper.now > PollWait::Clock::time_point{PollWait::kAwake});
+  CHECK(sleeper.now <= PollWait::Clock::time_point{PollWait::kAwake + 2 * PollWait::kSoon});
 }
 
 TEST_CASE("a look is late by a part of how long nothing has come") {
   for (const auto& kind : kLong) {
-    PollWait wait;
-    for (Duration slept{0}; slept < 2s; slept += wait.wait()) {
-      wait.BackOff(kind);
-      REQUIRE(wait.wait() <= std::max(PollWait::kSoon, (slept + PollWait::kSoon) / kind.part));
-      REQUIRE(wait.wait() <= kind.most);
+    Sleeper sleeper;
+    while (sleeper.now < PollWait::Clock::time_point{2s}) {
+      const auto slept = std::chrono::duration_cast<Duration>(sleeper.now.time_since_epoch());
+      sleeper.SleepOnce(kind);
+      REQUIRE(sleeper.wait.wait() <= std::max(PollWait::kSoon, slept / kind.part));
+      REQUIRE(sleeper.wait.wait() <= kind.most);
     }
-    CHECK(wait.wait() == kind.most);
-    CHECK(wait.long_since());
+    CHECK(sleeper.wait.wait() == kind.most);
+    CHECK_FALSE(sleeper.wait.awake());
   }
+}
+
+TEST_CASE("rings in vain make no look later") {
+  PollWait wait;
+  for (int i = 0; i < 1000; ++i) {
+    wait.BackOff(PollWait::kAgreeing, false, PollWait::Clock::time_point{i * 1us});
+    REQUIRE(wait.wait() <= PollWait::kSoon);
+  }
+  CHECK(wait.awake());
 }
 
 TEST_CASE("a second in vain takes few looks") {
   for (const auto& kind : kLong) {
-    PollWait wait;
-    CHECK(Sleep(wait, kind, 1s) < 300);
-    CHECK(Sleep(wait, kind, 1s) <= 1s / kind.most + 1);
+    Sleeper sleeper;
+    sleeper.Sleep(kind, 1s);
+    CHECK(sleeper.looks < 300);
+    sleeper.looks = 0;
+    sleeper.Sleep(kind, 1s);
+    CHECK(sleeper.looks <= 1s / kind.most + 1);
   }
 }
 
 TEST_CASE("what has come begins a new wait") {
-  PollWait wait;
-  Sleep(wait, PollWait::kBytes, 1s);
-  wait.Moved();
-  CHECK(wait.wait() == 0us);
-  CHECK_FALSE(wait.long_since());
-  wait.BackOff(PollWait::kBytes);
-  CHECK(wait.wait() == PollWait::kFirst);
+  Sleeper sleeper;
+  sleeper.Sleep(PollWait::kBytes, 1s);
+  sleeper.wait.Moved();
+  CHECK(sleeper.wait.wait() == 0us);
+  CHECK(sleeper.wait.awake());
+  sleeper.SleepOnce(PollWait::kBytes);
+  CHECK(sleeper.wait.wait() == 0us);
 }
 
 TEST_CASE("a GPU, and windows, are looked at often also after long") {
-  PollWait gpu, open;
-  Sleep(gpu, PollWait::kGpu, 1s);
-  CHECK(gpu.wait() == PollWait::kSoon);
-  CHECK_FALSE(gpu.long_since());
-  Sleep(open, PollWait::kOpen, 1s);
-  CHECK(open.wait() == 2ms);
+  Sleeper gpu;
+  gpu.Sleep(PollWait::kGpu, 1s);
+  CHECK(gpu.wait.wait() == PollWait::kSoon);
+  for (const auto& kind : kLong) {
+    Sleeper open;
+    open.Sleep(kind, 1s, true);
+    CHECK(open.wait.wait() == 2ms);
+  }
 }
 
 }  // namespace
