@@ -50,6 +50,7 @@ struct Config {
   std::chrono::milliseconds stall_warn{60000};        // STALL_CHECK_TIME_SECONDS; 0: never
   std::chrono::milliseconds stall_shutdown{1800000};  // STALL_SHUTDOWN_TIME_SECONDS; 0: never
   std::chrono::milliseconds stall_silence{30000};     // STALL_SILENCE_SECONDS; 0: never
+  std::chrono::milliseconds stall_look{500};          // no variable: a rank that waits asks then
   std::chrono::milliseconds gossip_time{60000};       // GOSSIP_TIMEOUT (s): of a late rank
   std::chrono::milliseconds nccl_time{600000};        // NCCL_TIMEOUT (s); 0: never
   int64_t recorder_events = 4096;                     // RECORDER_EVENTS; 0: no flight recorder

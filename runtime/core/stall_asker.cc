@@ -8,22 +8,25 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A rank that waits asks after a moment, then less and less often.
-constexpr milliseconds kFirstLook{500}, kLastLook{10000};
+// A rank that waits asks after a moment, then less and less often, but this often.
+constexpr milliseconds kLastLook{10000};
 
 std::string WholeSeconds(milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
 
 }  // namespace
 
 StallAsker::StallAsker(const Config& config, int rank)
-    : rank_(rank), silent_limit_(config.stall_silence), busy_limit_(config.stall_shutdown) {}
+    : rank_(rank),
+      first_look_(config.stall_look),
+      silent_limit_(config.stall_silence),
+      busy_limit_(config.stall_shutdown) {}
 
 bool StallAsker::Due(Time now, bool waits, const Pending& pending, const Running& running) {
   if (!waits) Rest();
   if (waits && look_at_ == Time::max()) {
     pending_mark_ = pending.newest;
     MarkRunning(now, running);
-    look_after_ = kFirstLook;
+    look_after_ = first_look_;
     look_at_ = now + look_after_;
   }
   return now >= look_at_;
@@ -42,7 +45,8 @@ StallAsker::Advice StallAsker::Look(Time now, const Pending& pending, const Runn
   if (!pending_waits) pending_mark_ = pending.newest;
   if (!running_waits) MarkRunning(now, running);
   const bool waits = pending_waits || running_waits;
-  look_after_ = waits ? std::min(look_after_ + look_after_ / 2, kLastLook) : kFirstLook;
+  const auto longer = std::min(look_after_ + look_after_ / 2, std::max(kLastLook, first_look_));
+  look_after_ = waits ? longer : first_look_;
   look_at_ = now + look_after_;
   if (!waits) return advice;
   advice.ask = true;

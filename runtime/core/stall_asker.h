@@ -52,7 +52,7 @@ class StallAsker {
   void MarkRunning(Time now, const Running& running);
 
   int rank_;
-  std::chrono::milliseconds silent_limit_, busy_limit_;
+  std::chrono::milliseconds first_look_, silent_limit_, busy_limit_;
   Time look_at_ = Time::max(), asked_since_ = Time::max(), running_since_;
   std::chrono::milliseconds look_after_{0};
   uint64_t pending_mark_ = 0;  // the newest at the last look that found nothing
