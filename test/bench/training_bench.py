@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
 import sys
 import tempfile
 import time
@@ -194,12 +193,10 @@ def thread_times() -> dict[str, tuple[float, int]]:
         name = (task / "comm").read_text().strip()
         if not name.startswith("horon"):
             continue
-        fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
         status = dict(line.split(":\t") for line in (task / "status").read_text().splitlines()
                       if ":\t" in line)
-        ticks = int(fields[11]) + int(fields[12])
-        found[f"{name} {task.name}"] = (ticks / os.sysconf("SC_CLK_TCK"),
-                                        int(status["voluntary_ctxt_switches"]))
+        on_core = int((task / "schedstat").read_text().split()[0])  # ns
+        found[f"{name} {task.name}"] = on_core / 1e9, int(status["voluntary_ctxt_switches"])
     if not found:
         raise RuntimeError("no thread of this process is named as the runtime's are")
     return found
