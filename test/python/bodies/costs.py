@@ -84,7 +84,7 @@ def metadata() -> int:
 
 def metadata_of_locked_steps(model, then=lambda: None) -> float:
     """The most of twenty training steps in a row, in many turns, whose tensors all ran in the
-    locked schedule, as in the turns before and after, of which there must be some; each step has
+    locked schedule, as in the turns before and after, which most must be; each step has
     `then` behind it. Ranks that are kept waiting leave the schedule for a while, and say so at the
     end of a turn."""
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01),
@@ -105,7 +105,7 @@ def metadata_of_locked_steps(model, then=lambda: None) -> float:
     assert most >= 20 * len(list(model.parameters())), turns  # else none was locked throughout
     inner = [turns[i][1] for i in range(1, len(turns) - 1)
              if all(tensors == most for tensors, _ in turns[i - 1:i + 2])]
-    assert inner, turns  # three turns in a row were locked
+    assert len(inner) >= len(turns) / 2, turns  # three turns in a row were locked
     return max(inner)
 
 
