@@ -27,7 +27,7 @@ constexpr MetricFamily kFamilies[] = {
     {"timeline.dropped", nullptr, "Events for which the timeline's ring had no room."},
     {"lane.in_place", nullptr, "Buckets that a node reduced where the tensors lie."},
     {"lane.swapped", nullptr, "Rows of buckets that ranks of a node swapped in pairs, or showed all others."},
-    {"lane.past_caches", nullptr, "Chunks of such rows packed past the caches, as others' are far."},
+    {"lane.past_caches", nullptr, "Chunks packed past the caches, as others' are far."},
     {"cores.moves", nullptr, "Times that a rank went to a core with fewer ranks."},
     {"pool.bytes", nullptr, "Bytes of host memory that are held to be used again.", true},
     {"pool.taken_bytes", nullptr, "Bytes of them that are in use.", true},

@@ -101,7 +101,8 @@ std::unique_ptr<Lane> Runtime::MakeLane(int32_t process_set, const std::vector<i
                   &(*counters_)["lane.in_place"],
                   &(*counters_)["lane.swapped"],
                   &(*counters_)["lane.past_caches"],
-                  config_.shm_far_ns};
+                  config_.shm_far_ns,
+                  crowded_};
   for (int r : ranks) {
     if (fabric_.topology.node_of(r) != fabric_.topology.node_of(rank_)) return nullptr;
     if (r == rank_) group.me = group.size();

@@ -52,7 +52,7 @@ Task Lane::Allreduce(uint64_t ticket, RecycledVector<LaneTensor> tensors, LaneRe
   co_await Until(turn);
   BeginTurn(ticket, phases);
   std::erase_if(tensors, [](const LaneTensor& t) { return t.count == 0; });
-  LaneStream stream(group_, done_chunks_, tensors, reduction, phases);
+  LaneStream stream(group_, distance_, done_chunks_, tensors, reduction, phases);
   while (!stream.done()) {
     if (!stream.Step()) co_await Until(stream);
     HORON_CO_TRY(stream.status());

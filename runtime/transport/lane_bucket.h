@@ -44,10 +44,11 @@ struct LaneGroup {
   int me = 0;                   // my index among them
   Counter* in_place = nullptr;  // buckets that were reduced in place
   Counter* swapped = nullptr;   // rows that were swapped
-  Counter* past_caches = nullptr;  // chunks of them that were packed past the caches
+  Counter* past_caches = nullptr;  // chunks that were packed past the caches
   // A cache line that takes so long from another member's caches had better come out of memory.
   // Cores with a cache between them need up to 40 ns, others 90 to 150 (measured on Zen 4).
   int64_t far_ns = Config{}.shm_far_ns;
+  bool crowded = false;  // the node has more ranks than cores
 
   int size() const { return static_cast<int>(members.size()); }
   LaneWords& words(int member) const {

@@ -7,9 +7,11 @@
 
 namespace horon {
 
-LaneStream::LaneStream(const LaneGroup& group, uint64_t first, std::span<const LaneTensor> tensors,
-                       const LaneReduction& reduction, Phases* phases)
+LaneStream::LaneStream(const LaneGroup& group, LaneDistance& distance, uint64_t first,
+                       std::span<const LaneTensor> tensors, const LaneReduction& reduction,
+                       Phases* phases)
     : group_(group),
+      distance_(distance),
       tensors_(tensors),
       reduction_(reduction),
       phases_(phases),
@@ -128,19 +130,38 @@ void LaneStream::ForOthersParts(uint64_t chunk, At& at, F&& f) const {
 
 // --- the three phases
 
+// Ranks that share a core leave more in its caches than two that have one each.
+bool LaneStream::PastCaches() const {
+  return group_.crowded && !inline_ && reduction_.prescale == 1.0 && distance_.far();
+}
+
+// At each of the others in turn: some of them share my core.
+void LaneStream::LookForDistance() {
+  if (!group_.crowded) return;
+  const auto others = static_cast<uint64_t>(group_.size() - 1);
+  const int next = 1 + static_cast<int>((first_ + reduced_) % others);
+  const int other = (group_.me + next) % group_.size();
+  distance_.Look(other, group_.words(other).beat);
+}
+
 void LaneStream::Pack() {
   FaultPoint(FaultPhase::kCopyIn);
   LaneWords& mine = group_.mine();
   if (!checked_ && packed_ == 0) group_.Announce(first_, reduction_.bucket, in_place_.layout());
   if (!whole_) {
     std::byte* slot = Slot(group_.me, packed_);
+    const bool past_caches = PastCaches();
     ForOthersParts(packed_, pack_at_,
                    [&](const LaneTensor& t, int64_t offset, int, int64_t at, int64_t n) {
-                     ScaleInto(reduction_.dtype, reduction_.prescale, t.input + offset * element_,
-                               slot + at * element_, n);
+                     const std::byte* const from = t.input + offset * element_;
+                     std::byte* const to = slot + at * element_;
+                     if (past_caches) return CopyPastCaches(from, to, n * element_);
+                     ScaleInto(reduction_.dtype, reduction_.prescale, from, to, n);
                    });
+    if (past_caches && group_.past_caches != nullptr) group_.past_caches->Add();
   }
   ++packed_;
+  if (group_.crowded) mine.beat.store(first_ + packed_, std::memory_order_relaxed);
   mine.packed.store(first_ + packed_, std::memory_order_release);
   if (inline_) mine.reduced.store(first_ + packed_, std::memory_order_release);
   group_.RingOthers();
@@ -151,6 +172,7 @@ void LaneStream::Reduce() {
   if (whole_) {
     if (!ReduceInPlace()) return;
   } else {
+    LookForDistance();
     ReduceChunk();
   }
   ++reduced_;

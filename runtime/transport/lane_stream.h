@@ -29,6 +29,7 @@
 #include "runtime/base/phases.h"
 #include "runtime/base/task.h"
 #include "runtime/transport/lane_bucket.h"
+#include "runtime/transport/lane_distance.h"
 #include "runtime/transport/lane_in_place.h"
 
 namespace horon {
@@ -39,8 +40,8 @@ class LaneStream final : public Waitable {
 
   // `first`: the chunks of all buckets before. No tensor is empty; their memory and all else that
   // is given are lent until done.
-  LaneStream(const LaneGroup& group, uint64_t first, std::span<const LaneTensor> tensors,
-             const LaneReduction& reduction, Phases* phases);
+  LaneStream(const LaneGroup& group, LaneDistance& distance, uint64_t first,
+             std::span<const LaneTensor> tensors, const LaneReduction& reduction, Phases* phases);
 
   bool done() const { return taken_ == chunks_; }
   uint64_t end() const { return first_ + chunks_; }  // the chunks of all buckets up to this one
@@ -65,6 +66,8 @@ class LaneStream final : public Waitable {
   bool CanTake() const;
   void Check();
   void Restart();
+  bool PastCaches() const;
+  void LookForDistance();
   void Pack();
   void Reduce();
   void Take();
@@ -95,6 +98,7 @@ class LaneStream final : public Waitable {
   void ForOthersParts(uint64_t chunk, At& at, F&& f) const;
 
   const LaneGroup& group_;
+  LaneDistance& distance_;
   std::span<const LaneTensor> tensors_;
   const LaneReduction& reduction_;
   Phases* phases_;

@@ -34,6 +34,7 @@ struct Way {
   int shift;                // between the ranks' orders of submission
   int64_t slice_bytes = 0;  // between nodes
   bool late = false;        // each rank at times of its own, in each run at others
+  bool past_caches = false;  // all that can be
 };
 constexpr Way kWays[] = {
     {128 << 20, 16 << 10, true, true, false, 0},
@@ -44,6 +45,7 @@ constexpr Way kWays[] = {
     {128 << 20, 16 << 10, true, true, false, 0, 100'000},
     {100'000, 16 << 10, false, true, false, 3, 0, true},
     {3 << 20, 16 << 10, true, true, false, 0, 0, true},
+    {128 << 20, 16 << 10, true, true, false, 0, 0, false, true},
 };
 
 struct Tensor {
@@ -104,6 +106,7 @@ std::vector<std::vector<std::vector<Bytes>>> Results(const Layout& layout, const
     config.slice_bytes = way.slice_bytes;
     config.lock_schedule = way.lock;
     config.lend = way.lend;
+    if (way.past_caches) config.shm_far_ns = 0;
     // Ranks that ask why they wait leave the schedule; under sanitizers a step takes seconds.
     config.stall_look = std::chrono::minutes{1};
   };

@@ -2,6 +2,7 @@
 #include "runtime/transport/lane.h"
 
 #include <atomic>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -40,6 +41,36 @@ TEST_CASE("where a member's tensors lie elsewhere all stream", "[lane]") {
   });
   CHECK(wrong == 0);
   CHECK(node.in_place.value() == 0);
+}
+
+// Where caches are far, and cores are shared; but nothing of what is in place, or small.
+TEST_CASE("ranks that share cores pack past caches that are far", "[lane]") {
+  using Limits = std::numeric_limits<int64_t>;
+  const int ranks = 3;
+  for (const bool crowded : {false, true}) {
+    for (const int64_t far_ns : {int64_t{0}, Limits::max()}) {
+      LaneNode node(ranks);
+      std::atomic<int64_t> wrong{0}, early{0};
+      Counter chunks[3];
+      OnRanks(ranks, [&](int rank) {
+        LaneGroup group = node.Group(rank);
+        group.far_ns = far_ns;
+        group.crowded = crowded;
+        group.past_caches = &chunks[rank];
+        Lane lane(std::move(group));
+        wrong += Reduce(lane, node, rank, ranks, {{0, 200000}}, 1) != 0;
+        wrong += Reduce(lane, node, rank, ranks, {{-1, 1000}}, 2) != 0;
+        early += chunks[rank].value();
+        for (uint64_t bucket = 3; bucket < 6; ++bucket) {
+          const std::vector<Piece> pieces{{-1, 70001}, {-1, 3}, {-1, 80000}};
+          wrong += Reduce(lane, node, rank, ranks, pieces, bucket) != 0;
+        }
+      });
+      CHECK(wrong == 0);
+      CHECK(early == 0);
+      for (const Counter& c : chunks) CHECK((c.value() > 0) == (crowded && far_ns == 0));
+    }
+  }
 }
 
 // Who is in place, and who is fast, is drawn by chance; so are sizes on both sides of a chunk.
