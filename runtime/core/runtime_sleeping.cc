@@ -72,10 +72,10 @@ bool Runtime::LookForMore() {
 void Runtime::BackOff() {
   const bool gpu = executor_.waits_for_gpu();
   if (!polls_ && !gpu) return;
-  const PollWait::Kind& kind = gpu                                        ? PollWait::kGpu
-                               : !executor_.idle() || !peers_.idle()      ? PollWait::kBytes
-                               : !negotiator_.idle()                      ? PollWait::kAgreeing
-                                                                          : PollWait::kIdle;
+  const PollWait::Kind& kind = gpu                                   ? PollWait::kGpu
+                               : !executor_.idle() || !peers_.idle() ? PollWait::kBytes
+                               : !negotiator_.idle()                 ? PollWait::kAgreeing
+                                                                     : PollWait::kIdle;
   poll_wait_.BackOff(kind, peers_.open(), Clock::now());
 }
 

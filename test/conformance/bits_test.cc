@@ -31,9 +31,9 @@ struct Way {
   int64_t fusion_bytes;
   int64_t chunk_bytes;  // of a lane
   bool lock, lend, wait_each;
-  int shift;                // between the ranks' orders of submission
-  int64_t slice_bytes = 0;  // between nodes
-  bool late = false;        // each rank at times of its own, in each run at others
+  int shift;                 // between the ranks' orders of submission
+  int64_t slice_bytes = 0;   // between nodes
+  bool late = false;         // each rank at times of its own, in each run at others
   bool past_caches = false;  // all that can be
 };
 constexpr Way kWays[] = {
