@@ -156,8 +156,16 @@ def check_python_handlers_run_during_a_wait():
 
 
 @contextmanager
-def on_alarm(run, seconds=0.2):
-    signal.signal(signal.SIGALRM, lambda number, frame: run())
+def on_alarm(run, seconds=0.2, within=None):
+    """Calls `run` in a handler of a signal, after so many seconds; `within`: and once the main
+    thread is in one of these functions."""
+    def handle(number, frame):
+        if within is None or frame.f_code in [function.__code__ for function in within]:
+            run()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -16,6 +16,7 @@ from optimizers import batches, loss_of, make_model, sgd
 import horon.mixing as mixing
 import horon.torch as hvd
 from horon import topology
+from horon.torch.calls import Handle
 
 
 def flat(model):
@@ -342,9 +343,14 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def is_ended_by_ctrl_c(wait, after_s=0.2):
+def in_a_wait(run):
+    """Calls `run` in a signal's handler, when the main thread waits for a collective."""
+    return on_alarm(run, within=(Handle.wait, Handle.wait_for))
+
+
+def is_ended_by_ctrl_c(wait):
     try:
-        with on_alarm(interrupt, after_s):
+        with in_a_wait(interrupt):
             wait()
         raise AssertionError("nothing was waited for")
     except KeyboardInterrupt:
@@ -381,7 +387,7 @@ def interrupted(step, waits, told, through=False):
         interrupt()
 
     try:
-        with on_alarm(tell_and_interrupt) if waits else contextlib.nullcontext():
+        with in_a_wait(tell_and_interrupt) if waits else contextlib.nullcontext():
             step()
         assert not waits
     except KeyboardInterrupt:

@@ -295,7 +295,7 @@ def ctrl_c_before_the_last_comes(wait):
     told = Told()
     told.wait()
     if not told.late and hvd.size() > 1:
-        is_ended_by_ctrl_c(wait, after_s=1.0)  # it has begun by then: the last one counts on that
+        is_ended_by_ctrl_c(wait)  # it has begun by then: the last one counts on that
         told.tell()
     return told
 
