@@ -215,9 +215,18 @@ TEST_CASE("sends to a rank that MPI knows to be dead are refused", "[.death]") {
   Wire wire;
   Pass(wire, 1 << 20, 1, 1);  // connects
   const int victim = World().size() - 1;
-  if (World().rank() == victim) std::raise(SIGKILL);
   std::vector<std::byte> bytes(128 << 10);
-  Transfer receive;
+  Transfer tells, receive;
+  if (World().rank() == victim) {
+    for (int from = 0; from < victim; ++from) {
+      Transfer told;
+      REQUIRE(Receive(*wire, told, from, 8, {Whole(bytes)}).ok());
+      REQUIRE(Drive(*wire, [&] { return told.done; }));
+    }
+    std::raise(SIGKILL);
+  }
+  REQUIRE(Send(*wire, tells, victim, 8, {{bytes.data(), 8}}).ok());  // it has all that it needs
+  REQUIRE(Drive(*wire, [&] { return tells.done; }));
   REQUIRE(Receive(*wire, receive, victim, 9, {Whole(bytes)}).ok());
   CHECK_FALSE(Drive(*wire, [&] { return receive.done; }));
   CHECK(receive.status.code() == Code::kUnavailable);
