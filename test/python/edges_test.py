@@ -37,6 +37,7 @@ test ! -e /dev/shm
 """
 
 
+@pytest.mark.alone
 def test_interrupt_in_a_collective_ends_within_two_seconds():
     source = ("import horon.torch as hvd, torch\n"
               "hvd.init()\n"

@@ -93,6 +93,10 @@ VERDICTS = {
 }
 
 
+# What a rank says of a death that it sees itself and has not been told of 0.3 s later: a machine
+# that lets horonrun stand still for so long gets another try.
+UNTOLD = "rank 1 ended without leaving the job ("
+
 # Over MPI, that is, in the quick tier: one that MPI is told of, one that it is not, and none.
 QUICK_OVER_MPI = ("killed", "stopped", "diverging")
 
@@ -106,8 +110,11 @@ def test_every_other_rank_gets_the_right_verdict(failure, np_and_way, tmp_path):
     culprit = None if who is None else range(np)[who]
     # Over MPI the recorders come only when somebody wants to see them.
     wants = {"HORON_POSTMORTEM_DIR": str(tmp_path)} if way == "mpi" else {}
-    returned, output = run(failure, np, way, HORON_STALL_SILENCE_SECONDS="2", **wants)
-    heard = errors(output)
+    for _ in range(3):
+        returned, output = run(failure, np, way, HORON_STALL_SILENCE_SECONDS="2", **wants)
+        heard = errors(output)
+        if not any(UNTOLD in text for text in heard.values()):
+            break
     assert set(heard) == set(range(np)) - {culprit}, output
     assert all(re.match(sentence, text) for text in heard.values()), output
     if failure == "raising":
@@ -151,13 +158,13 @@ def test_a_busy_rank_is_reported_with_its_stack(tmp_path, np_and_way):
     os.mkfifo(fifo)
     with watched("busy", np, way, HORON_TEST_FIFO=str(fifo),
                  HORON_STALL_CHECK_TIME_SECONDS="1") as process:
-        seen = watch_for(process, r"rank 1 is busy.*failures\.py:\d+ in busy, called from")
-        assert "missing: rank 1 is busy; it last submitted 'allreduce.first'" in seen, seen
-        others = "rank 0" if np == 2 else "ranks 0, 2, 3"
-        assert f"allreduce.late': submitted by {others}" in seen, seen
+        others = "rank 0" if np == 2 else "ranks 0, 2, 3"  # the first report may come before some
+        watch_for(process, rf"allreduce\.late': submitted by {others}\b.*"
+                           r"missing: rank 1 is busy; it last submitted 'allreduce\.first'"
+                           r".*failures\.py:\d+ in busy, called from")
         fifo.write_text("go", encoding="ascii")
         rest = process.stdout.read()
-        assert process.wait(LIMIT_S) == 0, seen + rest
+        assert process.wait(LIMIT_S) == 0, rest
 
 
 def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
@@ -308,9 +315,9 @@ def test_sigusr1_tells_what_is_pending_and_what_the_missing_rank_does(tmp_path):
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     with watched("described", HORON_TEST_FIFO=str(fifo)) as process:
-        seen = watch_for(process, "missing: rank 1")
+        busy = "missing: rank 1 is busy; it last submitted 'allreduce.first'"
+        seen = watch_for(process, busy)
         assert "tensor 'allreduce.late': submitted by rank" in seen, seen
-        assert "missing: rank 1 is busy; it last submitted 'allreduce.first'" in seen, seen
         fifo.write_text("go", encoding="ascii")
         rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0, seen + rest

@@ -18,10 +18,11 @@ LINE = re.compile(r"rank (\d) went on: value (\S+) kept (\S+) whole (\w+) unreac
     pytest.param("window", marks=in_full_tier), "asgp", "adpsgd",
     pytest.param("dpsgd", marks=in_full_tier), "sgp",
 ])
-def test_the_others_go_on(algorithm):
+def test_the_others_go_on(algorithm, tmp_path):
     command = [sys.executable, "-m", "horon.launcher", "-np", "3", "--no-prefix", "--grace-period",
                "60", sys.executable, str(BODY)]
-    environment = {**os.environ, "HORON_TEST_ALGORITHM": algorithm}
+    environment = {**os.environ, "HORON_TEST_ALGORITHM": algorithm,
+                   "HORON_TEST_FOLDER": str(tmp_path)}
     output = run_job(command, 3, environment, may_fail=True)
     assert "rank 1 was killed by signal 9" in output, output
     said = {int(line[1]): line for line in LINE.finditer(output)}

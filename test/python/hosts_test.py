@@ -288,12 +288,14 @@ def scene(world, name: str) -> dict:
     return seen
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ranks", ["", "_deaf", "_deaf_and_loud", "_in_a_collective"])
 def test_interrupt_ends_within_two_seconds(world, ranks):
     seen = scene(world, f"interrupted{ranks}")
     assert seen["code"] == 130 and seen["gone_after"] < 2 and seen["files"] == [], seen
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("what", ["lost_host", "stopped_keeper"])
 def test_interrupt_ends_within_two_seconds_where_nobody_answers(world, what):
     """What is on a host that cannot be told ends when that notices, within --host-timeout."""
@@ -347,6 +349,7 @@ def test_stopped_keeper(world):
     assert f"horonrun: {sentence} (" in seen["output"], seen
 
 
+@pytest.mark.alone
 def test_cut_link(world):
     """Both sides notice and say so to their ranks; nothing stays on the host that is cut off."""
     seen = scene(world, "cut_link")

@@ -129,12 +129,20 @@ def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
 # --- how it ends ----------------------------------------------------------------------------------
 
 
-def test_exit_code_and_message_of_the_first_failing_rank() -> None:
-    body = "test $HORON_RANK = 1 && { echo 'the reason' >&2; exit 7; }; sleep 0.3; exit $HORON_RANK"
-    done = horonrun("-np", "4", "sh", "-c", body)
-    assert done.returncode == 7
-    assert "horonrun: rank 1 exited with code 7 (2 more failed after it)\n" in done.stderr
-    assert done.stderr.endswith("    the reason\n")
+def test_exit_code_and_message_of_the_first_failing_rank(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    body = ("test $HORON_RANK = 1 && { echo 'the reason' >&2; exit 7; }; "
+            f"until test -e {go}; do sleep 0.01; done; exit $HORON_RANK")
+    command = command_line("-np", "4", "--verbose", "sh", "-c", body)
+    said = ""
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            said += line
+            if "rank 1 exited with code 7 (" in line:
+                go.touch()
+        assert process.wait(LIMIT_S) == 7, said
+    assert "horonrun: rank 1 exited with code 7 (2 more failed after it)\n" in said, said
+    assert said.endswith("    the reason\n"), said
 
 
 def test_killed_rank() -> None:
@@ -184,6 +192,7 @@ def test_the_number_of_a_rank_that_has_ended_is_nobody_elses(tmp_path: Path) -> 
     assert there and not ended.exists()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_ends_within_two_seconds(tmp_path: Path, number: int, code: int) -> None:
     mine = f"{tmp_path}/$HORON_RANK"

@@ -37,7 +37,8 @@ def test_topic(launch, topic, np, launcher, request):
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
 def test_what_adasum_is_fused_with(launch, np):
-    launch(np, "adasum_fusion", env={"HORON_CYCLE_TIME": "50"})
+    """What a rank submits before it waits is taken together, also where it is held up meanwhile."""
+    launch(np, "adasum_fusion", env={"HORON_CYCLE_TIME": "10000"})
 
 
 def test_adasum_that_has_no_effect_says_so_once(launch):

@@ -1,11 +1,13 @@
 """A program: ranks gossip without waiting, and rank 1 kills itself in the middle of it.
 
 HORON_TEST_ALGORITHM: adpsgd, asgp, dpsgd or sgp between peers, or window (put and update by hand).
+In HORON_TEST_FOLDER a rank says that it has taken its steps after the death.
 """
 
 import os
 import signal
 import threading
+from pathlib import Path
 
 import torch
 
@@ -15,6 +17,7 @@ from horon import topology
 KILLED_AT, MOST, MORE = 10, 3000, 60
 ALGORITHM = os.environ["HORON_TEST_ALGORITHM"]
 NEGOTIATED = False if ALGORITHM in ("dpsgd", "sgp") else None
+THROUGH = [Path(os.environ["HORON_TEST_FOLDER"]) / f"rank-{rank}" for rank in (0, 2)]
 
 
 class ByOptimizer:
@@ -62,7 +65,7 @@ def main():
     work, clock = (ByWindow if ALGORITHM == "window" else ByOptimizer)(), threading.Event()
     hvd.barrier()
     steps = left = 0
-    while left < MORE and steps < MOST:
+    while not all(path.exists() for path in THROUGH) and steps < MOST:
         if steps == KILLED_AT and hvd.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         work.step()
@@ -70,7 +73,9 @@ def main():
         dead = lost() > 0  # asked once: it may become known between two questions
         if dead and not left:
             known = work.weight()
-        left += dead  # so many steps more
+        left += dead
+        if left == MORE:  # and on until the other one is so far: neither mixes alone
+            (THROUGH[0].parent / f"rank-{hvd.rank()}").touch()
         clock.wait(0.002)
     x = work.end()
     same, kept = bool((x == x[0]).all()), work.weight() / known if left else 0.0
