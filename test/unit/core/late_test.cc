@@ -22,7 +22,7 @@ using test::World;
 using test::WorldOptions;
 
 constexpr int kRanks = 4, kLate = 3;
-constexpr std::chrono::milliseconds kPatience{300};
+constexpr std::chrono::milliseconds kPatience{600};
 
 WorldOptions Impatient(WorldOptions options) {
   const auto before = options.configure;

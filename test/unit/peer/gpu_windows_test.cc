@@ -256,7 +256,7 @@ TEST_CASE("a rank without its GPU says so to all, and they can begin anew", "[gp
 TEST_CASE("what comes back from a lost rank reaches the tensor on the GPU", "[gpu]") {
   std::atomic<Way> ways[2] = {Way::kOpen, Way::kMute};  // rank 1 never says that it has it
   GpuLayout layout = LayoutOf(2, 1, "");
-  layout.configure_rank = [](int, Config& c) { c.gossip_time = std::chrono::milliseconds{200}; };
+  layout.configure_rank = [](int, Config& c) { c.gossip_time = std::chrono::milliseconds{1000}; };
   layout.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
     return std::make_unique<Muted>(std::move(inner), ways[rank]);
   };

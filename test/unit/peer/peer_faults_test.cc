@@ -149,7 +149,7 @@ TEST_CASE("what a late rank was given is there once it is heard, and once") {
 
 TEST_CASE("what a late rank was given comes back when it is gone") {
   std::atomic<Way> ways[2] = {Way::kOpen, Way::kMute};  // it never says that it has it
-  WorldOptions options = Between(std::chrono::milliseconds{200}, 0, 0, 0);
+  WorldOptions options = Between(std::chrono::milliseconds{1000}, 0, 0, 0);
   options.wrap = [&](int rank, std::unique_ptr<Transport> inner) {
     return std::make_unique<Muted>(std::move(inner), ways[rank]);
   };
