@@ -208,6 +208,27 @@ TEST_CASE("after a failure MPI keeps what it has and is not called any more", "[
   CHECK(Meet());
 }
 
+// The last rank dies once all others have told it to: then they have all that they need of it.
+constexpr Tag kTold = 8;
+
+[[noreturn]] void DieWhenTold(Transport& wire) {
+  std::vector<std::byte> word(8);
+  for (int from = 0; from < World().size() - 1; ++from) {
+    Transfer told;
+    REQUIRE(Receive(wire, told, from, kTold, {Whole(word)}).ok());
+    REQUIRE(Drive(wire, [&] { return told.done; }));
+  }
+  std::raise(SIGKILL);
+  std::abort();
+}
+
+void Tell(Transport& wire, int victim) {
+  std::vector<std::byte> word(8);
+  Transfer tells;
+  REQUIRE(Send(wire, tells, victim, kTold, {Whole(word)}).ok());
+  REQUIRE(Drive(wire, [&] { return tells.done; }));
+}
+
 // Hidden: the last rank dies of it. CTest runs it alone, over TCP, and looks for the last line.
 TEST_CASE("sends to a rank that MPI knows to be dead are refused", "[.death]") {
   std::vector<std::unique_ptr<MpiWorld>> worlds;
@@ -216,17 +237,9 @@ TEST_CASE("sends to a rank that MPI knows to be dead are refused", "[.death]") {
   Pass(wire, 1 << 20, 1, 1);  // connects
   const int victim = World().size() - 1;
   std::vector<std::byte> bytes(128 << 10);
-  Transfer tells, receive;
-  if (World().rank() == victim) {
-    for (int from = 0; from < victim; ++from) {
-      Transfer told;
-      REQUIRE(Receive(*wire, told, from, 8, {Whole(bytes)}).ok());
-      REQUIRE(Drive(*wire, [&] { return told.done; }));
-    }
-    std::raise(SIGKILL);
-  }
-  REQUIRE(Send(*wire, tells, victim, 8, {{bytes.data(), 8}}).ok());  // it has all that it needs
-  REQUIRE(Drive(*wire, [&] { return tells.done; }));
+  Transfer receive;
+  if (World().rank() == victim) DieWhenTold(*wire);
+  Tell(*wire, victim);
   REQUIRE(Receive(*wire, receive, victim, 9, {Whole(bytes)}).ok());
   CHECK_FALSE(Drive(*wire, [&] { return receive.done; }));
   CHECK(receive.status.code() == Code::kUnavailable);
@@ -260,16 +273,10 @@ struct Survivor {
   // rank 0 waits for; and rank 0's from the other one is done, and not posted again.
   explicit Survivor(bool early = false) {
     if (early) lost.resize(64 << 20);
-    std::vector<std::byte> word(8);
     Pass(wire, 1000, 1, 1);  // connects
     if (World().rank() == victim) {
       if (early) REQUIRE(Send(*wire, in_vain, 0, 10, {Whole(lost)}).ok());
-      for (const int from : {0, 1}) {
-        Transfer told;
-        REQUIRE(Receive(*wire, told, from, 8, {Whole(word)}).ok());
-        REQUIRE(Drive(*wire, [&] { return told.done; }));
-      }
-      std::raise(SIGKILL);
+      DieWhenTold(*wire);
     }
     receive.outlives = true;
     REQUIRE(Receive(*wire, receive, other, 9, {Whole(arrived)}).ok());
@@ -280,11 +287,11 @@ struct Survivor {
         REQUIRE(Drive(*wire, [&] { return receive.done && (*wire).Sender(10) == victim; }));
       REQUIRE(Receive(*wire, in_vain, victim, 10, {Whole(lost)}).ok());
     }
-    Transfer tells, heard;
-    REQUIRE(Send(*wire, tells, victim, 8, {Whole(word)}).ok());
-    REQUIRE(Drive(*wire, [&] { return tells.done; }));
+    Tell(*wire, victim);
     if (!early || first) return;
     // Only now, so that the victim dies as soon as rank 0 has begun to receive from it.
+    std::vector<std::byte> word(8);
+    Transfer heard;
     REQUIRE(Send(*wire, heard, other, 9, {Whole(word)}).ok());
     REQUIRE(Drive(*wire, [&] { return heard.done; }));
   }

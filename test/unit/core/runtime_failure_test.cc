@@ -206,7 +206,9 @@ TEST_CASE("a tensor that is agreed upon but not started fails with the job") {
     World world(3, options);
     std::thread killer([&] {
       const std::chrono::milliseconds apart{1}, later{50};
-      while (struck == 0) std::this_thread::sleep_for(apart);
+      const auto ends = std::chrono::steady_clock::now() + std::chrono::seconds{30};
+      while (struck == 0 && std::chrono::steady_clock::now() < ends)
+        std::this_thread::sleep_for(apart);
       std::this_thread::sleep_for(later);  // whatever it meets then
       world.MarkDead(1, "rank 1 was killed by signal 9 (SIGKILL)");
     });
@@ -218,6 +220,7 @@ TEST_CASE("a tensor that is agreed upon but not started fails with the job") {
     });
     killer.join();
     INFO("stuck at " << at);
+    CHECK(struck > 0);
     for (const int rank : {0, 2})
       CHECK(last[static_cast<size_t>(rank)].code() == Code::kUnavailable);
   }
