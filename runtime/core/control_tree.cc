@@ -74,24 +74,23 @@ Status ControlTree::HearChildren() {
 }
 
 Status ControlTree::HearParent() {
-  HORON_TRY(parent_->Advance());
+  if (!parent_) return Status::Ok();
+  const Status status = parent_->Advance();
   while (auto message = parent_->Receive()) {
     moved_ = true;
-    HORON_TRY(SendDown(*message));
     decisions_.push_back(std::move(*message));
+    HORON_TRY(SendDown(decisions_.back()));
   }
-  return Status::Ok();
+  return status;
 }
 
 Status ControlTree::Advance() {
   HORON_TRY(HearChildren());
-  if (parent_) {
-    if (!bundle_.empty()) {
-      parent_->Send(bundle_.Take());
-      moved_ = true;
-    }
-    HORON_TRY(HearParent());
+  if (parent_ && !bundle_.empty()) {
+    parent_->Send(bundle_.Take());
+    moved_ = true;
   }
+  HORON_TRY(HearParent());
   for (auto& child : children_) HORON_TRY(child->channel.Advance());  // what has come for them
   return Status::Ok();
 }

@@ -35,6 +35,8 @@ class ControlTree {
   Status SendDecision(const WireBytes& decision);  // rank 0 only
   // Moves messages. kUnavailable when a neighbour is gone, kInternal when what it says is broken.
   Status Advance();
+  // Of that: what comes from rank 0. Also what it sent before it, or another neighbour, was lost.
+  Status HearParent();
   // Whether anything came or went on since the last call.
   bool moved() { return std::exchange(moved_, false); }
   bool sending() const;
@@ -52,7 +54,6 @@ class ControlTree {
   };
   int ParentOf(int rank) const;
   Status HearChildren();
-  Status HearParent();
   Status SendDown(const WireBytes& decision);
   bool NoMore(int rank) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
 
 #include "runtime/base/fault.h"
 #include "runtime/base/log.h"
@@ -161,6 +162,12 @@ Status Negotiator::HearDecisions() {
     HORON_TRY(Apply(decision));
   }
   return Status::Ok();
+}
+
+void Negotiator::HearTheLast() {
+  if (coordinator_) return;  // what it decides it applies at once
+  std::ignore = tree_.HearParent();
+  std::ignore = HearDecisions();
 }
 
 // --- stalls ----------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ class Negotiator {
   const std::string& over_reason() const { return over_reason_; }
   // Rank 0: batches are to be cut like this, on all ranks, as soon as they can agree on it.
   void Tune(const Tuning& wanted);
+  // A rank is lost: what rank 0 decided before, and this one has still got, counts. Nothing starts.
+  void HearTheLast();
   // Fails everything that waits for agreement, or for its start.
   void FailAll(const Status& status);
 

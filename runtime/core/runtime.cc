@@ -202,6 +202,7 @@ bool Runtime::CycleMoved() {
       return moved_;
     }
     Suspect(status);
+    if (status.code() == Code::kUnavailable) HearTheLast();
   }
   const Status status = failure_.ok() ? Cause() : failure_;
   if (!status.ok()) Fail(status);  // and what came in since

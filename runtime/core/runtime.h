@@ -171,6 +171,7 @@ class Runtime {
   bool Naps() const;
   bool LookAgain(std::chrono::microseconds spin);
   bool LookForMore();
+  void HearTheLast();
   void Suspect(const Status& symptom);
   Status Cause() const;
   void Fail(const Status& status);

@@ -1,4 +1,7 @@
 // How a runtime fails: a symptom, then its cause, then an error for everything that waits.
+#include <exception>
+#include <tuple>
+
 #include "runtime/base/log.h"
 #include "runtime/core/runtime.h"
 
@@ -33,6 +36,17 @@ Status Runtime::Cause() const {
   if (segment_ && suspicion_.code() == Code::kUnavailable)
     HORON_TRY(segment_->Deaths(local_rank()));
   return Clock::now() >= judge_at_ ? suspicion_ : Status::Ok();
+}
+
+// A rank that ends because of a verdict may be gone before others have looked for it: they hear the
+// verdict, too, and not that the rank is lost.
+void Runtime::HearTheLast() {
+  try {
+    // They fail as they will; what came before is taken.
+    for (const auto& transport : transports_) std::ignore = transport->Progress();
+    negotiator_.HearTheLast();
+  } catch (const std::exception&) {  // out of memory: then everything fails with the loss
+  }
 }
 
 void Runtime::Fail(const Status& status) {

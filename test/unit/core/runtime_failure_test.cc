@@ -1,10 +1,12 @@
 // The whole road with thread ranks: what disagrees, leaves or dies, and who is told so.
+#include <functional>
 #include <latch>
 #include <limits>
 #include <thread>
 
 #include "test/support/faulty_transport.h"
 #include "test/support/road.h"
+#include "test/support/wrapped_transport.h"
 
 namespace horon {
 namespace {
@@ -163,6 +165,61 @@ TEST_CASE("a rank that submits and leaves without waiting keeps nobody waiting")
       EXPECT(status.ok() || status.code() == Code::kAborted, status.message());
       if (status.ok()) EXPECT(values.front() == 3 && values.back() == 3, "a wrong sum");
     });
+    RequireNone(verdicts);
+  }
+}
+
+// Hears nothing while it is told not to.
+class Deaf final : public test::WrappedTransport {
+ public:
+  Deaf(std::unique_ptr<Transport> inner, std::function<bool()> hears)
+      : WrappedTransport(std::move(inner)), hears_(std::move(hears)) {}
+  Result<bool> Progress() override { return hears_() ? WrappedTransport::Progress() : false; }
+  std::chrono::microseconds poll_interval() const override { return std::chrono::microseconds{50}; }
+
+ private:
+  std::function<bool()> hears_;
+};
+
+TEST_CASE("a rank that ends because of a verdict does not keep others from hearing it") {
+  for (const bool one_node : {true, false}) {
+    std::atomic<bool> deaf{false}, dead{false};
+    WorldOptions options;
+    options.local_size = one_node ? 0 : 1;
+    options.losses = std::make_shared<Losses>();
+    const auto hears = [&] { return !deaf || (one_node ? dead.load() : options.losses->any()); };
+    options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+      if (rank == 0) return inner;
+      return std::make_unique<Deaf>(std::move(inner), hears);
+    };
+    World world(2, options);
+    std::latch submitted(2);
+    Verdicts verdicts;
+    world.Run([&](Rank& me) {
+      std::vector<float> values(8, 1.0f), go(1, 1.0f);
+      const auto refused = [&](const Status& status) {
+        EXPECT(status.code() == Code::kInvalidArgument, "no mismatch: " + status.message());
+        EXPECT(status.message().find("[2, 4]") != std::string::npos, status.message());
+      };
+      if (me.rank() == 1) {
+        auto work = me.Submit(Tensor("grad", "sum", {2, 4}), values.data(), values.data());
+        EXPECT(me.Reduce("go", "sum", go).ok(), "go");  // rank 0 has heard of it
+        deaf = true;
+        submitted.arrive_and_wait();
+        refused(me.Wait(*work.value()));
+        const Status after = me.Reduce("go", "sum", go);
+        EXPECT(after.code() == Code::kUnavailable, "not lost: " + after.message());
+        return;
+      }
+      EXPECT(me.Reduce("go", "sum", go).ok(), "go");
+      submitted.arrive_and_wait();
+      refused(me.Run(Tensor("grad", "sum", {8}), values.data(), values.data()));
+      const std::string sentence = "rank 0 raised HoronMismatch";
+      if (one_node) world.MarkDead(0, sentence);
+      if (!one_node) options.losses->Report(0, sentence);
+      dead = true;
+    });
+    INFO((one_node ? "one node" : "two nodes"));
     RequireNone(verdicts);
   }
 }
