@@ -168,8 +168,8 @@ void DefineQueries(py::module_& module) {
     horon_count(horon_python::Utf8(name).c_str(), n);
   });
   module.def("knobs", &Knobs);
-  module.def("check_op",
-             [](const std::string& spec) { CheckSubmit(horon_check_op(spec.c_str())); });
+  module.def("check_reduction",
+             [](const std::string& spec) { CheckSubmit(horon_check_reduction(spec.c_str())); });
   module.def("memory_bytes", &horon_memory_bytes);
   module.def("gossip_timeout_ms", &horon_gossip_timeout_ms);
 }

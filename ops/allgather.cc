@@ -163,7 +163,7 @@ Task AllgatherOp::RunOverNodes(GpuStage& stage) {
   co_return alone ? Status::Ok() : stream.Move(dtype, dtype, 1.0, out);
 }
 
-const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>};
+const OpRegistrar kAllgather{"allgather", MakeOp<AllgatherOp>, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

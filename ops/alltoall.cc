@@ -200,7 +200,7 @@ Task AlltoallOp::RunOverLane(Stage& stage, const Rows& rows) {
   co_return co_await lane.Swap(swap, LaneSwap::Pass::kLast, std::move(take));
 }
 
-const OpRegistrar kAlltoall{"alltoall", MakeOp<AlltoallOp>};
+const OpRegistrar kAlltoall{"alltoall", MakeOp<AlltoallOp>, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

@@ -14,7 +14,7 @@ class BarrierOp final : public Op {
   Task Run(Stage& stage) override { co_return co_await Barrier(stage.comm()); }
 };
 
-const OpRegistrar kBarrier{"barrier", MakeOp<BarrierOp>};
+const OpRegistrar kBarrier{"barrier", MakeOp<BarrierOp>, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

@@ -164,7 +164,7 @@ Result<std::unique_ptr<Op>> MakeBroadcast(OpArguments& arguments) {
   return std::unique_ptr<Op>(std::make_unique<BroadcastOp>(root));
 }
 
-const OpRegistrar kBroadcast{"broadcast", MakeBroadcast};
+const OpRegistrar kBroadcast{"broadcast", MakeBroadcast, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

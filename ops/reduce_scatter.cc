@@ -181,7 +181,7 @@ Result<std::unique_ptr<Op>> MakeReduceScatter(OpArguments& arguments) {
   return std::unique_ptr<Op>(std::make_unique<ReduceScatterOp>(op == "average"));
 }
 
-const OpRegistrar kReduceScatter{"reduce_scatter", MakeReduceScatter};
+const OpRegistrar kReduceScatter{"reduce_scatter", MakeReduceScatter, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

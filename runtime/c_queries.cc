@@ -166,11 +166,10 @@ int64_t horon_memory_bytes(void) {
   const auto job = Current();
   return job ? job->runtime->memory_bytes() : 0;
 }
-int horon_check_op(const char* spec) {
+int horon_check_reduction(const char* spec) {
   return Guard([&]() -> Status {
     if (spec == nullptr) return Status::InvalidArgument("an op needs a spec, such as \"sum\"");
-    OpTable ops;
-    return ops.Find(spec).status();
+    return CheckReduction(spec);
   });
 }
 void horon_knobs(void (*visit)(const char*, int, const char*, void*), void* user) {

@@ -134,7 +134,7 @@ class Gossip(Op):
             parts += ["hierarchical=1", f"inside={self.local_op}"]
         parts = ",".join(filter(None, parts))
         super().__init__("gossip:" + parts if parts else "gossip")
-        _core.check_op(self.spec)
+        _core.check_reduction(self.spec)
 
     def _take_style(self, style):
         if self.algorithm not in _STYLED or self.what != "parameters":

@@ -70,6 +70,9 @@ def spec_of(op) -> str:
         return op
     spec = getattr(op, "spec", None)
     if not isinstance(spec, str):
+        name = callable(op) and getattr(op, "__name__", "")
+        if name:
+            raise HoronInvalidArgument(f"op is {name} itself: call it, {name}(...)")
         raise HoronInvalidArgument(
             f"op is {op!r}: use hvd.Average, hvd.Sum, ... or a spec string like 'topk:ratio=0.01'"
         )

@@ -78,7 +78,7 @@ class NeighborAllgather final : public Op {
   }
 };
 
-const OpRegistrar kNeighborAllgather{"neighbor_allgather", MakeOp<NeighborAllgather>};
+const OpRegistrar kNeighborAllgather{"neighbor_allgather", MakeOp<NeighborAllgather>, OpUse::kCall};
 
 }  // namespace
 }  // namespace horon

@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "runtime/base/nearest.h"
+
 namespace horon::gossip {
 namespace {
 
@@ -21,10 +23,11 @@ const Family* FindFamily(const std::string& name) {
   return nullptr;
 }
 
-std::string KnownNames() {
-  std::string names = "auto";
-  for (const Family& topology : Topologies()) names += std::string(", ") + topology.name;
-  return names + ", custom";
+std::vector<std::string_view> KnownNames() {
+  std::vector<std::string_view> names{"auto"};
+  for (const Family& topology : Topologies()) names.push_back(topology.name);
+  names.push_back("custom");
+  return names;
 }
 
 // Exact averages after a few rounds: with one partner a round where the size allows it.
@@ -106,7 +109,11 @@ Result<GraphSpec> GraphSpec::Read(OpArguments& arguments) {
   } else if (const Family* topology = FindFamily(spec.name)) {
     HORON_TRY(ReadParameters(*topology, arguments, spec.parameters));
   } else if (spec.name != "auto") {
-    return arguments.Wrong("there is no graph '" + spec.name + "'; there are: " + KnownNames());
+    const std::vector<std::string_view> names = KnownNames();
+    std::string text = "there is no graph '" + spec.name + "'" + DidYouMean(spec.name, names);
+    for (const std::string_view name : names)
+      text += (name == names.front() ? "; there are: " : ", ") + std::string(name);
+    return arguments.Wrong(text);
   }
   if (spec.size > 0 && spec.size <= kMostMadeUnasked) {
     const auto made = spec.Make(static_cast<int>(spec.size));

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <span>
 
 #include "runtime/base/config.h"
+#include "runtime/base/nearest.h"
 
 namespace horon {
 namespace {
@@ -46,21 +46,6 @@ constexpr std::array kIdle = {
     Idle{"TORUS_ALLREDUCE", kByPlace},
 };
 
-// Letters to insert, drop or change, to make one of the other.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
 bool Matches(const Idle& idle, std::string_view name) {
   if (!idle.name.ends_with('*')) return name == idle.name;
   return name.starts_with(idle.name.substr(0, idle.name.size() - 1));
@@ -69,18 +54,18 @@ bool Matches(const Idle& idle, std::string_view name) {
 // Why `prefix` + `name` is set for nothing; empty when it is not, or none of our business.
 std::string WhyIdle(const std::string& prefix, std::string_view name) {
   const bool horovod = prefix == "HOROVOD_";
-  const Knob* nearest = nullptr;
+  std::vector<std::string_view> known;
   for (const Knob& knob : Knobs()) {
     if (horovod && !knob.horovod) continue;
     if (name == knob.name) return "";
-    constexpr size_t kTypo = 2;
-    if (Distance(name, knob.name) <= kTypo && name.size() > 2 * kTypo) nearest = &knob;
+    known.push_back(knob.name);
   }
   for (const Idle& idle : kIdle) {
     // Who names ranks HORON_RANK and the like may mean them for a script of its own.
     if (Matches(idle, name)) return horovod || idle.why != kPlaced ? idle.why : "";
   }
-  return nearest == nullptr ? "" : "it is unknown; did you mean " + prefix + nearest->name + "?";
+  const std::string meant = Nearest(name, known);
+  return meant.empty() ? "" : "it is unknown; did you mean " + prefix + meant + "?";
 }
 
 }  // namespace

@@ -202,11 +202,14 @@ class OpArguments {
   // One of `choices`, of which the first is the default.
   Result<std::string> Choice(const std::string& key, const std::vector<std::string>& choices);
   Status Finish() const;
+  // The same of a key that is nearly one asked for, where the op could not be made: it may be why.
+  Status CheckKeys() const;
   // kInvalidArgument that names the spec: "in op 'topk:ratio=2': ratio must be ..."
   Status Wrong(const std::string& what) const;
 
  private:
   Status Missing(const std::string& key) const;
+  std::string Meant(const std::string& key) const;
 
   std::string name_, spec_;
   struct Pair {
@@ -225,15 +228,23 @@ Result<std::unique_ptr<Op>> MakeOp(OpArguments&) {
   return std::unique_ptr<Op>(std::make_unique<T>());
 }
 
+enum class OpUse {
+  kReduce,  // what op= of an allreduce or an optimizer takes: of all tensors one of their shape
+  kCall,    // a collective that has a call of its own: allgather, barrier
+};
+
 // `const OpRegistrar kSum{"sum", ...}` at namespace scope in the op's file. Read-only after load.
 struct OpRegistrar {
-  OpRegistrar(const char* name, OpFactory factory);
+  OpRegistrar(const char* name, OpFactory factory, OpUse use = OpUse::kReduce);
 };
 std::vector<std::string> RegisteredOps();  // ascending
 
-// The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name or a
-// bad parameter, with the names that exist. User threads may call Find (it locks), so bad specs
-// fail at submit.
+// kInvalidArgument if Find below would be, and for what does not reduce.
+Status CheckReduction(const std::string& spec);
+
+// The ops of one runtime, parsed once per spec. Find is kInvalidArgument for an unknown name, with
+// those that reduce and the nearest of all, and for a bad parameter. User threads may call Find (it
+// locks), so bad specs fail at submit.
 class OpTable {
  public:
   explicit OpTable(OpDefaults defaults = {});

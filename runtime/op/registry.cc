@@ -5,22 +5,36 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/nearest.h"
 #include "runtime/op/op.h"
 
 namespace horon {
 namespace {
 
+struct Registered {
+  OpFactory make;
+  OpUse use;
+};
+
 // Filled by the registrars before main; only read afterwards. In a function, because registrars in
 // other files may run before this file's own statics exist.
-std::map<std::string, OpFactory>& Factories() {
-  static std::map<std::string, OpFactory> factories;
-  return factories;
+std::map<std::string, Registered>& Ops() {
+  static std::map<std::string, Registered> ops;
+  return ops;
 }
 
 std::string Joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
+}
+
+std::string ThoseThatReduce() {
+  std::vector<std::string> names;
+  for (const auto& [name, op] : Ops()) {
+    if (op.use == OpUse::kReduce) names.push_back(name);
+  }
+  return "; there are: " + Joined(names);
 }
 
 template <typename T>
@@ -115,21 +129,41 @@ Result<std::string> OpArguments::Choice(const std::string& key,
 Status OpArguments::Finish() const {
   for (const Pair& pair : pairs_) {
     if (pair.used) continue;
-    return Wrong("unknown parameter '" + pair.key + "'" +
+    return Wrong("unknown parameter '" + pair.key + "'" + Meant(pair.key) +
                  (known_.empty() ? "; it has none" : "; it has: " + Joined(known_)));
   }
   return Status::Ok();
 }
 
-OpRegistrar::OpRegistrar(const char* name, OpFactory factory) {
-  const bool added = Factories().emplace(name, std::move(factory)).second;
+std::string OpArguments::Meant(const std::string& key) const {
+  return DidYouMean(key, std::vector<std::string_view>(known_.begin(), known_.end()));
+}
+
+Status OpArguments::CheckKeys() const {
+  const bool typo = std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
+    return !pair.used && !Meant(pair.key).empty();
+  });
+  return typo ? Finish() : Status::Ok();
+}
+
+OpRegistrar::OpRegistrar(const char* name, OpFactory factory, OpUse use) {
+  const bool added = Ops().emplace(name, Registered{std::move(factory), use}).second;
   HORON_CHECK(added, "two ops have one name");
 }
 
 std::vector<std::string> RegisteredOps() {
   std::vector<std::string> names;
-  for (const auto& row : Factories()) names.push_back(row.first);
+  for (const auto& row : Ops()) names.push_back(row.first);
   return names;
+}
+
+Status CheckReduction(const std::string& spec) {
+  OpTable table;
+  HORON_TRY(table.Find(spec).status());
+  HORON_ASSIGN(const OpArguments arguments, OpArguments::Parse(spec));
+  if (Ops().at(arguments.name()).use == OpUse::kReduce) return Status::Ok();
+  return arguments.Wrong("'" + arguments.name() + "' reduces nothing, and has a call of its own" +
+                         ThoseThatReduce());
 }
 
 struct OpTable::Rows {
@@ -160,12 +194,16 @@ Result<Op*> OpTable::Find(const std::string& spec) {
   const auto known = rows_->by_spec.find(spec);
   if (known != rows_->by_spec.end()) return known->second.get();
   HORON_ASSIGN(OpArguments arguments, OpArguments::Parse(spec));
-  const auto factory = Factories().find(arguments.name());
-  if (factory == Factories().end()) {
-    return arguments.Wrong("unknown name '" + arguments.name() +
-                           "'; there are: " + Joined(RegisteredOps()));
+  const auto registered = Ops().find(arguments.name());
+  if (registered == Ops().end()) {
+    const std::vector<std::string> names = RegisteredOps();
+    const std::vector<std::string_view> words(names.begin(), names.end());
+    return arguments.Wrong("unknown name '" + arguments.name() + "'" +
+                           DidYouMean(arguments.name(), words) + ThoseThatReduce());
   }
-  HORON_ASSIGN(std::unique_ptr<Op> op, factory->second(arguments));
+  Result<std::unique_ptr<Op>> made = registered->second.make(arguments);
+  if (!made.ok()) HORON_TRY(arguments.CheckKeys());
+  HORON_ASSIGN(std::unique_ptr<Op> op, std::move(made));
   HORON_ASSIGN(op->when_late_, ReadLate(arguments, op->late_choices()));
   HORON_TRY(arguments.Finish());
   return rows_->by_spec.emplace(spec, std::move(op)).first->second.get();

@@ -186,7 +186,8 @@ def test_refusals_say_what_to_do():
         (lambda: horon.Gossip("dpsgd", sync_freq=2), "give overlap=True"),
         (lambda: horon.Gossip("dpsgd", local_op="sum"), "give hierarchical=True"),
         (lambda: horon.Gossip("dpsgd", local_op="mean"), "use one of average, sum"),
-        (lambda: horon.Gossip(topology="rign"), "no graph 'rign'; there are: auto, .*ring"),
+        (lambda: horon.Gossip(topology="rign"),
+         r"no graph 'rign' \(did you mean 'ring'\?\); there are: auto, .*ring"),
         (lambda: horon.Gossip(topology="ring,k=2"), "unknown parameter 'k'; it has: .*mixing"),
         (lambda: horon.Gossip(topology="base,k=0"), "k must be from 1"),
     ):

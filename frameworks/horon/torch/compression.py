@@ -6,6 +6,8 @@ keeps state or sends sparse tensors is an op instead: op=hvd.TopK(...).
 
 import torch
 
+from horon.errors import HoronInvalidArgument
+
 
 class Compressor:
     """Sends tensors as they are."""
@@ -48,3 +50,20 @@ class Compression:
     none = Compressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def checked(compression):
+    """`compression`, if it is a compressor: HoronInvalidArgument if not."""
+    if all(callable(getattr(compression, does, None)) for does in ("compress", "decompress")):
+        return compression
+    raise HoronInvalidArgument(
+        f"compression is {compression!r}: use hvd.Compression.none, fp16 or bf16, or an object "
+        "with compress(tensor) and decompress(tensor, memo)"
+    )
+
+
+def compress_all(tensors, compression):
+    """What to send of each, and the memos to decompress with."""
+    compress = checked(compression).compress
+    pairs = [compress(tensor) for tensor in tensors]
+    return [sent for sent, _ in pairs], [memo for _, memo in pairs]

@@ -17,7 +17,7 @@ from horon.torch.calls import (
     rows_call,
     set_id,
 )
-from horon.torch.compression import Compression
+from horon.torch.compression import Compression, compress_all
 from horon.torch.tensors import whole_number
 
 
@@ -123,7 +123,7 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
     `rows % size` ranks get one row more. Blocking, differentiable."""
     spec = spec_of(op)
     name = full_name("reducescatter", name, set_id(process_set))
-    sent, memo = compression.compress(tensor)
+    (sent,), (memo,) = compress_all([tensor], compression)
     if autograd.wanted(sent):
         result = autograd.Reducescatter.apply(
             sent, name, spec, prescale_factor, postscale_factor, process_set
@@ -146,8 +146,7 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
                           process_set=global_process_set, prescale_factor=1.0,
                           postscale_factor=1.0):
     """reducescatter of a list as one. Blocking, differentiable."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in pairs]
+    sent, memos = compress_all(tensors, compression)
     if sent and autograd.wanted(*sent):
         name = full_name("grouped_reducescatter", name, set_id(process_set))
         results = autograd.GroupedReducescatter.apply(
@@ -157,7 +156,7 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
         spec = autograd.reducescatter_spec(spec_of(op))
         results = _group_of_rows("grouped_reducescatter", spec, sent, name, process_set,
                                  prescale_factor, postscale_factor).run()
-    return [compression.decompress(result, memo) for result, (_, memo) in zip(results, pairs)]
+    return [compression.decompress(result, memo) for result, memo in zip(results, memos)]
 
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set,

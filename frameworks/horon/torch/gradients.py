@@ -10,6 +10,7 @@ import torch
 from horon import _core
 from horon.specs import Average, Sum, spec_of
 from horon.torch.calls import GroupCall, reduce_call
+from horon.torch.compression import checked
 from horon.torch.gradient_rounds import NO_ROUNDS
 from horon.torch.reductions import sparse_allreduce_async
 
@@ -19,12 +20,12 @@ class Reduction:
 
     def __init__(self, op, compression, predivide, sparse_as_dense, process_set):
         self.op = op
-        self.compression = compression
+        self.compression = checked(compression)
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.rounds = NO_ROUNDS  # GradientRounds, where gradients are mixed
         self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
-        _core.check_op(self.spec)  # rather than at the first gradient
+        _core.check_reduction(self.spec)  # rather than at the first gradient
         if predivide == 1.0:
             return
         if self.spec != Average.spec:

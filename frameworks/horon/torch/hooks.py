@@ -13,7 +13,7 @@ import itertools
 from horon.process_sets import global_process_set
 from horon.specs import Average
 from horon.torch.calls import GroupCall, reduce_call
-from horon.torch.compression import Compression
+from horon.torch.compression import Compression, checked
 from horon.torch.futures import future_of
 from horon.torch.gradient_rounds import NO_ROUNDS
 from horon.torch.reductions import reduction_spec
@@ -30,7 +30,7 @@ class Reduce:
                  prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set,
                  rounds=NO_ROUNDS):
         self._spec = reduction_spec(op)
-        self._compression = compression
+        self._compression = checked(compression)
         self._names = {parameter: name for name, parameter in named_parameters}
         self._scales = (prescale_factor, postscale_factor)
         self._process_set = process_set

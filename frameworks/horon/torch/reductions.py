@@ -15,7 +15,7 @@ from horon.process_sets import global_process_set
 from horon.specs import Average, Sum, spec_of
 from horon.torch import autograd
 from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_id, synchronize
-from horon.torch.compression import Compression
+from horon.torch.compression import Compression, compress_all
 from horon.torch.exchanges import allgather_async
 from horon.torch.repeats import remember, repeated
 
@@ -52,7 +52,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     Blocking, differentiable."""
     spec = reduction_spec(op, average)
     name = _name("allreduce", name, spec, process_set)
-    sent, memo = compression.compress(tensor)
+    (sent,), (memo,) = compress_all([tensor], compression)
     if autograd.wanted(sent):
         result = autograd.Allreduce.apply(
             sent, name, spec, prescale_factor, postscale_factor, process_set
@@ -105,7 +105,7 @@ def _group(tensors, average, name, op, prescale, postscale, process_set, in_plac
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
                       prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """allreduce of a list as one: all succeed, or all fail. Blocking, differentiable."""
-    sent, memos = _compress_all(tensors, compression)
+    sent, memos = compress_all(tensors, compression)
     if sent and autograd.wanted(*sent):
         spec = reduction_spec(op, average)
         name = _name("grouped_allreduce", name, spec, process_set)
@@ -116,11 +116,6 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
         results = _group(sent, average, name, op, prescale_factor, postscale_factor, process_set,
                          False).run()
     return [compression.decompress(result, memo) for result, memo in zip(results, memos)]
-
-
-def _compress_all(tensors, compression):
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    return [sent for sent, _ in pairs], [memo for _, memo in pairs]
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,

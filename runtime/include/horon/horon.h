@@ -290,10 +290,11 @@ HORON_API const int64_t* horon_work_received_splits(const horon_work* work, int 
  */
 
 /* Whether there is an op that `spec` ("sum", "gossip:graph=ring") names, with parameters that it
- * has: HORON_INVALID_ARGUMENT with what there is where not. Needs no init and talks to nobody;
- * thread safe. What depends on tensors or on the number of ranks is looked at when a tensor is
- * submitted. */
-HORON_API int horon_check_op(const char* spec);
+ * has, and which reduces: of all ranks' tensors it makes one of their shape, as an allreduce or an
+ * optimizer needs it. HORON_INVALID_ARGUMENT with what there is where not. Needs no init and talks
+ * to nobody; thread safe. What depends on tensors or on the number of ranks is looked at when a
+ * tensor is submitted. */
+HORON_API int horon_check_reduction(const char* spec);
 
 /* --- gossip graphs -------------------------------------------------------------------------------
  */

@@ -118,6 +118,32 @@ def check_names_that_cannot_be_sent():
             hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name=name)
 
 
+def check_what_reduces_nothing():
+    """Where it is said, and not in the first backward pass."""
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for op in ("broadcast:root=0", "barrier", "allgather", "neighbor_allgather"):
+        sentence = f"'{op.partition(':')[0]}' reduces nothing, and has a call of its own; there are"
+        with raises(hvd.HoronInvalidArgument, ValueError, words=[sentence, "average"]):
+            hvd.DistributedOptimizer(sgd, op=op)
+    with raises(hvd.HoronInvalidArgument, words=["did you mean 'average'?"]):
+        hvd.DistributedOptimizer(sgd, op="averge")
+    for op in (hvd.TopK, hvd.Dissemination, hvd.Gossip):
+        for use in (lambda op: hvd.DistributedOptimizer(sgd, op=op),
+                    lambda op: hvd.allreduce(torch.ones(2), op=op)):
+            with raises(hvd.HoronInvalidArgument, words=[f"call it, {op.__name__}(...)"]):
+                use(op)
+    for wrong in ("fp16", hvd.Compression, None):
+        for use in (lambda wrong: hvd.DistributedOptimizer(sgd, compression=wrong),
+                    lambda wrong: hvd.allreduce(torch.ones(2), compression=wrong),
+                    lambda wrong: hvd.grouped_allreduce([torch.ones(2)], compression=wrong),
+                    lambda wrong: hvd.reducescatter(torch.ones(2), compression=wrong),
+                    lambda wrong: hvd.grouped_reducescatter([torch.ones(2)], compression=wrong)):
+            with raises(hvd.HoronInvalidArgument, ValueError, words=["hvd.Compression.none"]):
+                use(wrong)
+    still_works()
+
+
 def check_ops_that_go_on_need_a_name():
     """One unnamed tensor is not the next."""
     for op in (hvd.TopK(0.1), hvd.Dissemination(), "topk:ratio=0.5"):

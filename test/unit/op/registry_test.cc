@@ -46,7 +46,9 @@ TEST_CASE("what is wrong with a spec is said with the spec", "[op]") {
   REQUIRE(Has(arguments.Choice("f", {"a", "b"}).status(), "f=1.5 is none of: a, b"));
   auto unused = OpArguments::Parse("op:ration=1").value();
   REQUIRE(unused.Text("ratio") == std::nullopt);
-  REQUIRE(Has(unused.Finish(), "in op 'op:ration=1': unknown parameter 'ration'; it has: ratio"));
+  REQUIRE(Has(unused.Finish(),
+              "in op 'op:ration=1': unknown parameter 'ration' (did you mean 'ratio'?); it has: "
+              "ratio"));
   REQUIRE(Has(OpArguments::Parse("op:x=1").value().Finish(), "unknown parameter 'x'; it has none"));
 }
 
@@ -68,17 +70,40 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(table.Find("sum").value() == sum.value());
   REQUIRE(table.Find("broadcast:root=0").value() != table.Find("broadcast:root=1").value());
   REQUIRE(Has(table.Find("summ").status(),
-              "in op 'summ': unknown name 'summ'; there are: adasum, allgather, "));
+              "in op 'summ': unknown name 'summ' (did you mean 'sum'?); there are: adasum, "
+              "average, dissemination, gossip, max, min, neighbor_allreduce, product, sum, topk"));
+  REQUIRE(Has(table.Find("brodcast:root=0").status(),
+              "unknown name 'brodcast' (did you mean 'broadcast'?); there are: adasum, "));
+  REQUIRE(Has(table.Find("quadratic").status(), "unknown name 'quadratic'; there are: adasum, "));
   REQUIRE(Has(table.Find("sum:x=1").status(), "in op 'sum:x=1': unknown parameter 'x'"));
   REQUIRE(Has(table.Find("broadcast").status(), "in op 'broadcast': parameter 'root' is missing"));
   REQUIRE(Has(table.Find("topk").status(), "give either ratio or count"));
   REQUIRE(Has(table.Find("topk:ratio=0.1,count=3").status(), "give either ratio or count"));
+  REQUIRE(Has(table.Find("topk:rato=0.1").status(),
+              "unknown parameter 'rato' (did you mean 'ratio'?); it has: ratio, count, "));
+  REQUIRE(Has(table.Find("broadcast:rot=1").status(),
+              "unknown parameter 'rot' (did you mean 'root'?); it has: root"));
   REQUIRE(Has(table.Find("topk:ratio=1.5").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:ratio=nan").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:count=-1").status(), "count must be at least 1"));
   REQUIRE(Has(table.Find("topk:ratio=0.1,values=fp8").status(),
               "values=fp8 is none of: fp32, fp16, bf16"));
   REQUIRE(Has(table.Find("dissemination:hierarchical=2").status(), "hierarchical must be 0 or 1"));
+}
+
+TEST_CASE("only what reduces is an op for an allreduce or an optimizer", "[op]") {
+  for (const char* spec : {"sum", "adasum:local=average", "topk:ratio=0.1", "gossip:graph=ring",
+                           "dissemination", "average:late=fail"}) {
+    INFO(spec);
+    CHECK(CheckReduction(spec).ok());
+  }
+  for (const std::string name :
+       {"allgather", "alltoall", "barrier", "broadcast", "neighbor_allgather", "reduce_scatter"}) {
+    const Status status = CheckReduction(name == "broadcast" ? "broadcast:root=0" : name);
+    CHECK(status.code() == Code::kInvalidArgument);
+    CHECK(Has(status, "'" + name + "' reduces nothing, and has a call of its own; there are: "));
+  }
+  CHECK(Has(CheckReduction("summ"), "did you mean 'sum'?"));
 }
 
 TEST_CASE("a spec gets its op's defaults where it leaves them open", "[op]") {

@@ -28,7 +28,8 @@ TEST_CASE("sizes that a topology cannot have", "[gossip]") {
 }
 
 TEST_CASE("parameters that are wrong, missing or of another topology", "[gossip]") {
-  CHECK(Says(Refusal("graph=rong"), "there is no graph 'rong'; there are: auto, complete, ring"));
+  CHECK(Says(Refusal("graph=rong"),
+             "there is no graph 'rong' (did you mean 'ring'?); there are: auto, complete, ring"));
   CHECK(Says(Refusal("graph=ring,k=2"), "unknown parameter 'k'"));
   CHECK(Says(Refusal("graph=base,k=0"), "k must be from 1"));
   CHECK(Says(Refusal("graph=inner_outer_ring"), "parameter 'local' is missing"));
