@@ -36,14 +36,26 @@ def name_who_held_up(ranks: Sequence[Standing], at: float) -> None:
         print(f"horonrun: {line}", file=sys.stderr)
 
 
-def name_culprit_that_ended_well(
-    ranks: Sequence[Standing], recordings: Sequence[Recording]
+def name_culprit_that_did_not_fail(
+    ranks: Sequence[Standing], recordings: Sequence[Recording], named: Standing
 ) -> None:
-    """If the recorders blame a rank that did not fail: it left too early, and others did."""
-    lines = postmortem.verdict(recordings) if len(recordings) == len(ranks) else []
+    """If the recorders blame a rank that left too early, or that others waited for and that we had
+    to end: the others failed. named: whom we have named already."""
+    ended = _ended_by_us(ranks)
+    absent = [str(rank.rank) for rank in ranks
+              if rank.rank in ended and not rank.joined and rank.recorder is None]
+    if absent and recordings:
+        print(f"horonrun: rank {', '.join(absent)} had not called init by then", file=sys.stderr)
+        return
+    lines = postmortem.verdict(recordings, ended) if len(recordings) == len(ranks) else []
     blamed = re.search(r"\brank (\d+)\b", lines[0]) if lines else None
-    if blamed is not None and not ranks[int(blamed[1])].failed:
+    culprit = ranks[int(blamed[1])] if blamed else named
+    if culprit is not named and (culprit.rank in ended or not culprit.failed):
         print(f"horonrun: {lines[0]}", file=sys.stderr)
+
+
+def _ended_by_us(ranks: Sequence[Standing]) -> set[int]:
+    return {rank.rank for rank in ranks if rank.signalled}
 
 
 def write_postmortem(
@@ -51,7 +63,8 @@ def write_postmortem(
 ) -> None:
     """Why the job failed and what each rank did last, into a new folder in this one."""
     failed = sorted((rank for rank in ranks if rank.failed), key=lambda rank: rank.blame)
-    causes = [*(rank.cause() for rank in failed), *postmortem.verdict(recordings)]
+    found = postmortem.verdict(recordings, _ended_by_us(ranks))
+    causes = [*(rank.cause() for rank in failed), *found]
     try:
         made = recorder.write(folder, recordings, causes)
         print(f"horonrun: what each rank did last: {made}/report.txt", file=sys.stderr)

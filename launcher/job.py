@@ -347,7 +347,7 @@ class Job:
         more = sum(rank is not first for rank in failed)
         others = f" ({more} more failed after it)" if more else ""
         print(f"horonrun: {first.cause()}{others}", file=sys.stderr)
-        aftermath.name_culprit_that_ended_well(self._crew.ranks, recordings)
+        aftermath.name_culprit_that_did_not_fail(self._crew.ranks, recordings, first)
         own = self._streams[first.rank, True].last_lines
         aftermath.print_lines(f"the last lines of rank {first.rank} on stderr", own)
         aftermath.print_lines("what MPI said", self._crew.mpi_errors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from .recorder import Event, Recording
@@ -19,9 +19,10 @@ from .recorder import Event, Recording
 _END_KINDS = ("left", "lost")
 
 
-def verdict(recordings: Sequence[Recording]) -> list[str]:
-    """Lines that name the culprit, the strongest evidence first; empty if all left in peace."""
-    found = [*_said(recordings), *_gone(recordings), *_absent(recordings),
+def verdict(recordings: Sequence[Recording], ended: Collection[int] = ()) -> list[str]:
+    """Lines that name the culprit, the strongest evidence first; empty if all left in peace.
+    ended: ranks that horonrun has ended, which is why they recorded no end."""
+    found = [*_said(recordings), *_gone(recordings, ended), *_absent(recordings),
              *_missing(recordings, _awaited(recordings))]
     return [f"culprit: {found[0]}", *(f"also: {line}" for line in found[1:])] if found else []
 
@@ -49,7 +50,7 @@ def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _gone(recordings: Sequence[Recording]) -> list[str]:
+def _gone(recordings: Sequence[Recording], ended: Collection[int]) -> list[str]:
     """A rank that left or heard of a loss says so; a killed one stops in the middle."""
     end = max((r.events[-1].time for r in recordings if r.events), default=0.0)
     silent = [r for r in recordings if r.events and r.events[-1].kind not in _END_KINDS]
@@ -64,6 +65,7 @@ def _gone(recordings: Sequence[Recording]) -> list[str]:
         f"{end - r.events[-1].time:.3f} s "
         f"before the job's last one ({_words(r.events[-1])})"
         for r in silent
+        if r.rank not in ended
     ]
 
 

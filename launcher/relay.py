@@ -24,9 +24,11 @@ LONGEST_PACKET = 500  # bytes; a rank reads 512
 
 
 def short_packet(words: str) -> bytes:
-    """As long as may be, of whole characters."""
-    packet = words.encode(errors="replace")[:LONGEST_PACKET]
-    return packet.decode(errors="ignore").encode()
+    """As long as may be, of whole characters; what was cut ends with three dots."""
+    packet = words.encode(errors="replace")
+    if len(packet) <= LONGEST_PACKET:
+        return packet
+    return packet[: LONGEST_PACKET - 3].decode(errors="ignore").encode() + b"..."
 
 
 def dead_packet(rank: int, sentence: str) -> bytes:

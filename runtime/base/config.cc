@@ -19,6 +19,12 @@ Status Wrong(const std::string& value, const char* want) {
   return Status::InvalidArgument("'" + value + "' is not " + want);
 }
 
+Status OutOfRange(const std::string& value, int64_t least, int64_t most) {
+  return Status::InvalidArgument(
+      "'" + value + "' is out of range: at least " + std::to_string(least) +
+      (most == INT64_MAX ? "" : ", at most " + std::to_string(most)));
+}
+
 using Setter = std::function<Status(Config&, const std::string&)>;
 
 Setter Integer(int64_t Config::* field, int64_t least, int64_t most = INT64_MAX) {
@@ -27,15 +33,13 @@ Setter Integer(int64_t Config::* field, int64_t least, int64_t most = INT64_MAX)
     errno = 0;
     const long long parsed = std::strtoll(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || errno != 0) return Wrong(value, "a whole number");
-    if (parsed < least || parsed > most) {
-      return Status::InvalidArgument(
-          "'" + value + "' is out of range: at least " + std::to_string(least) +
-          (most == INT64_MAX ? "" : ", at most " + std::to_string(most)));
-    }
+    if (parsed < least || parsed > most) return OutOfRange(value, least, most);
     config.*field = parsed;
     return Status::Ok();
   };
 }
+
+constexpr int64_t kMostDuration = 1000000000;  // of whatever unit
 
 // A duration given in units of `Unit`, fractions allowed.
 template <typename Unit, typename Field>
@@ -43,9 +47,9 @@ Setter Duration(Field Config::* field) {
   return [=](Config& config, const std::string& value) {
     char* end = nullptr;
     const double parsed = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < 0 || parsed > 1e9) {
+    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < 0)
       return Wrong(value, "a non-negative number");
-    }
+    if (parsed > kMostDuration) return OutOfRange(value, 0, kMostDuration);
     config.*field = std::chrono::duration_cast<Field>(
         std::chrono::duration<double, typename Unit::period>(parsed));
     return Status::Ok();

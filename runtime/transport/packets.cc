@@ -46,7 +46,7 @@ std::optional<Told> ReadTold(std::string_view text, std::string_view word) {
 }
 
 Status SendPacket(int to, const std::string& text, int fd) {
-  const std::string_view sent = Shortened(text, kPacketBytes);
+  const std::string sent = ShortenedSentence(text, kPacketBytes);
   iovec iov{const_cast<char*>(sent.data()), sent.size()};
   msghdr message{};
   message.msg_iov = &iov;

@@ -179,7 +179,7 @@ void SharedSegment::MarkDead(int r, const std::string& sentence) {
   }
   const auto state = static_cast<RankState>(words.state.load(std::memory_order_acquire));
   if (state != RankState::kDead && state != RankState::kLeft) {
-    const std::string_view said = Shortened(sentence, sizeof(words.death) - 1);
+    const std::string said = ShortenedSentence(sentence, sizeof(words.death) - 1);
     std::memcpy(words.death, said.data(), said.size());  // zeros follow
     words.state.store(static_cast<uint32_t>(RankState::kDead), std::memory_order_release);
     uint32_t nobody = 0;

@@ -32,7 +32,7 @@ struct GateWords {
 struct RankWords {
   alignas(kCacheLine) Doorbell bell;
   alignas(kCacheLine) std::atomic<uint32_t> state{0};
-  char death[192] = {};  // how it died: one sentence, written before kDead
+  char death[508] = {};  // how it died: one sentence, written before kDead
   // peer_memory.h: who I am, 0 while nobody may read my memory, and a number that lies in it.
   alignas(kCacheLine) std::atomic<int64_t> process{0};
   uint64_t proof = 0, proof_at = 0;

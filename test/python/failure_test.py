@@ -20,7 +20,7 @@ LIMIT_S = 90
 
 def start(failure, np=NP, way="shm", **variables):
     # Who raises ends by itself, on a busy machine too.
-    grace_s = 5 if failure in ("stopped", "busy") else 20
+    grace_s = 5 if failure in ("stopped", "busy", "busy_before_init") else 20
     command = [sys.executable, "-m", "horon.launcher", "-np", str(np), "--grace-period",
                str(grace_s), *(["--mpi"] if way == "mpi" else []), "python", str(BODY)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HORON_TEST_FAILURE": failure, **variables}
@@ -143,11 +143,11 @@ def test_what_a_rank_raises_is_heard_whoever_has_taken_the_hook():
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-def test_what_a_rank_raised_is_cut_between_characters(offset):
+def test_what_a_rank_raised_is_cut_between_characters_and_shows_it(offset):
     _, output = run("accents", HORON_TEST_OFFSET=str(offset))
     heard = errors(output)
     assert set(heard) == {0, 2}, output
-    said = GONE + "rank 1 raised ValueError: " + "x" * offset + "é{80,}"
+    said = GONE + "rank 1 raised ValueError: " + "x" * offset + r"é{200,}\.\.\."
     assert all(re.fullmatch(said, text) for text in heard.values()), heard
 
 
@@ -183,6 +183,20 @@ def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
             r"main thread is at failures\.py:\d+ in busy, .* It was given up "
             r"\(HORON_STALL_SHUTDOWN_TIME_SECONDS\)", text)
         assert said and 3 <= float(said[1]) <= float(said[2]) + 0.1, text
+    assert ("horonrun: culprit: rank 1 had not submitted 'allreduce.late', for which rank 0, "
+            "rank 2 waited at the end; it last submitted 'allreduce.first'\n") in output, output
+
+
+def test_a_rank_that_never_calls_init_is_named(tmp_path):
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    with watched("busy_before_init", HORON_TEST_FIFO=str(fifo), HORON_START_TIMEOUT="5") as job:
+        output = job.stdout.read()
+        assert job.wait(LIMIT_S) == 3, output
+    heard = errors(output)
+    assert set(heard) == {0, 2}, output
+    assert any("rank 1 did not call init in time" in text for text in heard.values()), output
+    assert "horonrun: rank 1 had not called init by then\n" in output, output
 
 
 @in_full_tier

@@ -64,6 +64,15 @@ def test_a_rank_that_left_no_recording_is_named():
     assert lines == ["culprit: of rank 1 there is no recording"]
 
 
+def test_who_was_ended_by_horonrun_is_not_blamed_for_having_recorded_no_end():
+    waiting = recording(0, *steps(3), *WAITS, (20.1, "failed", "0/grad: late"), (20.2, "left", ""))
+    busy = recording(1, *steps(3))
+    missing = "rank 1 had not submitted 'grad', for which rank 0 waited"
+    assert "recorded no end" in verdict([waiting, busy])[0]  # ended by somebody else
+    lines = verdict([waiting, busy, recording(2, *steps(4), (20.2, "left", ""))], {1})
+    assert lines[0].startswith(f"culprit: {missing}") and len(lines) == 1, lines
+
+
 def test_nobody_is_blamed_for_a_job_that_ended_in_peace():
     assert verdict([recording(r, *steps(4), (6.0, "left", "")) for r in range(3)]) == []
     late = [recording(r, *steps(3), *WAITS, (9.2, "finished", "0/grad"), (9.3, "left", ""))

@@ -15,6 +15,9 @@ import horon.torch as hvd
 
 if os.environ["HORON_TEST_FAILURE"] == "raising_before_init" and os.environ["HORON_RANK"] == "1":
     raise ValueError("no data")
+if os.environ["HORON_TEST_FAILURE"] == "busy_before_init" and os.environ["HORON_RANK"] == "1":
+    with open(os.environ["HORON_TEST_FIFO"], encoding="ascii") as never:
+        never.read()
 if os.environ["HORON_TEST_FAILURE"] == "raising_with_a_hook_of_others":
     sys.excepthook = sys.__excepthook__
 try:

@@ -234,7 +234,7 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
       {"HORON_CONTROLLER", "pigeon"},       {"HORON_SIZE", "0"},
       {"HORON_CACHE_CAPACITY", "1e3"},      {"HORON_SHM_CHUNK_BYTES", "1"},
       {"HORON_SLICE_BYTES", "1"},           {"HORON_START_TIMEOUT", ""},
-      {"HORON_METRICS_FILE", "/x/all.prom"}};
+      {"HORON_METRICS_FILE", "/x/all.prom"}, {"HORON_SPIN_TIME", "soon"}};
   for (const auto& [padded, value] : wrong) {
     const std::string name = padded.substr(0, padded.find(' '));
     const auto config = Read({{name, value}});
@@ -244,6 +244,18 @@ TEST_CASE("a wrong value is an error that names the variable and the value") {
     CHECK(config.status().message().find(name) != std::string::npos);
     CHECK(config.status().message().find("'" + value + "'") != std::string::npos);
   }
+}
+
+TEST_CASE("a number out of range is called that") {
+  const auto says = [](const char* name, const char* value) {
+    return Read({{name, value}}).status().message();
+  };
+  CHECK(says("HORON_SPIN_TIME", "2e9") ==
+        "HORON_SPIN_TIME: '2e9' is out of range: at least 0, at most 1000000000 "
+        "(us a blocking call looks for progress before it sleeps)");
+  CHECK(says("HORON_SIZE", "0").starts_with("HORON_SIZE: '0' is out of range: at least 1"));
+  CHECK(says("HORON_SPIN_TIME", "-1").starts_with("HORON_SPIN_TIME: '-1' is not a non-negative"));
+  CHECK(says("HORON_SPIN_TIME", "inf").starts_with("HORON_SPIN_TIME: 'inf' is not a non-negative"));
 }
 
 TEST_CASE("variables that do nothing are told apart from those that do, and from other people's") {

@@ -21,5 +21,13 @@ TEST_CASE("bytes that are no text are cut all the same") {
   CHECK(Shortened("", 3).empty());
 }
 
+TEST_CASE("a sentence shows that it was cut") {
+  CHECK(ShortenedSentence("as it is", 8) == "as it is");
+  CHECK(ShortenedSentence("as it was", 8) == "as it...");
+  CHECK(ShortenedSentence("viel l\xc3\xa4nger", 10) == "viel l...");
+  CHECK(ShortenedSentence("cut", 3) == "cut");
+  CHECK(ShortenedSentence("cuts", 3) == "...");
+}
+
 }  // namespace
 }  // namespace horon::test
