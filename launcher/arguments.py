@@ -11,13 +11,22 @@ from .hosts import MOST_RANKS
 from .refusal import Refusal
 from .settings import IDLE, REFUSED, SETTINGS, SWITCHES, Idle, Switch
 
-LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "OFF")
+_LEAST_SILENCE_S = 1.5  # a beat may be a second old
 SHELLS = ("bash", "zsh")
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Its errors are Refusals."""
+
     def error(self, message: str) -> NoReturn:
-        raise Refusal(f"{message} (horonrun --help shows the options)")
+        raise Refusal(f"{message} ({self.prog} --help shows the options)")
+
+
+class _Suggested(tuple):
+    """Completions of what may be given. The option's type judges it."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
 
 
 class _Version(argparse.Action):
@@ -56,6 +65,11 @@ class _NoteIdle(argparse.Action):
         namespace.idle = [*namespace.idle, f"{option_string} has no effect: {self.const}"]
 
 
+_LOG_LEVELS = _Suggested(
+    ("TRACE", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "OFF")
+)
+
+
 def _in_unit(number_given: float, factor: int) -> float:
     """Bytes come in whole ones, whatever part of a MiB was given."""
     return number_given if factor == 1 else round(number_given * factor)
@@ -75,10 +89,29 @@ def number(text: str) -> float:
     return value
 
 
+def _silence(text: str) -> float:
+    value = number(text)
+    if value < _LEAST_SILENCE_S:
+        raise argparse.ArgumentTypeError(f"'{text}' is too short: at least {_LEAST_SILENCE_S:g} s")
+    return value
+
+
 def _ranks(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of ranks (1 to {MOST_RANKS})")
     return int(text)
+
+
+def _levels(text: str) -> str:
+    """What HORON_LOG takes. Which parts there are is known to the library alone."""
+    for part in text.split(","):
+        level = part.rpartition("=")[2]
+        if level.upper() not in tuple(_LOG_LEVELS):
+            raise argparse.ArgumentTypeError(
+                f"'{level}' is not a level; use one of {', '.join(_LOG_LEVELS).lower()}, as in "
+                "info,negotiator=trace"
+            )
+    return text.lower()
 
 
 def _port(text: str) -> int:
@@ -99,11 +132,13 @@ def _model(text: str) -> tuple[str, str]:
 
 def parser() -> argparse.ArgumentParser:
     """Of the whole command line. Its errors are Refusals."""
-    made = _Parser(
+    made = Parser(
         prog="horonrun",
         allow_abbrev=False,
-        usage="horonrun [-np N] [-H h1:2,h2:2] [options] command [arguments]",
-        description="Starts N ranks of a command, on this machine or on the hosts named.",
+        usage="horonrun [-np N] [-H h1:2,h2:2] [options] command [arguments]\n"
+        "       horonrun top [PID]",
+        description="Starts N ranks of a command, on this machine or on the hosts named. "
+        "horonrun top shows what the ranks of running jobs do.",
     )
     _add_job(made)
     _add_hosts(made.add_argument_group("hosts (docs/launcher.md)"))
@@ -177,8 +212,9 @@ def _add_hosts(made: argparse._ArgumentGroup) -> None:
     )
     add("--network-interface", action="append", default=[], metavar="A", help="one of them")
     add(
-        "--host-timeout", type=number, default=4.0, metavar="S",
-        help="s without a sign of life after which a host counts as lost (default 4)",
+        "--host-timeout", type=_silence, default=4.0, metavar="S",
+        help="s without a sign of life after which a host counts as lost (default 4, at least "
+        f"{_LEAST_SILENCE_S:g})",
     )
 
 
@@ -216,7 +252,8 @@ def _add_settings(made: argparse._ArgumentGroup) -> None:
     for switch in SWITCHES:
         _add_switch(made, switch, collect)
     made.add_argument(
-        "--log-level", type=str.upper, choices=LOG_LEVELS, metavar="LEVEL", help="HORON_LOG"
+        "--log-level", type=_levels, choices=_LOG_LEVELS, metavar="LEVEL",
+        help="HORON_LOG: what is logged, such as info, or warn,negotiator=trace",
     )
 
 

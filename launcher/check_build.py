@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import huge_pages
-from .library import find, folders
+from .library import find, folders, refuse_wrong_settings
 from .mpirun import find_mpirun, remote_shell, require, version
 from .options import Options
 from .prefixes import python_prefixes
@@ -27,11 +27,13 @@ _MOST_VERSION_BYTES = 8192  # more than any MPI says of itself
 
 
 def report() -> int:
-    """Prints it; exit code 0 if the library opens."""
+    """Prints it; exit code 0 if the library opens. Raises Refusal for a variable with a wrong
+    value."""
     library, where = _library()
     if library is None:
         print(f"horonrun: {where}", file=sys.stderr)
         return 1
+    refuse_wrong_settings(os.environ)
     library.horon_version.restype = library.horon_last_error.restype = ctypes.c_char_p
     # As the package does for a rank.
     os.environ.setdefault("HORON_PYTHON_PREFIX", python_prefixes())

@@ -147,7 +147,7 @@ def _command(words: list[str], advise: tuple[str, str] | None) -> list[str]:
 def _variables(parsed: argparse.Namespace) -> dict[str, str]:
     variables = dict(parsed.variables)
     if parsed.log_level:
-        variables["HORON_LOG"] = parsed.log_level.lower()
+        variables["HORON_LOG"] = parsed.log_level
     if parsed.controller is not None:
         variables["HORON_CONTROLLER"] = parsed.controller
     if parsed.explain:
@@ -238,7 +238,7 @@ def parse(argv: list[str], environment: Mapping[str, str]) -> Options:
         ),
         rsh_agent=_rsh_agent(parsed),
         start_s=start_s,
-        silence_s=max(1.5, parsed.host_timeout),  # a beat may be a second old
+        silence_s=parsed.host_timeout,
         prefix=not (parsed.no_prefix or parsed.advise),
         grace_s=min(parsed.grace_period, 1e6),
         dry_run=parsed.dry_run,

@@ -10,7 +10,6 @@ machine. PID: of a rank, or of its horonrun.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from . import lookout, recorder
-from .arguments import number
+from .arguments import Parser, number
 from .recorder import Event, Recording
 from .row import Row
 
@@ -148,9 +147,13 @@ def _doing(recording: Recording, open_wait: Event | None, now: float) -> str:
     if not recording.events:
         return "has not joined yet"
     if open_wait is not None:
-        return f"waits for '{open_wait.text.split('/', 1)[-1]}' since {now - open_wait.time:.1f} s"
+        return f"waits for '{open_wait.text.split('/', 1)[-1]}' since {_ago(open_wait, now)}"
     last = recording.events[-1]
-    return f"{last.kind} {last.text.split('/', 1)[-1]} {now - last.time:.1f} s ago"
+    return f"{last.kind} {last.text.split('/', 1)[-1]} {_ago(last, now)} ago"
+
+
+def _ago(event: Event, now: float) -> str:
+    return f"{max(0.0, now - event.time):.1f} s"  # a clock may differ, or have been set back
 
 
 def table(made: Sequence[Row]) -> str:
@@ -184,18 +187,22 @@ def _screen(pid: int | None) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """0 if there was a rank to show, else 1."""
-    parser = argparse.ArgumentParser(prog="horonrun top", description=__doc__.splitlines()[0])
+    parser = Parser(prog="horonrun top", description=__doc__.splitlines()[0])
     parser.add_argument("pid", nargs="?", type=int, help="of a rank, or of its horonrun")
     parser.add_argument("--once", action="store_true", help="show it once and end")
     parser.add_argument("--interval", type=number, default=2.0, help="seconds between two looks")
     options = parser.parse_args(arguments)
+    clear = "\033[H\033[2J" if sys.stdout.isatty() and not options.once else ""
     while True:
         screen = _screen(options.pid)
         if not screen:
-            print("horonrun top: no running rank of yours on this machine has a flight recorder "
+            where = "is on this machine"
+            if options.pid is not None:
+                where = f"is process {options.pid}, or was started by it"
+            print(f"horonrun top: no running rank of yours with a flight recorder {where} "
                   "(HORON_RECORDER_EVENTS=0 switches it off)", file=sys.stderr)
             return 1
-        print(screen if options.once else f"\033[H\033[2J{screen}", flush=True)
+        print(f"{clear}{screen}", flush=True)
         if options.once:
             return 0
         try:

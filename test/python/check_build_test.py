@@ -37,6 +37,13 @@ def without(tmp_path, *names):
     return str(tmp_path)
 
 
+def test_a_variable_that_no_rank_would_take_is_all_that_is_said():
+    done = check_build(HORON_CYCLE_TIME="fast")
+    assert done.returncode == 2 and done.stdout == "", done
+    assert done.stderr.startswith("horonrun: HORON_CYCLE_TIME: 'fast' is not a non-negative number")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_says_what_is_built_found_and_used(needs_mpi):
     done = check_build(HOROVOD_FUSION_THRESHOLD="5")
     assert done.returncode == 0, done.stderr

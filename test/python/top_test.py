@@ -64,6 +64,13 @@ def test_a_clock_that_was_set_back_makes_no_negative_share():
     assert row.waits == 0.0
 
 
+def test_nothing_is_to_come():
+    """The clock of another host may be ahead."""
+    for kind, said in (("submitted", "submitted g 0.0 s ago"),
+                       ("waits for", "waits for 'g' since 0.0 s")):
+        assert rows([recording(0, (90.0, kind, "0/g"))], now=89.99)[0].doing == said
+
+
 def test_a_rank_without_events_has_not_joined():
     assert rows([recording(0)], now=5.0)[0].doing == "has not joined yet"
 
@@ -104,7 +111,8 @@ def test_running_ranks_are_found_and_only_read():
         assert lines[2].split()[:2] == ["5", str(rank.pid)], shown.stdout
         assert "waits for 'grad' since" in lines[2], shown.stdout
     gone = top(str(rank.pid))
-    assert gone.returncode == 1 and "no running rank" in gone.stderr, gone
+    words = f"no running rank of yours with a flight recorder is process {rank.pid}, or was"
+    assert gone.returncode == 1 and words in gone.stderr, gone
 
 
 @pytest.mark.parametrize("np", [2, pytest.param(4, marks=in_full_tier)])
