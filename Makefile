@@ -162,11 +162,15 @@ $(VENV)/test.stamp: $(SOURCES) $(VENV)/torch.stamp $(VENV)/compiled.stamp
 	@$(PIP) '.[test,examples]'
 	@touch $@
 
+# Of ninja's "[17/104] Building ..." a line for each tenth.
+EACH_TENTH = awk '/^\[[0-9]+\/[0-9]+\]/ { split(substr($$1, 2), at, "/"); tenth = int(10 * at[1] / (at[2] + 0)); \
+  if (tenth > last) { last = tenth; print "== compiling Horon: " at[1] " of " at[2] + 0; fflush() } }'
+
 # What the install above then finds compiled; nothing of it needs PyTorch.
 $(VENV)/compiled.stamp: $(SOURCES) $(VENV)/tools.stamp
 	@echo "== compiling Horon"
-	@mkdir -p $(BUILD); $(COMPILERS) $(BIN)/python setup.py -q build_ext > $(BUILD)/compile.log 2>&1 || \
-	  { cat $(BUILD)/compile.log >&2; exit 1; }
+	@mkdir -p $(BUILD); $(COMPILERS) $(BIN)/python setup.py -q build_ext 2>&1 | \
+	  tee $(BUILD)/compile.log | $(EACH_TENTH) || { cat $(BUILD)/compile.log >&2; exit 1; }
 	@touch $@
 
 # What pip's isolated build would install each time; here it stays, and a rebuild takes seconds. PyTorch

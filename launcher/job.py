@@ -301,6 +301,14 @@ class Job:
             end = now + self._options.grace_s
             self._kills = [(end, signal.SIGTERM), (end + 2.0, signal.SIGKILL)]
             self._patient_until = self._patient_until or end
+        elif self._patient_until and not self._interrupt and self._waits_for_none(now):
+            self._kills = [(now, signal.SIGTERM), (now + 2.0, signal.SIGKILL)]
+            self._patient_until = math.inf
+
+    def _waits_for_none(self, now: float) -> bool:
+        """Whether there is patience left, but all that still run stand still, as the others say."""
+        running = (rank for rank in self._crew.ranks if rank.ended_at is None)
+        return now < self._patient_until < math.inf and all(rank.given_up for rank in running)
 
     def _name_the_overdue(self) -> None:
         """Who had not ended by itself since another rank failed, and has been told to now."""

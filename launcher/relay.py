@@ -72,7 +72,7 @@ class Relay:
 
     def _take_joining(self, rank: Standing) -> None:
         rank.joined, rank.left, rank.left_at = True, False, None
-        rank.raised, rank.raised_at, rank.announced = "", None, False
+        rank.raised, rank.raised_at, rank.announced, rank.given_up = "", None, False, False
 
     def _take_trouble(self, rank: Standing, what: str, now: float) -> None:
         """It is ending because of something of its own; nobody should wait for it."""
@@ -86,6 +86,7 @@ class Relay:
             return
         accused = self._ranks[int(match[1])]
         if accused.ended_at is None:  # else how it ended says more
+            accused.given_up = True
             self._take_trouble(accused, text(match[2]), now)
 
     def _pass_on(self, source: Standing, packet: bytes, descriptor: int) -> None:

@@ -20,7 +20,7 @@ LIMIT_S = 90
 
 def start(failure, np=NP, way="shm", **variables):
     # Who raises ends by itself, on a busy machine too.
-    grace_s = 5 if failure in ("stopped", "busy", "busy_before_init") else 20
+    grace_s = 5 if failure in ("busy", "busy_before_init") else 20
     command = [sys.executable, "-m", "horon.launcher", "-np", str(np), "--grace-period",
                str(grace_s), *(["--mpi"] if way == "mpi" else []), "python", str(BODY)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HORON_TEST_FAILURE": failure, **variables}
@@ -117,6 +117,8 @@ def test_every_other_rank_gets_the_right_verdict(failure, np_and_way, tmp_path):
             break
     assert set(heard) == set(range(np)) - {culprit}, output
     assert all(re.match(sentence, text) for text in heard.values()), output
+    if failure == "stopped":  # it is not waited for
+        assert "still running" not in output, output
     if failure == "raising":
         assert all(f"rank {culprit} raised" in text for text in heard.values()), output
     assert returned == code or (code is None and returned != 0), output
