@@ -53,7 +53,23 @@ Status ControlChannel::TakeFrame() {
   return Status::Ok();
 }
 
+// What has come first: it counts also where nothing can be sent any more.
 Status ControlChannel::Advance() {
+  const Status heard = Hear();
+  HORON_TRY(Tell());
+  return heard;
+}
+
+Status ControlChannel::Hear() {
+  while (!closed_) {
+    if (receiving_ && !receive_.done) return Status::Ok();
+    if (receiving_) HORON_TRY(TakeFrame());
+    HORON_TRY(PostReceive());
+  }
+  return Status::Ok();
+}
+
+Status ControlChannel::Tell() {
   while (!outgoing_.empty() && send_.done) {
     HORON_TRY(send_.status);
     if (sent_ == outgoing_.front().size() && sent_ > 0) {
@@ -62,11 +78,6 @@ Status ControlChannel::Advance() {
       continue;
     }
     HORON_TRY(StartFrame());
-  }
-  while (!closed_) {
-    if (receiving_ && !receive_.done) return Status::Ok();
-    if (receiving_) HORON_TRY(TakeFrame());
-    HORON_TRY(PostReceive());
   }
   return Status::Ok();
 }

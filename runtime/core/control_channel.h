@@ -36,6 +36,8 @@ class ControlChannel {
   }
 
  private:
+  Status Hear();
+  Status Tell();
   Status StartFrame();
   Status PostReceive();
   Status TakeFrame();

@@ -35,12 +35,14 @@ bool ControlTree::NoMore(int rank) const {
 }
 
 Status ControlTree::SendDown(const WireBytes& decision) {
+  Status failed = Status::Ok();  // one that is lost keeps none of the others from hearing it
   for (auto& child : children_) {
     if (child->gone) continue;
     child->channel.Send(decision);
-    HORON_TRY(child->channel.Advance());
+    const Status sent = child->channel.Advance();
+    if (failed.ok()) failed = sent;
   }
-  return Status::Ok();
+  return failed;
 }
 
 void ControlTree::Gone(int rank) {

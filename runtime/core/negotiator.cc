@@ -164,10 +164,11 @@ Status Negotiator::HearDecisions() {
   return Status::Ok();
 }
 
-void Negotiator::HearTheLast() {
-  if (coordinator_) return;  // what it decides it applies at once
+bool Negotiator::HearTheLast() {
+  if (coordinator_) return false;  // what it decides it applies at once
   std::ignore = tree_.HearParent();
   std::ignore = HearDecisions();
+  return tree_.moved();
 }
 
 // --- stalls ----------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ class Negotiator {
   // Rank 0: batches are to be cut like this, on all ranks, as soon as they can agree on it.
   void Tune(const Tuning& wanted);
   // A rank is lost: what rank 0 decided before, and this one has still got, counts. Nothing starts.
-  void HearTheLast();
+  // Whether there was any.
+  bool HearTheLast();
   // Fails everything that waits for agreement, or for its start.
   void FailAll(const Status& status);
 

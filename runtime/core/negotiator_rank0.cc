@@ -105,7 +105,9 @@ Status Negotiator::Tell(Decision decision) {
   }
   decision.clocks = std::exchange(clocks_, {});
   if (!decision.clocks.empty()) decision.clock_told = SteadyNow();
-  HORON_TRY(tree_.SendDecision(Encode(decision)));
+  const Status sent = tree_.SendDecision(Encode(decision));
+  // Who cannot be told may be gone because of the same: the loss that is known is the cause.
+  if (!sent.ok() && decision.lost < 0) return sent;
   moved_ = true;
   return Apply(decision);
 }

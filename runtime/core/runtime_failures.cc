@@ -1,6 +1,5 @@
 // How a runtime fails: a symptom, then its cause, then an error for everything that waits.
 #include <exception>
-#include <tuple>
 
 #include "runtime/base/log.h"
 #include "runtime/core/runtime.h"
@@ -11,6 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // A transport notices a lost peer before the launcher can say what became of it.
 constexpr std::chrono::milliseconds kCauseWait{500};
+constexpr int kLastRounds = 64;  // that what was sent before a loss has to be taken
 
 }  // namespace
 
@@ -42,9 +42,15 @@ Status Runtime::Cause() const {
 // verdict, too, and not that the rank is lost.
 void Runtime::HearTheLast() {
   try {
-    // They fail as they will; what came before is taken.
-    for (const auto& transport : transports_) std::ignore = transport->Progress();
-    negotiator_.HearTheLast();
+    bool heard = true;
+    for (int round = 0; heard && round < kLastRounds; ++round) {
+      heard = false;
+      for (const auto& transport : transports_) {
+        const Result<bool> moved = transport->Progress();
+        heard = heard || (moved.ok() && moved.value());
+      }
+      heard = negotiator_.HearTheLast() || heard;
+    }
   } catch (const std::exception&) {  // out of memory: then everything fails with the loss
   }
 }

@@ -61,6 +61,7 @@ Status ShmTransport::CheckDeaths() {
     if (i == local_rank_)
       return Status::Unavailable("the other ranks have given this one up: " +
                                  std::string(words.death));
+    if (!peers_[static_cast<size_t>(i)]->silent()) continue;
     return Status::Unavailable(words.death[0] != '\0'
                                    ? std::string(words.death)
                                    : "rank " + std::to_string(members_[static_cast<size_t>(i)]) +
@@ -108,7 +109,7 @@ Result<bool> ShmTransport::Progress() {
   }
   moved = Pull() || moved;
   bells_.CountRound();
-  // After the rings were read: what a rank sent before it died still counts.
+  // After the rings were read, and what was in them taken: what a rank sent before it died counts.
   const Status status = abandoned_ ? Status::Ok() : CheckDeaths();
   if (!status.ok()) {
     failure_ = status;

@@ -239,7 +239,12 @@ Result<bool> ShmPeer::ProgressReceives(bool* was_full) {
     reader_.Free();
     moved = true;
   }
+  heard_ = moved;
   return moved;
+}
+
+bool ShmPeer::silent() {
+  return !heard_ && reader_.available() < static_cast<int64_t>(sizeof(Packet));
 }
 
 Status ShmPeer::ReadPacket(const Packet& packet) {

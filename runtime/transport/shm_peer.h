@@ -46,6 +46,8 @@ class ShmPeer {
   // Whether anything was read. *was_full: whether the writer may have found no room at any time
   // during this. kInternal when the ring holds what no peer writes.
   Result<bool> ProgressReceives(bool* was_full);
+  // Whether that call found nothing, and nothing has come since.
+  bool silent();
   // Reads the next piece of the oldest message that is read where it lies. False: there is none, or
   // the peer would not hear of it yet. ProgressSends has to follow.
   bool Pull();
@@ -124,6 +126,7 @@ class ShmPeer {
   ShmBells* bells_;
   RingWriter writer_;
   RingReader reader_;
+  bool heard_ = false;  // the last ProgressReceives found something
   Line<Transfer*> starting_;         // posted sends, not in the ring yet
   Line<Packet> replies_;             // grants, and what was taken, to write
   ByNumber<Transfer*> announced_;    // sends that wait for a grant, or are read

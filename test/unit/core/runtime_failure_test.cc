@@ -197,23 +197,39 @@ TEST_CASE("a rank that ends because of a verdict does not keep others from heari
     Verdicts verdicts;
     world.Run([&](Rank& me) {
       std::vector<float> values(8, 1.0f), go(1, 1.0f);
-      const auto refused = [&](const Status& status) {
-        EXPECT(status.code() == Code::kInvalidArgument, "no mismatch: " + status.message());
-        EXPECT(status.message().find("[2, 4]") != std::string::npos, status.message());
+      std::vector<std::shared_ptr<Work>> works;
+      const Shape shape = me.rank() == 1 ? Shape{2, 4} : Shape{8};
+      const auto submit = [&](int i) {
+        const Request request = Tensor("grad." + std::to_string(i), "sum", shape);
+        works.push_back(me.Submit(request, values.data(), values.data()).value());
       };
+      const auto refused = [&] {
+        for (const auto& work : std::exchange(works, {})) {
+          const Status status = me.Wait(*work);
+          EXPECT(status.code() == Code::kInvalidArgument, "no mismatch: " + status.message());
+          EXPECT(status.message().find("[2, 4]") != std::string::npos, status.message());
+        }
+      };
+      // Verdicts of many frames in several messages, where a ring has room for them.
+      const int alone = 3, tensors = one_node ? 150 : alone;
       if (me.rank() == 1) {
-        auto work = me.Submit(Tensor("grad", "sum", {2, 4}), values.data(), values.data());
-        EXPECT(me.Reduce("go", "sum", go).ok(), "go");  // rank 0 has heard of it
+        for (int i = 0; i < tensors; ++i) submit(i);
+        EXPECT(me.Reduce("go", "sum", go).ok(), "go");  // rank 0 has heard of them
         deaf = true;
         submitted.arrive_and_wait();
-        refused(me.Wait(*work.value()));
+        refused();
         const Status after = me.Reduce("go", "sum", go);
         EXPECT(after.code() == Code::kUnavailable, "not lost: " + after.message());
         return;
       }
       EXPECT(me.Reduce("go", "sum", go).ok(), "go");
       submitted.arrive_and_wait();
-      refused(me.Run(Tensor("grad", "sum", {8}), values.data(), values.data()));
+      for (int i = 0; i < alone; ++i) {
+        submit(i);
+        refused();
+      }
+      for (int i = alone; i < tensors; ++i) submit(i);
+      refused();
       const std::string sentence = "rank 0 raised HoronMismatch";
       if (one_node) world.MarkDead(0, sentence);
       if (!one_node) options.losses->Report(0, sentence);
@@ -309,6 +325,42 @@ TEST_CASE("a rank that gives itself up says why to every rank, also when it leav
       RequireNone(verdicts);
     }
   }
+}
+
+TEST_CASE("a rank that cannot be told of a loss is not taken for the one that is lost") {
+  std::atomic<bool> given_up{false};
+  std::atomic<int> struck{0};
+  WorldOptions options;
+  options.local_size = 1;
+  // Rank 1 is not told, and no launcher is here to tell it.
+  options.configure = [](Config& c) { c.shutdown_time = std::chrono::milliseconds{100}; };
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    Fault unreachable{rank == 0 ? Fault::Kind::kFail : Fault::Kind::kNone, 2};
+    unreachable.armed = &given_up;  // the next report is awaited, and then all are to be told
+    unreachable.struck = &struck;
+    return std::make_unique<FaultyTransport>(std::move(inner), unreachable);
+  };
+  World world(3, options);
+  Verdicts verdicts;
+  std::latch first_done(3);
+  world.Run([&](Rank& me) {
+    std::vector<float> values(100, 1);
+    EXPECT(me.Reduce("first", "sum", values).ok(), "first");
+    first_done.arrive_and_wait();
+    if (me.rank() == 2) {
+      given_up = true;
+      me.runtime().GiveUp("raised ValueError: bad batch");
+    }
+    if (me.rank() != 0) return;
+    const auto ends = std::chrono::steady_clock::now() + std::chrono::seconds{30};
+    while (!me.runtime().lost() && std::chrono::steady_clock::now() < ends)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    const Status status = me.Reduce("second", "sum", values);
+    EXPECT(status.code() == Code::kUnavailable, "not unavailable");
+    EXPECT(status.message().starts_with("rank 2 raised ValueError: bad"), status.message());
+  });
+  CHECK(struck == 1);
+  RequireNone(verdicts);
 }
 
 TEST_CASE("shutdown fails what is pending; afterwards every call says so") {
