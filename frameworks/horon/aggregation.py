@@ -13,7 +13,7 @@ import torch
 
 from horon.errors import HoronInvalidArgument
 from horon.process_sets import global_process_set
-from horon.specs import Dissemination, spec_of
+from horon.specs import Dissemination, reduction_of, spec_of
 from horon.torch.calls import reduce_call, wait_all
 
 _instances = itertools.count()
@@ -107,7 +107,7 @@ def aggregation(data, op="avg"):
 class _Plain(Aggregation):
     def spec(self, op):
         word = spec_of(op)
-        return _PLAIN.get(word, word)
+        return reduction_of(_PLAIN.get(word, word))
 
 
 _plain = _Plain("plain")

@@ -12,7 +12,7 @@ from horon import _core
 from horon.errors import HoronInvalidArgument
 from horon.mixing import Lazy, Mixing, Natural
 from horon.runtime import cross_size, is_homogeneous
-from horon.specs import Op
+from horon.specs import Op, reduction_of
 from horon.topology import Topology
 
 # algorithm: what is gossiped, how it runs beside computing, whether push-sum weights go along; and
@@ -134,7 +134,7 @@ class Gossip(Op):
             parts += ["hierarchical=1", f"inside={self.local_op}"]
         parts = ",".join(filter(None, parts))
         super().__init__("gossip:" + parts if parts else "gossip")
-        _core.check_reduction(self.spec)
+        reduction_of(self)
 
     def _take_style(self, style):
         if self.algorithm not in _STYLED or self.what != "parameters":

@@ -4,6 +4,9 @@ Equal specs on all ranks are the ranks' agreement, so a new op needs nothing her
 works wherever an op is asked for, and the runtime says what it does not know.
 """
 
+import functools
+
+from horon import _core
 from horon.errors import HoronInvalidArgument
 
 
@@ -76,4 +79,15 @@ def spec_of(op) -> str:
         raise HoronInvalidArgument(
             f"op is {op!r}: use hvd.Average, hvd.Sum, ... or a spec string like 'topk:ratio=0.01'"
         )
+    return spec
+
+
+def reduction_of(op) -> str:
+    """As spec_of(op), of an op that reduces whole tensors, which is what op= takes."""
+    return _checked(spec_of(op))
+
+
+@functools.lru_cache(maxsize=256)
+def _checked(spec: str) -> str:
+    _core.check_reduction(spec)
     return spec

@@ -202,7 +202,7 @@ class OpArguments {
   // One of `choices`, of which the first is the default.
   Result<std::string> Choice(const std::string& key, const std::vector<std::string>& choices);
   Status Finish() const;
-  // The same of a key that is nearly one asked for, where the op could not be made: it may be why.
+  // That of a key that is nearly one asked for, where the op could not be made: it may be why.
   Status CheckKeys() const;
   // kInvalidArgument that names the spec: "in op 'topk:ratio=2': ratio must be ..."
   Status Wrong(const std::string& what) const;

@@ -140,10 +140,12 @@ std::string OpArguments::Meant(const std::string& key) const {
 }
 
 Status OpArguments::CheckKeys() const {
-  const bool typo = std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
-    return !pair.used && !Meant(pair.key).empty();
-  });
-  return typo ? Finish() : Status::Ok();
+  for (const Pair& pair : pairs_) {
+    const std::string meant = Meant(pair.key);
+    if (!pair.used && !meant.empty())
+      return Wrong("unknown parameter '" + pair.key + "'" + meant);
+  }
+  return Status::Ok();
 }
 
 OpRegistrar::OpRegistrar(const char* name, OpFactory factory, OpUse use) {
@@ -162,7 +164,8 @@ Status CheckReduction(const std::string& spec) {
   HORON_TRY(table.Find(spec).status());
   HORON_ASSIGN(const OpArguments arguments, OpArguments::Parse(spec));
   if (Ops().at(arguments.name()).use == OpUse::kReduce) return Status::Ok();
-  return arguments.Wrong("'" + arguments.name() + "' reduces nothing, and has a call of its own" +
+  return arguments.Wrong("'" + arguments.name() +
+                         "' is no reduction of whole tensors, and has a call of its own" +
                          ThoseThatReduce());
 }
 

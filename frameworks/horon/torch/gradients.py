@@ -8,7 +8,7 @@ import math
 import torch
 
 from horon import _core
-from horon.specs import Average, Sum, spec_of
+from horon.specs import Average, Sum, reduction_of
 from horon.torch.calls import GroupCall, reduce_call
 from horon.torch.compression import checked
 from horon.torch.gradient_rounds import NO_ROUNDS
@@ -24,8 +24,7 @@ class Reduction:
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.rounds = NO_ROUNDS  # GradientRounds, where gradients are mixed
-        self.spec, self.prescale, self.postscale = spec_of(op), 1.0, 1.0
-        _core.check_reduction(self.spec)  # rather than at the first gradient
+        self.spec, self.prescale, self.postscale = reduction_of(op), 1.0, 1.0
         if predivide == 1.0:
             return
         if self.spec != Average.spec:

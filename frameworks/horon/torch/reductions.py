@@ -12,7 +12,7 @@ from horon.errors import HoronInvalidArgument
 from horon.gossip import Gossip, rounds_differ
 from horon.names import full_name
 from horon.process_sets import global_process_set
-from horon.specs import Average, Sum, spec_of
+from horon.specs import Average, Sum, reduction_of, spec_of
 from horon.torch import autograd
 from horon.torch.calls import GroupCall, Handle, group_names, reduce_call, set_id, synchronize
 from horon.torch.compression import Compression, compress_all
@@ -28,7 +28,7 @@ def reduction_spec(op, average=None) -> str:
     if isinstance(op, Gossip):
         op.check_call()
     if average is None:
-        return spec_of(Average if op is None else op)
+        return reduction_of(Average if op is None else op)
     if op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning,

@@ -11,6 +11,8 @@ import torch
 from common import raises, same
 
 import horon.torch as hvd
+from horon.aggregation import aggregation
+from horon.torch import hooks
 from horon.torch.calls import reduce_call, rows_call
 
 MISMATCH = (hvd.HoronMismatch, hvd.HoronError, hvd.HorovodInternalError, RuntimeError)
@@ -123,9 +125,13 @@ def check_what_reduces_nothing():
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     for op in ("broadcast:root=0", "barrier", "allgather", "neighbor_allgather"):
-        sentence = f"'{op.partition(':')[0]}' reduces nothing, and has a call of its own; there are"
-        with raises(hvd.HoronInvalidArgument, ValueError, words=[sentence, "average"]):
-            hvd.DistributedOptimizer(sgd, op=op)
+        sentence = f"'{op.partition(':')[0]}' is no reduction of whole tensors, and has a call"
+        for use in (lambda op: hvd.DistributedOptimizer(sgd, op=op), hooks.Reduce,
+                    lambda op: hvd.allreduce(torch.ones(2), op=op),
+                    lambda op: hvd.grouped_allreduce_async_([torch.ones(2)], op=op),
+                    lambda op: aggregation([torch.ones(2)], op)):
+            with raises(hvd.HoronInvalidArgument, ValueError, words=[sentence, "average"]):
+                use(op)
     with raises(hvd.HoronInvalidArgument, words=["did you mean 'average'?"]):
         hvd.DistributedOptimizer(sgd, op="averge")
     for op in (hvd.TopK, hvd.Dissemination, hvd.Gossip):

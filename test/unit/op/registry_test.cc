@@ -80,9 +80,10 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(Has(table.Find("topk").status(), "give either ratio or count"));
   REQUIRE(Has(table.Find("topk:ratio=0.1,count=3").status(), "give either ratio or count"));
   REQUIRE(Has(table.Find("topk:rato=0.1").status(),
-              "unknown parameter 'rato' (did you mean 'ratio'?); it has: ratio, count, "));
+              "in op 'topk:rato=0.1': unknown parameter 'rato' (did you mean 'ratio'?)"));
+  REQUIRE(Has(table.Find("topk:late=fail,rato=0.1").status(), "unknown parameter 'rato' (did you"));
   REQUIRE(Has(table.Find("broadcast:rot=1").status(),
-              "unknown parameter 'rot' (did you mean 'root'?); it has: root"));
+              "in op 'broadcast:rot=1': unknown parameter 'rot' (did you mean 'root'?)"));
   REQUIRE(Has(table.Find("topk:ratio=1.5").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:ratio=nan").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:count=-1").status(), "count must be at least 1"));
@@ -91,7 +92,7 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(Has(table.Find("dissemination:hierarchical=2").status(), "hierarchical must be 0 or 1"));
 }
 
-TEST_CASE("only what reduces is an op for an allreduce or an optimizer", "[op]") {
+TEST_CASE("only what reduces whole tensors is an op for an allreduce or an optimizer", "[op]") {
   for (const char* spec : {"sum", "adasum:local=average", "topk:ratio=0.1", "gossip:graph=ring",
                            "dissemination", "average:late=fail"}) {
     INFO(spec);
@@ -101,7 +102,8 @@ TEST_CASE("only what reduces is an op for an allreduce or an optimizer", "[op]")
        {"allgather", "alltoall", "barrier", "broadcast", "neighbor_allgather", "reduce_scatter"}) {
     const Status status = CheckReduction(name == "broadcast" ? "broadcast:root=0" : name);
     CHECK(status.code() == Code::kInvalidArgument);
-    CHECK(Has(status, "'" + name + "' reduces nothing, and has a call of its own; there are: "));
+    CHECK(Has(status, "'" + name + "' is no reduction of whole tensors, and has a call of its own; "
+                                   "there are: adasum, average"));
   }
   CHECK(Has(CheckReduction("summ"), "did you mean 'sum'?"));
 }
