@@ -40,17 +40,18 @@ def name_culprit_that_did_not_fail(
     ranks: Sequence[Standing], recordings: Sequence[Recording], named: Standing
 ) -> None:
     """If the recorders blame a rank that left too early, or that others waited for and that we had
-    to end: the others failed. named: whom we have named already."""
+    to end: the others failed. named: whom we have named already, and who is not blamed, too."""
     ended = _ended_by_us(ranks)
     absent = [str(rank.rank) for rank in ranks
               if rank.rank in ended and not rank.joined and rank.recorder is None]
-    if absent and recordings:
-        print(f"horonrun: rank {', '.join(absent)} had not called init by then", file=sys.stderr)
-        return
+    if absent and named.recorder is not None:
+        print(f"horonrun: rank {', '.join(absent)} had not joined by then: has it called init?",
+              file=sys.stderr)
     lines = postmortem.verdict(recordings, ended) if len(recordings) == len(ranks) else []
-    blamed = re.search(r"\brank (\d+)\b", lines[0]) if lines else None
-    culprit = ranks[int(blamed[1])] if blamed else named
-    if culprit is not named and (culprit.rank in ended or not culprit.failed):
+    blamed = [int(rank[1]) for line in lines if (rank := re.search(r"\brank (\d+)\b", line))]
+    if not blamed or named.rank in blamed:
+        return
+    if blamed[0] in ended or not ranks[blamed[0]].failed:
         print(f"horonrun: {lines[0]}", file=sys.stderr)
 
 

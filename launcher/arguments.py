@@ -104,14 +104,14 @@ def _ranks(text: str) -> int:
 
 def _levels(text: str) -> str:
     """What HORON_LOG takes. Which parts there are is known to the library alone."""
-    for part in text.split(","):
-        level = part.rpartition("=")[2]
+    parts = [part.rpartition("=") for part in text.removesuffix(",").split(",")]
+    for _, _, level in parts:
         if level.upper() not in tuple(_LOG_LEVELS):
             raise argparse.ArgumentTypeError(
                 f"'{level}' is not a level; use one of {', '.join(_LOG_LEVELS).lower()}, as in "
                 "info,negotiator=trace"
             )
-    return text.lower()
+    return ",".join(f"{part}{equals}{level.lower()}" for part, equals, level in parts)
 
 
 def _port(text: str) -> int:

@@ -306,9 +306,10 @@ class Job:
             self._patient_until = math.inf
 
     def _waits_for_none(self, now: float) -> bool:
-        """Whether there is patience left, but all that still run stand still, as the others say."""
-        running = (rank for rank in self._crew.ranks if rank.ended_at is None)
-        return now < self._patient_until < math.inf and all(rank.given_up for rank in running)
+        """Whether there is patience left, and all that have not ended are stopped."""
+        left = [rank for rank in self._crew.ranks if rank.ended_at is None]
+        patient = now < self._patient_until < math.inf
+        return patient and bool(left) and all(rank.stopped for rank in left)
 
     def _name_the_overdue(self) -> None:
         """Who had not ended by itself since another rank failed, and has been told to now."""

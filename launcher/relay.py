@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from . import explain
 from .frames import text
 from .standing import Standing
+from .stops import STOPPED
 
 LONGEST_PACKET = 500  # bytes; a rank reads 512
 
@@ -72,7 +73,7 @@ class Relay:
 
     def _take_joining(self, rank: Standing) -> None:
         rank.joined, rank.left, rank.left_at = True, False, None
-        rank.raised, rank.raised_at, rank.announced, rank.given_up = "", None, False, False
+        rank.raised, rank.raised_at, rank.announced, rank.stopped = "", None, False, False
 
     def _take_trouble(self, rank: Standing, what: str, now: float) -> None:
         """It is ending because of something of its own; nobody should wait for it."""
@@ -86,7 +87,7 @@ class Relay:
             return
         accused = self._ranks[int(match[1])]
         if accused.ended_at is None:  # else how it ended says more
-            accused.given_up = True
+            accused.stopped = STOPPED in text(match[2])
             self._take_trouble(accused, text(match[2]), now)
 
     def _pass_on(self, source: Standing, packet: bytes, descriptor: int) -> None:

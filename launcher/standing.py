@@ -34,7 +34,7 @@ class Standing:
         self.left = False  # it said bye since
         self.raised = ""  # what went wrong in it, in its own words
         self.raised_at: float | None = None
-        self.given_up = False  # it stands still, others say: it does not end by itself
+        self.stopped = False  # and so given up: it does not end by itself
         self.lost = ""  # why nobody can tell how it ended
         self.closed_at: float | None = None  # its socket ended
         self.ended_at: float | None = None

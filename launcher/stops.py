@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 _VARIABLE = "HORON_STALL_SILENCE_SECONDS"  # as the ranks' runtime reads it
 _DEFAULT_S = 30.0
+STOPPED = "has been stopped"
 
 
 class Stops:
@@ -41,7 +42,7 @@ class Stops:
             return b""
         self._said = True
         return (
-            f"lost {rank} rank {rank} has been stopped (SIGSTOP, or a debugger) for "
+            f"lost {rank} rank {rank} {STOPPED} (SIGSTOP, or a debugger) for "
             f"{self._limit_s:g} s"
         ).encode()
 

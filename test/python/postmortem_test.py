@@ -1,7 +1,9 @@
 """Whom a post-mortem blames, by recordings as ranks leave them."""
 
+from horon.launcher.aftermath import name_culprit_that_did_not_fail
 from horon.launcher.postmortem import held_up, verdict
 from horon.launcher.recorder import Event, Recording
+from horon.launcher.standing import Standing
 
 
 def recording(rank, *events, first=1):
@@ -101,3 +103,24 @@ def test_a_job_that_hung_names_who_was_waited_for_long_enough():
     assert held_up(hung, 15.0, 2.0) == [expected]
     assert held_up(hung, 10.9, 2.0) == []
     assert held_up([recording(0), recording(1)], 10.0, 0.0) == []
+
+
+def standing(rank, returncode, signalled=False):
+    found = Standing(rank)
+    found.joined, found.left, found.signalled = True, not signalled, signalled
+    found.ended_at, found.returncode = 30.0 + rank, returncode
+    return found
+
+
+def test_who_is_named_already_is_not_joined_by_who_only_lasted_too_long(capsys):
+    """Rank 2 has left too early, and rank 0 does something long: both lack what rank 1 wants."""
+    waiting = recording(1, *steps(3), *WAITS, (20.1, "failed", "0/grad: left"), (20.2, "left", ""))
+    left = recording(2, *steps(3), (9.1, "left", ""))
+    busy = recording(0, *steps(3))
+    ranks = [standing(0, -15, signalled=True), standing(1, 3), standing(2, 7)]
+    name_culprit_that_did_not_fail(ranks, [busy, waiting, left], ranks[2])
+    assert capsys.readouterr().err == ""
+    left.events.insert(-1, Event(len(left.events) + 1, 9.05, "submitted", "grad", "", 1))
+    name_culprit_that_did_not_fail(ranks, [busy, waiting, left], ranks[1])
+    said = capsys.readouterr().err
+    assert said.startswith("horonrun: culprit: rank 0 had not submitted 'grad', for which"), said
