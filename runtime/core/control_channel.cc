@@ -53,20 +53,11 @@ Status ControlChannel::TakeFrame() {
   return Status::Ok();
 }
 
-// What has come first: it counts also where nothing can be sent any more.
+// What has come counts also where nothing can be sent any more.
 Status ControlChannel::Advance() {
-  const Status heard = Hear();
-  HORON_TRY(Tell());
-  return heard;
-}
-
-Status ControlChannel::Hear() {
-  while (!closed_) {
-    if (receiving_ && !receive_.done) return Status::Ok();
-    if (receiving_) HORON_TRY(TakeFrame());
-    HORON_TRY(PostReceive());
-  }
-  return Status::Ok();
+  const Status told = Tell();
+  HORON_TRY(Hear());
+  return told;
 }
 
 Status ControlChannel::Tell() {
@@ -78,6 +69,15 @@ Status ControlChannel::Tell() {
       continue;
     }
     HORON_TRY(StartFrame());
+  }
+  return Status::Ok();
+}
+
+Status ControlChannel::Hear() {
+  while (!closed_) {
+    if (receiving_ && !receive_.done) return Status::Ok();
+    if (receiving_) HORON_TRY(TakeFrame());
+    HORON_TRY(PostReceive());
   }
   return Status::Ok();
 }

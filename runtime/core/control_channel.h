@@ -36,8 +36,8 @@ class ControlChannel {
   }
 
  private:
-  Status Hear();
   Status Tell();
+  Status Hear();
   Status StartFrame();
   Status PostReceive();
   Status TakeFrame();
