@@ -205,7 +205,11 @@ Result<Op*> OpTable::Find(const std::string& spec) {
                            DidYouMean(arguments.name(), words) + ThoseThatReduce());
   }
   Result<std::unique_ptr<Op>> made = registered->second.make(arguments);
-  if (!made.ok()) HORON_TRY(arguments.CheckKeys());
+  if (const Status misspelt = arguments.CheckKeys(); !made.ok() && !misspelt.ok()) {
+    const std::string begin = arguments.Wrong("").message(), why = made.status().message();
+    return Status::InvalidArgument(misspelt.message() + "; " +
+                                   why.substr(why.starts_with(begin) ? begin.size() : 0));
+  }
   HORON_ASSIGN(std::unique_ptr<Op> op, std::move(made));
   HORON_ASSIGN(op->when_late_, ReadLate(arguments, op->late_choices()));
   HORON_TRY(arguments.Finish());

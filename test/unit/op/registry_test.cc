@@ -80,10 +80,12 @@ TEST_CASE("the table makes one op per spec", "[op]") {
   REQUIRE(Has(table.Find("topk").status(), "give either ratio or count"));
   REQUIRE(Has(table.Find("topk:ratio=0.1,count=3").status(), "give either ratio or count"));
   REQUIRE(Has(table.Find("topk:rato=0.1").status(),
-              "in op 'topk:rato=0.1': unknown parameter 'rato' (did you mean 'ratio'?)"));
+              "in op 'topk:rato=0.1': unknown parameter 'rato' (did you mean 'ratio'?); give "
+              "either ratio or count"));
   REQUIRE(Has(table.Find("topk:late=fail,rato=0.1").status(), "unknown parameter 'rato' (did you"));
   REQUIRE(Has(table.Find("broadcast:rot=1").status(),
-              "in op 'broadcast:rot=1': unknown parameter 'rot' (did you mean 'root'?)"));
+              "in op 'broadcast:rot=1': unknown parameter 'rot' (did you mean 'root'?); parameter "
+              "'root' is missing"));
   REQUIRE(Has(table.Find("topk:ratio=1.5").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:ratio=nan").status(), "ratio must be above 0 and at most 1"));
   REQUIRE(Has(table.Find("topk:count=-1").status(), "count must be at least 1"));
