@@ -169,15 +169,21 @@ def test_a_busy_rank_is_reported_with_its_stack(tmp_path, np_and_way):
         assert process.wait(LIMIT_S) == 0, rest
 
 
-def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
-    """It never comes; the error says how long all that has been."""
+def given_up(failure, tmp_path, **variables):
+    """What a job says in which rank 1 never comes, and what the others heard when they gave up."""
     fifo = tmp_path / "never"
     os.mkfifo(fifo)
-    with watched("busy", HORON_TEST_FIFO=str(fifo), HORON_STALL_SHUTDOWN_TIME_SECONDS="3") as job:
+    with watched(failure, HORON_TEST_FIFO=str(fifo), **variables) as job:
         output = job.stdout.read()
         assert job.wait(LIMIT_S) == 3, output
     heard = errors(output)
     assert set(heard) == {0, 2}, output
+    return output, heard
+
+
+def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
+    """It never comes; the error says how long all that has been."""
+    output, heard = given_up("busy", tmp_path, HORON_STALL_SHUTDOWN_TIME_SECONDS="3")
     for text in heard.values():
         said = re.fullmatch(
             r"HoronAborted: tensor 'allreduce.late': submitted by ranks 0, 2 ([\d.]+) s ago; "
@@ -190,13 +196,7 @@ def test_a_busy_rank_is_given_up_after_the_limit(tmp_path):
 
 
 def test_a_rank_that_never_calls_init_is_named(tmp_path):
-    fifo = tmp_path / "never"
-    os.mkfifo(fifo)
-    with watched("busy_before_init", HORON_TEST_FIFO=str(fifo), HORON_START_TIMEOUT="15") as job:
-        output = job.stdout.read()
-        assert job.wait(LIMIT_S) == 3, output
-    heard = errors(output)
-    assert set(heard) == {0, 2}, output
+    output, heard = given_up("busy_before_init", tmp_path, HORON_START_TIMEOUT="15")
     assert any("rank 1 did not call init in time" in text for text in heard.values()), output
     assert "horonrun: rank 1 had not joined by then: has it called init?\n" in output, output
 
@@ -204,13 +204,9 @@ def test_a_rank_that_never_calls_init_is_named(tmp_path):
 @in_full_tier
 def test_a_busy_rank_is_not_taken_for_a_stuck_one(tmp_path):
     """Its runtime sleeps, and moves when the watch threads ring, as the others' do."""
-    fifo = tmp_path / "never"
-    os.mkfifo(fifo)
-    with watched("busy", HORON_TEST_FIFO=str(fifo), HORON_STALL_SILENCE_SECONDS="6",
-                 HORON_STALL_SHUTDOWN_TIME_SECONDS="12") as job:
-        output = job.stdout.read()
-        assert job.wait(LIMIT_S) == 3, output
-    assert set(errors(output)) == {0, 2} and "watchdog" not in output, output
+    output, _ = given_up("busy", tmp_path, HORON_STALL_SILENCE_SECONDS="6",
+                         HORON_STALL_SHUTDOWN_TIME_SECONDS="12")
+    assert "watchdog" not in output, output
 
 
 @pytest.mark.parametrize("np, way", [(NP, "shm"), *(
