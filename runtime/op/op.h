@@ -202,14 +202,14 @@ class OpArguments {
   // One of `choices`, of which the first is the default.
   Result<std::string> Choice(const std::string& key, const std::vector<std::string>& choices);
   Status Finish() const;
-  // That of a key that is nearly one asked for, where the op could not be made: it may be why.
-  Status CheckKeys() const;
+  // Why an op could not be made, after a key that is nearly one asked for: it may be the cause.
+  Status Explained(const Status& why) const;
   // kInvalidArgument that names the spec: "in op 'topk:ratio=2': ratio must be ..."
   Status Wrong(const std::string& what) const;
 
  private:
   Status Missing(const std::string& key) const;
-  std::string Meant(const std::string& key) const;
+  std::string Unknown(const std::string& key) const;
 
   std::string name_, spec_;
   struct Pair {

@@ -29,6 +29,10 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
+std::vector<std::string_view> Views(const std::vector<std::string>& words) {
+  return {words.begin(), words.end()};
+}
+
 std::string ThoseThatReduce() {
   std::vector<std::string> names;
   for (const auto& [name, op] : Ops()) {
@@ -129,23 +133,24 @@ Result<std::string> OpArguments::Choice(const std::string& key,
 Status OpArguments::Finish() const {
   for (const Pair& pair : pairs_) {
     if (pair.used) continue;
-    return Wrong("unknown parameter '" + pair.key + "'" + Meant(pair.key) +
+    return Wrong(Unknown(pair.key) +
                  (known_.empty() ? "; it has none" : "; it has: " + Joined(known_)));
   }
   return Status::Ok();
 }
 
-std::string OpArguments::Meant(const std::string& key) const {
-  return DidYouMean(key, std::vector<std::string_view>(known_.begin(), known_.end()));
+std::string OpArguments::Unknown(const std::string& key) const {
+  return "unknown parameter '" + key + "'" + DidYouMean(key, Views(known_));
 }
 
-Status OpArguments::CheckKeys() const {
+Status OpArguments::Explained(const Status& why) const {
   for (const Pair& pair : pairs_) {
-    const std::string meant = Meant(pair.key);
-    if (!pair.used && !meant.empty())
-      return Wrong("unknown parameter '" + pair.key + "'" + meant);
+    if (pair.used || Nearest(pair.key, Views(known_)).empty()) continue;
+    const std::string begin = Wrong("").message(), rest = why.message();
+    const size_t from = rest.starts_with(begin) ? begin.size() : 0;
+    return Wrong(Unknown(pair.key) + "; " + rest.substr(from));
   }
-  return Status::Ok();
+  return why;
 }
 
 OpRegistrar::OpRegistrar(const char* name, OpFactory factory, OpUse use) {
@@ -199,17 +204,12 @@ Result<Op*> OpTable::Find(const std::string& spec) {
   HORON_ASSIGN(OpArguments arguments, OpArguments::Parse(spec));
   const auto registered = Ops().find(arguments.name());
   if (registered == Ops().end()) {
-    const std::vector<std::string> names = RegisteredOps();
-    const std::vector<std::string_view> words(names.begin(), names.end());
     return arguments.Wrong("unknown name '" + arguments.name() + "'" +
-                           DidYouMean(arguments.name(), words) + ThoseThatReduce());
+                           DidYouMean(arguments.name(), Views(RegisteredOps())) +
+                           ThoseThatReduce());
   }
   Result<std::unique_ptr<Op>> made = registered->second.make(arguments);
-  if (const Status misspelt = arguments.CheckKeys(); !made.ok() && !misspelt.ok()) {
-    const std::string begin = arguments.Wrong("").message(), why = made.status().message();
-    return Status::InvalidArgument(misspelt.message() + "; " +
-                                   why.substr(why.starts_with(begin) ? begin.size() : 0));
-  }
+  if (!made.ok()) return arguments.Explained(made.status());
   HORON_ASSIGN(std::unique_ptr<Op> op, std::move(made));
   HORON_ASSIGN(op->when_late_, ReadLate(arguments, op->late_choices()));
   HORON_TRY(arguments.Finish());
