@@ -1,5 +1,5 @@
-"""The benchmark's goals for figures that are made up, what it says of rounds that are missing, and
-which rounds it makes."""
+"""The benchmark's goals for figures that are made up, what it says of rounds that are missing,
+which rounds it makes, and what memory it finds."""
 
 import argparse
 import json
@@ -428,3 +428,17 @@ def test_goals_of_stragglers():
     # Who waits for the slow one has no goal to reach.
     assert not reached(row("slow link", "allreduce", 0.2), row("slow host", "osgp", 0.2),
                        row("late once", "adpsgd", 0.5), row("alike", "asgp", 0.5, hidden=0.1))
+
+
+def test_the_segment_does_not_grow_with_the_model():
+    done = subprocess.run(
+        [sys.executable, "-m", "horon.launcher", "-np", "2", "--no-prefix",
+         sys.executable, str(BENCH / "memory_bench.py"), "--most", str(16 << 20)],
+        capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    moved, touched = ({row[0]: float(row[at].split()[0]) for row in cells} for at in (1, 2))
+    assert moved["BERT-base"] > 4 * moved["ResNet-50"] > 380
+    assert 0.1 < touched["ResNet-50"] <= touched["BERT-base"] < touched["ResNet-50"] + 1
+    gained = touched["ResNet-50 in shared tensors"] - touched["those given back"]
+    assert abs(gained - moved["ResNet-50"]) < 4  # 161 tensors end within pages
