@@ -100,12 +100,14 @@ bench: ROUNDS ?= 30
 bench: BENCH = $(BIN)/python test/bench/allreduce_bench.py --rounds $(ROUNDS)
 bench: LEAVES = --json $(BUILD)/$(1).json --markdown $(BUILD)/$(1).md
 bench: MPI_ALONE = --libraries horon horon-shared mpi mpi-other --most-rounds $$(( 4 * $(ROUNDS) ))
+bench: GLOO_ALONE = --libraries horon gloo-views
 bench: MOVED = "broadcast 64 MiB" "allgather 64 MiB" "alltoall 64 MiB" "reducescatter 64 MiB"
 bench: ROWS_MPI = "64 KiB" "1 MiB" ResNet-50 BERT-base $(MOVED)
 bench: FAR = --regime FAR --patience 90 --seconds 0.05
 bench: ROWS_4 = "4 B" "100 x 4 B, one by one" "64 MiB" ResNet-50
+bench: TRAINING = $(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS)
 bench: PARTS = bench bench-mpi bench-no-cma bench-4 halves bench-far bench-mpi-far bench-no-cma-far \
-	bench-4-far halves-far training adasum gossip
+	bench-4-far bench-gloo-far bench-4-gloo-far halves-far training training-far adasum gossip
 bench: $(VENV)/test.stamp
 	@mkdir -p $(BUILD); rm -f $(PARTS:%=$(BUILD)/%.json); status=0; \
 	echo "== 2 ranks"; \
@@ -126,10 +128,16 @@ bench: $(VENV)/test.stamp
 	$(BENCH) --np 2 $(FAR) --no-cma $(MPI_ALONE) --only $(MOVED) $(call LEAVES,bench-no-cma-far) || status=1; \
 	echo "== far: 4 ranks"; \
 	$(BENCH) --np 4 --lean $(FAR) --only $(ROWS_4) $(call LEAVES,bench-4-far) || status=1; \
+	echo "== far: sets beside the fastest of gloo's ways alone"; \
+	$(BENCH) --np 2 $(FAR) $(GLOO_ALONE) --only ResNet-50 BERT-base $(call LEAVES,bench-gloo-far) || status=1; \
+	$(BENCH) --np 4 $(FAR) $(GLOO_ALONE) --only ResNet-50 $(call LEAVES,bench-4-gloo-far) || status=1; \
 	echo "== far: sets in 16 bits"; \
 	$(BIN)/python test/bench/halves_bench.py --rounds $(ROUNDS) $(FAR) $(call LEAVES,halves-far) || status=1; \
 	echo "== training, and a runtime that only waits"; \
-	$(BIN)/horonrun --no-prefix -np 2 python test/bench/training_bench.py --pairs $(ROUNDS) $(call LEAVES,training) || status=1; \
+	$(TRAINING) $(call LEAVES,training) || status=1; \
+	echo "== far: training"; \
+	$(TRAINING) --only Horon "Horon, gradient_as_bucket_view" --regime FAR --patience 180 --idle 0 \
+		$(call LEAVES,training-far) || status=1; \
 	echo "== Adasum"; \
 	$(BIN)/python test/bench/adasum_bench.py --rounds $(ROUNDS) $(call LEAVES,adasum) || status=1; \
 	echo "== gossip with one neighbor"; \

@@ -23,7 +23,7 @@ import goals
 import machine
 import report
 import workloads
-from groups import HORON, LOOPS, MPI
+from groups import HORON, LOOPS
 from interleaved import Bench, Seat, add_options
 
 LIBRARIES = ["horon", "horon-shared", "horon-registered", "horon-views", "horon-grouped", "gloo",
@@ -64,7 +64,8 @@ def note(options: argparse.Namespace) -> str:
     if options.no_cma:
         return ", without CMA"
     peers = set(options.libraries) - set(HORON)
-    return ", beside Open MPI alone" if peers and peers.issubset(MPI) else ""
+    alone = [whose for whose in (goals.MPI, goals.GLOO) if peers and peers.issubset(whose)]
+    return f", beside {goals.NAMES[alone[0]]} alone" if alone else ""
 
 
 def publish(options: argparse.Namespace, rows: list[report.Row], facts: dict) -> None:

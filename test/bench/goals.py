@@ -266,8 +266,9 @@ def training(way: str, regime: str, share: report.Ratio) -> list[str]:
     """Of the steps without communication, in this regime."""
     rounds = len(share.values)
     reached = yes_or_no(share.median >= SHARE) if rounds >= ROUNDS else "too few rounds"
+    measured, reached = (str(share), reached) if rounds else ("not measured", "-")
     return [f"training, {way}", f"{regime}, {rounds}", f"at least {SHARE} of the steps without "
-            "communication", str(share), reached]
+            "communication", measured, reached]
 
 
 def idle(meanwhile: str, core: float, switches: float, seconds: float) -> list[list[str]]:

@@ -63,6 +63,14 @@ class PingPong:
         ns, regime = said.stdout.split()
         return regime, float(ns)
 
+    def wait_for(self, regime: str | None, until: float) -> str:
+        """The regime, once it is this one (None: any), or it is too late."""
+        now, _ = self.ask()
+        while regime not in (None, now) and time.monotonic() < until:
+            time.sleep(BETWEEN_LOOKS_S)
+            now, _ = self.ask()
+        return now
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -141,7 +149,7 @@ class Bench:
                 fitting = int(self.options.seconds / max(min(probe), 1e-9))
                 iterations[library] = max(3, min(self.options.most_iterations, fitting))
         until = time.monotonic() + self.options.patience
-        number, now = 0, self.await_regime(until)
+        number, now = 0, self.pingpong.wait_for(self.options.regime, until)
         while (self.counts(now) and not self.late(until)
                and not self.enough(row, list(iterations), number)):
             round_of_all = []
@@ -163,7 +171,7 @@ class Bench:
             before, now = now, self.pingpong.ask()[0]
             regime = before if before == now else "MIXED"
             if not self.counts(now):
-                now = self.await_regime(until)
+                now = self.pingpong.wait_for(self.options.regime, until)
             if seconds and self.counts(regime):
                 return [report.Round(library, number, regime, seconds)], now
             if not seconds or self.late(until):
@@ -187,14 +195,6 @@ class Bench:
 
     def counts(self, regime: str) -> bool:
         return self.options.regime in (None, regime)
-
-    def await_regime(self, until: float) -> str:
-        """The regime, once it is the one that was asked for, or it is too late."""
-        regime, _ = self.pingpong.ask()
-        while not self.counts(regime) and time.monotonic() < until:
-            time.sleep(BETWEEN_LOOKS_S)
-            regime, _ = self.pingpong.ask()
-        return regime
 
     def wanted(self, workload: workloads.Workload) -> list[str]:
         return [name for name in self.groups

@@ -7,9 +7,10 @@ Training: 50 x Linear(256, 256) + ReLU, batch 64, one OpenMP thread a rank, grad
 the ranks; the same steps without communication right before them, in turns. A share of 1.00 means
 that communication is free. Before and after them the ranks meet over gloo: a call of Horon's would
 leave the locked schedule, which no training does every ten steps. By the machine's regime, as a
-spin ping-pong tells it before and after each pair; pairs go on until one regime has as many as were
-asked for. Idle: processor time and voluntary switches of the runtime's threads over a minute in
-which each rank trains the same model by itself, and over another in which the script sleeps.
+spin ping-pong tells it before and after each pair; pairs go on until one regime has as many as
+were asked for, with --regime those of that one alone, which is waited for. Idle: processor time
+and voluntary switches of the runtime's threads over a minute in which each rank trains the same
+model by itself, and over another in which the script sleeps.
 
 Between two hosts, over links of 1 Gbit/s, with batches for which a step computes longer than its
 gradients travel:
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import sys
 import tempfile
 import time
@@ -41,7 +43,8 @@ from report import Ratio
 import horon.torch as hvd
 
 LAYERS, WIDTH, BATCH = 50, 256, 64
-REGIMES = ("NEAR", "FAR", "unknown")
+TOO_LATE = ""
+REGIMES = ("NEAR", "FAR", "unknown", TOO_LATE)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -138,49 +141,63 @@ JOBS = {"nothing, a barrier a step": MeetingJob, "Horon": HoronJob,
 WITH_GOAL = ("Horon", "Horon, gradient_as_bucket_view")
 
 
+def agreed(value: int) -> int:
+    """Rank 0's."""
+    told = torch.tensor([value])
+    dist.broadcast(told, 0)
+    return int(told)
+
+
 class Kept:
     """What a job keeps of the steps without communication, right before each of its own."""
 
     def __init__(self, job: Job, alone: Job, options: argparse.Namespace,
                  pingpong: PingPong | None) -> None:
+        self.wanted: str | None = options.regime
         self.seconds: list[float] = []
         self.ratios: list[float] = []
         self.in_regime: dict[str, list[float]] = {}
         for each in (alone, job):
             each.steps(5)
-        before = self._regime(pingpong)
-        while self.told < options.pairs and len(self.ratios) < options.most_pairs:
-            without = alone.steps(options.steps)
-            self.seconds.append(job.steps(options.steps))
-            self.ratios.append(without / self.seconds[-1])
+        until = time.monotonic() + options.patience if self.wanted else math.inf
+        before = self._regime(pingpong, self.wanted, until)
+        while (before != TOO_LATE and self.told < options.pairs
+               and len(self.ratios) < options.most_pairs):
+            without, seconds = alone.steps(options.steps), job.steps(options.steps)
             after = self._regime(pingpong)
             regime = before if before == after else "MIXED"
-            self.in_regime.setdefault(regime, []).append(self.ratios[-1])
-            before = after
+            if self.wanted in (None, regime):
+                self.seconds.append(seconds)
+                self.ratios.append(without / seconds)
+                self.in_regime.setdefault(regime, []).append(self.ratios[-1])
+            before = self._regime(pingpong, self.wanted, until) if self.wanted else after
 
     @staticmethod
-    def _regime(pingpong: PingPong | None) -> str:
-        """Rank 0 looks, and all know: they must agree on how many pairs there are."""
-        seen = torch.tensor([REGIMES.index(pingpong.ask()[0]) if pingpong else 0])
-        dist.broadcast(seen, 0)
-        return REGIMES[int(seen)]
+    def _regime(pingpong: PingPong | None, wanted: str | None = None,
+                until: float = math.inf) -> str:
+        """Rank 0 looks, or waits for the one that is wanted, and all know: they must agree on how
+        many pairs there are."""
+        seen = pingpong.wait_for(wanted, until) if pingpong else TOO_LATE
+        return REGIMES[agreed(REGIMES.index(TOO_LATE if time.monotonic() >= until else seen))]
 
     @property
     def regime(self) -> str:
         """The one with the most pairs; where it changed in all of them, MIXED."""
         return max((regime for regime in self.in_regime if regime != "MIXED"),
-                   key=lambda regime: len(self.in_regime[regime]), default="MIXED")
+                   key=lambda regime: len(self.in_regime[regime]), default=self.wanted or "MIXED")
 
     @property
     def told(self) -> int:
         """Pairs in one regime."""
-        return 0 if self.regime == "MIXED" else len(self.in_regime[self.regime])
+        return 0 if self.regime == "MIXED" else len(self.share.values)
 
     @property
     def share(self) -> Ratio:
-        return Ratio(self.in_regime[self.regime])
+        return Ratio(self.in_regime.get(self.regime, []))
 
     def cells(self) -> list[str]:
+        if not self.ratios:
+            return ["-", "-", f"{self.regime}, 0"]
         by_regime = "; ".join(f"{regime}, {len(ratios)}: {median(ratios):.3f}"
                               for regime, ratios in sorted(self.in_regime.items()))
         return [f"{1 / median(self.seconds):.1f}", str(Ratio(self.ratios)), by_regime]
@@ -221,6 +238,12 @@ def main() -> None:
                         help="of each kind in all (default: four times as many)")
     parser.add_argument("--steps", type=int, default=10, help="in each half of a pair")
     parser.add_argument("--batch", type=int, default=BATCH, help=f"of each rank (default {BATCH})")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB",
+                        help="only these, such as 'Horon'")
+    parser.add_argument("--regime", choices=REGIMES[:2],
+                        help="only pairs that begin and end in this one")
+    parser.add_argument("--patience", type=float, default=120,
+                        help="seconds that each may take with --regime (default 120)")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds; 0: not measured")
     parser.add_argument("--markdown", help="file for the tables that are printed")
     parser.add_argument("--json", help="file for the goals, as goals.py reads them")
@@ -240,8 +263,8 @@ def main() -> None:
     reached = []
     with tempfile.TemporaryDirectory() as folder:
         pingpong = PingPong(None, Path(folder)) if hvd.rank() == 0 else None
-        for name, kind in JOBS.items():
-            kept = Kept(kind(options.batch), alone, options, pingpong)
+        for name in options.only:
+            kept = Kept(JOBS[name](options.batch), alone, options, pingpong)
             lines.append("| " + " | ".join([name, *kept.cells()]) + " |")
             if name in WITH_GOAL and as_asked:
                 reached.append(goals.training(name, kept.regime, kept.share))

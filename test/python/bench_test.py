@@ -201,6 +201,7 @@ def test_a_note_is_added_and_other_types_have_no_goals():
     (["horon", "mpi"], False, ", beside Open MPI alone"),
     (["horon", "horon-shared", "mpi", "mpi-other"], False, ", beside Open MPI alone"),
     (["horon", "horon-shared", "mpi"], True, ", without CMA"),
+    (["horon", "gloo-views"], False, ", beside gloo alone"),
     (["horon", "horon-shared"], False, ""), (["horon", "mpi", "gloo"], False, "")])
 def test_what_tells_a_runs_goals_from_anothers(libraries, no_cma, note):
     import allreduce_bench
@@ -228,28 +229,35 @@ def test_sets_in_16_bits(half, verdict):
 
 
 @pytest.mark.parametrize("share, pairs, verdict", [
-    (0.87, 30, "yes"), (0.86, 30, "**no**"), (0.95, 29, "too few rounds")])
+    (0.87, 30, "yes"), (0.86, 30, "**no**"), (0.95, 29, "too few rounds"), (0, 0, "-")])
 def test_training(share, pairs, verdict):
     line = goals.training("Horon", "NEAR", report.Ratio([share] * pairs))
     assert line[-1] == verdict and line[1] == f"NEAR, {pairs}"
 
 
-@pytest.mark.parametrize("regimes, regime, pairs, all_pairs", [
-    (["NEAR"], "NEAR", 2, 2),
-    (["FAR", "FAR", "NEAR"], "NEAR", 2, 4),
-    (["NEAR", "FAR"] * 9, "MIXED", 8, 8),
-    (["FAR", "FAR", *["NEAR", "FAR"] * 9], "FAR", 1, 8)])
-def test_training_goes_on_until_one_regime_has_its_pairs(monkeypatch, regimes, regime, pairs,
-                                                         all_pairs):
+@pytest.mark.parametrize("regimes, wanted, regime, pairs, all_pairs", [
+    (["NEAR"], None, "NEAR", 2, 2),
+    (["FAR", "FAR", "NEAR"], None, "NEAR", 2, 4),
+    (["NEAR", "FAR"] * 9, None, "MIXED", 8, 8),
+    (["FAR", "FAR", *["NEAR", "FAR"] * 9], None, "FAR", 1, 8),
+    # Before a pair it is waited for, after it only looked at.
+    (["NEAR", "FAR", "NEAR", "FAR", "FAR", "FAR"], "FAR", "FAR", 2, 2),
+    (["FAR", "FAR", "NEAR"], "FAR", "FAR", 1, 1),
+    (["NEAR"], "FAR", "FAR", 0, 0)])
+def test_training_goes_on_until_one_regime_has_its_pairs(monkeypatch, regimes, wanted, regime,
+                                                         pairs, all_pairs):
     import training_bench
 
     regimes = list(regimes)
-    monkeypatch.setattr(training_bench.Kept, "_regime", staticmethod(
-        lambda _: regimes.pop(0) if len(regimes) > 1 else regimes[0]))
+    monkeypatch.setattr(interleaved, "BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(training_bench, "agreed", lambda value: value)
+    pingpong = interleaved.PingPong("none", None)
+    pingpong.ask = lambda: (regimes.pop(0) if len(regimes) > 1 else regimes[0], None)
     job = argparse.Namespace(steps=lambda count: float(count))
-    options = argparse.Namespace(pairs=2, most_pairs=8, steps=3)
-    kept = training_bench.Kept(job, job, options, None)
+    options = argparse.Namespace(pairs=2, most_pairs=8, steps=3, regime=wanted, patience=0.05)
+    kept = training_bench.Kept(job, job, options, pingpong)
     assert (kept.regime, len(kept.share.values), len(kept.ratios)) == (regime, pairs, all_pairs)
+    assert len(kept.cells()) == 3
 
 
 @pytest.mark.parametrize("core, switches, verdicts", [
