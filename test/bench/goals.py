@@ -265,10 +265,12 @@ def line_of(row: report.Row, regime: str, goal: Goal, missing: set[str],
 def training(way: str, regime: str, share: report.Ratio) -> list[str]:
     """Of the steps without communication, in this regime."""
     rounds = len(share.values)
+    line = [f"training, {way}", f"{regime}, {rounds}", f"at least {SHARE} of the steps without "
+            "communication"]
+    if not rounds:
+        return [*line, "not measured", "-"]
     reached = yes_or_no(share.median >= SHARE) if rounds >= ROUNDS else "too few rounds"
-    measured, reached = (str(share), reached) if rounds else ("not measured", "-")
-    return [f"training, {way}", f"{regime}, {rounds}", f"at least {SHARE} of the steps without "
-            "communication", measured, reached]
+    return [*line, str(share), reached]
 
 
 def idle(meanwhile: str, core: float, switches: float, seconds: float) -> list[list[str]]:

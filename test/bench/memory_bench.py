@@ -41,14 +41,15 @@ def row(what: str, elements: int) -> None:
         print(f"| {what} | {' | '.join(f'{cell:.1f} MiB' for cell in cells)} |", flush=True)
 
 
-def reduce_all(name: str, tensors: list[torch.Tensor], op: str = "average") -> None:
+def reduce_all(what: str, tensors: list[torch.Tensor], op: str = "average") -> None:
     for _ in range(STEPS):
         handles = [
-            hvd.allreduce_async_(tensor, name=f"{name}.{i}", op=op)
+            hvd.allreduce_async_(tensor, name=f"{what}.{i}", op=op)
             for i, tensor in enumerate(tensors)
         ]
         for handle in handles:
             hvd.synchronize(handle)
+    row(what, sum(tensor.numel() for tensor in tensors))
 
 
 def main() -> None:
@@ -60,28 +61,20 @@ def main() -> None:
         print("| after | moved a step | shared memory, touched | pool | mapped |", flush=True)
         print("|---|---|---|---|---|", flush=True)
     row("init", 0)
-    works = {
-        "ResNet-50": workloads.resnet50_shapes(),
-        "BERT-base": workloads.bert_base_shapes(),
-        "one tensor": ((largest // 4,),),
-    }
-    for name, shapes in works.items():
-        reduce_all(name, [torch.ones(shape) for shape in workloads.gradient_order(shapes)])
-        row(name, sum(torch.Size(shape).numel() for shape in shapes))
-    shapes = works["ResNet-50"]
+    resnet = workloads.gradient_order(workloads.resnet50_shapes())
+    bert = workloads.gradient_order(workloads.bert_base_shapes())
+    reduce_all("ResNet-50", [torch.ones(shape) for shape in resnet])
+    reduce_all("BERT-base", [torch.ones(shape) for shape in bert])
+    reduce_all("one tensor", [torch.ones(largest // 4)])
     for op in ("adasum", "gossip"):
-        reduce_all(op, [torch.ones(shape) for shape in shapes], op)
-        row(f"ResNet-50, op={op}", sum(torch.Size(shape).numel() for shape in shapes))
+        reduce_all(f"ResNet-50, op={op}", [torch.ones(shape) for shape in resnet], op)
     tensor = torch.ones(largest // 64)
     for call in (hvd.broadcast, hvd.allgather, hvd.alltoall, hvd.reducescatter):
         root = {"root_rank": 0} if call is hvd.broadcast else {}
         for _ in range(STEPS):
             call(tensor, name=call.__name__, **root)
         row(f"{call.__name__}, outputs dropped", tensor.numel())
-    shared = [hvd.shared_zeros(*shape) for shape in shapes]
-    reduce_all("shared", shared)
-    row("ResNet-50 in shared tensors", sum(tensor.numel() for tensor in shared))
-    del shared
+    reduce_all("ResNet-50 in shared tensors", [hvd.shared_zeros(*shape) for shape in resnet])
     row("those given back", 0)
 
 
